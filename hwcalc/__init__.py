@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
     from hwcalc.library.fit import fit
+    from hwcalc.library.keep import keep
     from hwcalc.library.load import load_model
     from hwcalc.library.plan import plan
     from hwcalc.library.recommend import recommend
@@ -33,6 +34,7 @@ __all__ = [
     "compare",
     "explain",
     "fit",
+    "keep",
     "load_model",
     "plan",
     "recommend",
@@ -52,6 +54,7 @@ def __getattr__(name: str) -> object:
         "compare": "library.compare",
         "explain": "library.explain",
         "fit": "library.fit",
+        "keep": "library.keep",
         "load_model": "library.load",
         "plan": "library.plan",
         "recommend": "library.recommend",

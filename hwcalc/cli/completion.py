@@ -33,6 +33,7 @@ __all__ = [
     "models",
     "paths",
     "plan_formats",
+    "policies",
     "probe_devices",
     "probe_searches",
     "schemas",
@@ -105,6 +106,13 @@ def dtypes(incomplete: str) -> list[str]:
 
     first, colon, second = incomplete.rpartition(":")
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
+
+
+def policies(incomplete: str) -> list[str]:
+    """Cache policies."""
+    from hwcalc.policies.table import policies as names
+
+    return _starting(names(), incomplete)
 
 
 def modalities(incomplete: str) -> list[str]:

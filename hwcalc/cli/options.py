@@ -55,6 +55,7 @@ COMMANDS: Final = {
     "gpus": "hwcalc.cli.gpus",
     "instances": "hwcalc.cli.instances",
     "dtypes": "hwcalc.cli.dtypes",
+    "policies": "hwcalc.cli.policies",
     "schema": "hwcalc.cli.schema",
     "help": "hwcalc.cli.help",
     "version": "hwcalc.cli.version",

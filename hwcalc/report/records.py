@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.policies.base import Effect
+from hwcalc.policies.quality import Quality
 from hwcalc.sources.listing import KnownModel
 
 __all__ = [
@@ -15,6 +17,9 @@ __all__ = [
     "ErrorInfo",
     "ModelsDocument",
     "OptionInfo",
+    "PoliciesDocument",
+    "PolicyInfo",
+    "PolicyOptionInfo",
     "TypeInfo",
     "TypesDocument",
 ]
@@ -132,3 +137,42 @@ class DTypesDocument:
     dtypes: tuple[DTypeInfo, ...]
     weights: tuple[str, ...]
     """What ``--weights`` takes; empty where one dtype was asked for."""
+
+
+@frozen
+class PolicyOptionInfo:
+    """One option of a policy. ``default`` is empty where there is none, and ``kind`` says what it takes."""
+
+    name: str
+    kind: str
+    default: str
+    required: bool
+    help: str
+
+
+@frozen
+class PolicyInfo:
+    """One cache policy: what it keeps, what becomes of the rest, and what it costs. ``press`` is its class in kvpress, empty without one."""
+
+    name: str
+    press: str
+    title: str
+    aliases: tuple[str, ...]
+    role: str
+    effect: Effect
+    keeps: str
+    formula: str
+    memory: str
+    kernel: str
+    definition: str
+    source: str
+    options: tuple[PolicyOptionInfo, ...]
+    quality: tuple[Quality, ...]
+
+
+@frozen
+class PoliciesDocument:
+    """What ``kvplan policies --json`` prints."""
+
+    schema_version: str
+    policies: tuple[PolicyInfo, ...]

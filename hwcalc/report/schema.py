@@ -25,6 +25,8 @@ DOCUMENTS = (
     "gpus",
     "instances",
     "dtypes",
+    "policies",
+    "keep",
     "probe",
     "receipt",
     "verify",
@@ -44,6 +46,7 @@ def json_schema(document: str) -> dict[str, Any]:
         return check_file_schema()
     from hwcalc.check.result import CheckDocument
     from hwcalc.library.compare import Comparison
+    from hwcalc.library.kept import Kept
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.offers import Recommendation
     from hwcalc.planner.result import Plan
@@ -69,6 +72,8 @@ def json_schema(document: str) -> dict[str, Any]:
         "gpus": hardware.GpusDocument,
         "instances": hardware.InstancesDocument,
         "dtypes": records.DTypesDocument,
+        "policies": records.PoliciesDocument,
+        "keep": Kept,
         "probe": probe.ProbeDocument,
         "receipt": receipt.Receipt,
         "verify": receipt.Verified,

@@ -16,7 +16,7 @@ import pytest
 
 import hwcalc
 import hwcalc.engines
-from hwcalc import ModelSpec, plan
+from hwcalc import ModelSpec, keep, plan
 from hwcalc.check import file as check_file
 from hwcalc.check import judge
 from hwcalc.check.fields import REQUIREMENTS, Field
@@ -29,6 +29,7 @@ from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
 from hwcalc.parsers.gguf import hparams
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, Window
+from hwcalc.policies import table
 from hwcalc.reconcile import core, dialects, reconcile
 from hwcalc.report.plan import FORMATS
 from tests.hwcalc.command import Capture, run
@@ -73,6 +74,7 @@ RECIPES: Final = [
         "formulas",
         "hwcalc/parsers",
         "hwcalc/engines",
+        "hwcalc/policies",
         "hwcalc/report",
         "hwcalc/check",
         "hwcalc/cli",
@@ -197,6 +199,24 @@ def test_an_engine(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "block_size" in caught.value.hint
     finally:
         hwcalc.engines._load.cache_clear()
+
+
+def test_a_policy(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The policy is found by its name, listed, completed, and keeps half, inside another policy too."""
+    follow("hwcalc/policies", "halves")
+    monkeypatch.setattr(table, "MODULES", (*table.MODULES, "halves"))
+    config = {"model_type": "llama", "num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 256}
+    table.policies.cache_clear()
+    table._by_spelling.cache_clear()
+    try:
+        assert keep(config, "EveryOther", prompt=17, decode=2).after_decode_per_layer == [11, 11, 11]
+        assert keep(config, "composed:presses=[everyother,everyother]", prompt=17).per_layer == [5, 5, 5]
+        assert "every other token of the prompt" in run(capsys, "policies", "everyother")[1]
+        assert completion.policies("every") == ["everyother"]
+    finally:
+        monkeypatch.undo()
+        table.policies.cache_clear()
+        table._by_spelling.cache_clear()
 
 
 def test_a_report_format(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -114,6 +114,7 @@ def test_json_is_recognised_in_wrong_lines() -> None:
         ([QWEN, "--assume", "mamba2+g"], {"mamba2+gqa"}),
         (["engines", "r"], {"reference"}),
         (["dtypes", "nv"], {"nvfp4"}),
+        (["policies", "sn"], {"snapkv"}),
         (["schema", "er"], {"error"}),
         (["--se"], {"--seq"}),
         (["--tensor"], {"--tensor-parallel-size"}),

@@ -32,6 +32,7 @@ TABLES: Final = {
     "gpus": ("gpus",),
     "instances": ("instances",),
     "dtypes": ("dtypes",),
+    "policies": ("policies",),
 }  # fmt: skip
 NO_TABLE: Final = {"sweep", "probe", "schema", "help", "version"}
 CODE: Final = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,0 +1,147 @@
+"""``kvplan policies``: the cache policies, what each keeps, and what it costs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.cli.options import OUTPUT, Example, Option, view_of
+from hwcalc.cli.output import Answer, View, answer
+from hwcalc.documents import document_of
+
+if TYPE_CHECKING:
+    from hwcalc.policies.base import PolicyOption
+    from hwcalc.report.records import PolicyInfo, PolicyOptionInfo
+
+__all__ = ["EXAMPLES", "OPTIONS", "policy_infos", "run"]
+
+OPTIONS = (
+    Option(
+        "name", (), "[NAME]", "One policy, by its name or that of its class in kvpress, with its options.", complete="policies"
+    ),
+    *OUTPUT,
+)
+EXAMPLES: Final = (
+    Example("All of them", "kvplan policies"),
+    Example("One: what it keeps, its formula, memory, kernel and options", "kvplan policies snapkv"),
+    Example("For a script", "kvplan policies --json"),
+)
+
+_HEADER: Final = (
+    "policy",
+    "class in kvpress",
+    "effect",
+    "definition",
+    "option",
+    "default",
+    "meaning",
+    "keeps",
+    "formula",
+    "kernel",
+    "source",
+)
+
+
+def run(*, name: str | None, **output: Any) -> Answer:
+    """List the cache policies, or one with what it keeps and what it costs.
+
+    Which tokens stay, the formula, memory beside the cache, the attention kernel, options, published quality, and the source.
+    """
+    from hwcalc.report.rows import listing
+
+    view = view_of(**output)
+    found = policy_infos(name)
+    if view.format == "json":
+        from hwcalc.documents import SCHEMA_VERSION
+
+        return answer({"schema_version": SCHEMA_VERSION, "policies": [document_of(policy) for policy in found]})
+    if view.format == "csv":
+        return Answer(text=listing(_HEADER, [row for policy in found for row in _csv_rows(policy)], format_="csv"))
+    if name is not None:
+        return Answer(text=_one(found[0], view))
+    rows = [(policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found]
+    header = ("policy", "memory", "what", "attention", "source")
+    text = listing(header, rows, format_=view.format, color=view.color, width=view.width)
+    return Answer(text=text, remarks=() if view.quiet else ("one policy with its formula and options: kvplan policies NAME",))
+
+
+def policy_infos(name: str | None) -> list[PolicyInfo]:
+    """All policies, or the one with this name. Raises :class:`~hwcalc.errors.UsageError` if it is unknown."""
+    from hwcalc.policies.quality import quality_of
+    from hwcalc.policies.table import find_policy, policies
+    from hwcalc.report.records import PolicyInfo
+
+    chosen = policies().values() if name is None else (find_policy(name.partition(":")[0]),)
+    return [
+        PolicyInfo(
+            name=policy.name,
+            press=policy.press,
+            title=policy.title,
+            aliases=policy.aliases,
+            role=policy.role.value,
+            effect=policy.effect,
+            keeps=policy.keeps,
+            formula=policy.formula,
+            memory=policy.memory,
+            kernel=policy.kernel,
+            definition=policy.definition,
+            source=policy.source,
+            options=tuple(_option(option) for option in policy.options if not option.name.startswith("_")),
+            quality=quality_of(policy.name),
+        )
+        for policy in chosen
+    ]
+
+
+def _option(option: PolicyOption) -> PolicyOptionInfo:
+    from hwcalc.report.records import PolicyOptionInfo
+
+    default = (
+        "" if option.default is None else str(option.default).lower() if isinstance(option.default, bool) else f"{option.default}"
+    )
+    return PolicyOptionInfo(name=option.name, kind=option.kind, default=default, required=option.required, help=option.help)
+
+
+def _one(policy: PolicyInfo, view: View) -> str:
+    """A policy as tables: its facts, its options, and published figures."""
+    from hwcalc.report.rows import listing
+
+    facts = (
+        ("policy", policy.name),
+        ("what", policy.title),
+        ("class in kvpress", policy.press or "none: it has code of its own"),
+        ("keeps", policy.keeps),
+        ("formula", policy.formula),
+        ("memory", _MEMORY[policy.effect.value]),
+        ("beside the cache", policy.memory),
+        ("attention", policy.kernel),
+        ("numbers", policy.definition),
+        ("source", policy.source),
+    )
+    text = listing(("", ""), facts, format_=view.format, color=view.color, width=view.width)
+    if policy.options:
+        rows = [(one.name, "required" if one.required else one.default or "none", one.help) for one in policy.options]
+        text += "\n" + listing(("option", "default", "meaning"), rows, format_=view.format, color=view.color, width=view.width)
+    if policy.quality:
+        figures = [
+            (one.model, one.benchmark, f"{one.budget:,}", f"{one.accuracy:g}", f"{one.full_accuracy:g}", one.source)
+            for one in policy.quality
+        ]
+        header = ("model", "published for", "budget", "accuracy %", "whole cache %", "source")
+        text += "\n" + listing(header, figures, format_=view.format, right=(2, 3, 4), color=view.color, width=view.width)
+    return text
+
+
+_MEMORY: Final = {
+    "frees": "comes back: the tensors shrink",
+    "masks": "does not come back: what is masked is stored",
+    "zeroes": "does not come back: zeroes are stored",
+    "reads less": "does not come back: a step reads less of it",
+    "as its parts": "as the policies inside",
+}
+
+
+def _csv_rows(policy: PolicyInfo) -> list[tuple[str, ...]]:
+    common = (policy.keeps, policy.formula, policy.kernel, policy.source)
+    first = (policy.name, policy.press, policy.effect.text, policy.definition)
+    options = [(one.name, one.default, one.help) for one in policy.options] or [("", "", "")]
+    return [(*first, *option, *common) for option in options]

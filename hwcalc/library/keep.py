@@ -1,0 +1,247 @@
+"""What a cache policy keeps: :func:`keep`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.base import Opened
+from hwcalc.engines.reference import model_dtype
+from hwcalc.engines.stored import StoredTensor
+from hwcalc.errors import UsageError
+from hwcalc.formulas import Full, LayerKind, Role
+from hwcalc.library.kept import Kept, MaskedPairs
+from hwcalc.library.load import ModelLike, load
+from hwcalc.model import Definition, Note
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.context import open_request
+from hwcalc.policies.base import EAGER, KVPRESS, RULES, Chosen, Count, Effect, LayerShape, Setting, State
+from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, course_of, extras_of, kernel_for
+from hwcalc.policies.parse import parse_policy
+from hwcalc.policies.quality import quality_of
+from hwcalc.text import quoted
+from hwcalc.units import parse_tokens
+
+__all__ = ["keep"]
+
+_NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
+_BY_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
+
+
+def keep(
+    model: ModelLike,
+    policy: object = None,
+    *,
+    prompt: int | str,
+    decode: int | str = 0,
+    batch: int | str = 1,
+    dtype: str | None = None,
+    attention: str | None = None,
+    rules: str | None = None,
+    offline: bool = False,
+    assume: str | None = None,
+) -> Kept:
+    """What ``policy`` keeps of ``prompt`` tokens, and of ``decode`` tokens that follow one by one.
+
+    ``policy`` is ``"snapkv:compression_ratio=0.5"``, or a name and a dict of options, which may hold policies in the same form; ``None``
+    keeps all. ``attention`` is a kernel by its name in transformers, the fitting one by default. ``rules`` is ``kvpress`` (the default) or
+    ``paper``. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
+
+    >>> config = {"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    ...           "hidden_size": 64, "torch_dtype": "float32"}
+    >>> kept = keep(config, "snapkv:compression_ratio=0.9,window_size=16", prompt=1000, decode=4)
+    >>> kept.per_layer, kept.after_decode_per_layer, kept.cache_bytes
+    ([99, 99, 99, 99], [103, 103, 103, 103], 101376)
+    """
+    chosen = parse_policy(policy)
+    tokens, steps = parse_tokens(prompt, "prompt"), parse_tokens(decode, "decode", minimum=0)
+    if steps > MOST_STEPS:
+        raise UsageError(f"decode is {steps:,} steps.", hint=f"At most {MOST_STEPS:,} are followed.")
+    asked = read_options({"seq": tokens, "batch": batch, "dtype": dtype, "offline": offline, "assume": assume})
+    kernel = kernel_for(chosen, None if attention is None else _one_of(attention, "attention", ATTENTIONS))
+    book = KVPRESS if rules is None else _one_of(rules, "rules", RULES)
+    spec = load(model, asked.access, assume=asked.assume)
+    opened = open_request(spec, seq=tokens, batch=asked.batch, dtype=asked.dtype, engine="reference").checked()
+    return _kept(opened, chosen, _setting(opened, kernel, book), steps)
+
+
+def _one_of(value: object, what: str, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise UsageError(f"{what} {quoted(value)} is not known.", hint=f"Known: {', '.join(known)}.")
+    return str(value)
+
+
+def _by_token(kind: LayerKind) -> bool:
+    """Whether a policy can act on it: keys and values, or latents, of every token."""
+    tensors = kind.tensors()
+    return any(tensor.role in _BY_TOKEN and isinstance(tensor.span, Full) for tensor in tensors)
+
+
+def _acted_on(opened: Opened) -> dict[int, LayerKind]:
+    """The layers on which a policy acts, by number, with the kind on which it acts."""
+    return {number: kind for number, layer in enumerate(opened.stack) for kind in layer if _by_token(kind)}
+
+
+def _setting(opened: Opened, attention: str, rules: str) -> Setting:
+    shapes = []
+    for number, kind in _acted_on(opened).items():
+        dims = kind.dims()
+        heads = dims.get("num_attention_heads", 1)
+        key = next(tensor for tensor in kind.tensors() if tensor.role in _BY_TOKEN)
+        kv_heads = dims.get("num_key_value_heads", 1)
+        shapes.append(LayerShape(index=number, heads=heads, kv_heads=kv_heads, head_dim=key.shape[-1]))
+    dtype = model_dtype(opened.model).value
+    return Setting(
+        layers=tuple(shapes),
+        depth=len(opened.stack),
+        attention=attention,
+        rules=rules,
+        element_bytes=dtype.row_bytes(1),
+        batch=opened.batch,
+        hidden_size=opened.model.hidden_size,
+    )
+
+
+def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
+    """The whole answer."""
+    prompt, spec = opened.tokens, opened.model
+    state = after_prefill(chosen, prompt, setting)
+    courses = _courses(chosen, state, prompt, steps, setting)
+    first = courses[0] if courses else Course(last=0, most=0, most_within=0, cuts=(), lengths=())
+    acted = _acted_on(opened)
+    highs = {number: left.stored.high for number, left in zip(acted, state.layers, strict=True)}
+    lows = {number: left.stored.low for number, left in zip(acted, state.layers, strict=True)}
+    ends = {number: course.last for number, course in zip(acted, courses, strict=True)}
+    full, stored = _bytes(opened, dict.fromkeys(acted, prompt)), _bytes(opened, highs)
+    exact = chosen is None or all(left.stored.is_exact for left in state.layers)
+    definition = Definition.EXACT if chosen is None else chosen.policy.definition if exact else Definition.ESTIMATE
+    after = opened.sized(seq=prompt + steps)
+    reads = [left.read for left in state.layers]
+    return Kept(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        model=spec.id,
+        policy="none" if chosen is None else chosen.text,
+        effect=None if chosen is None else chosen.policy.effect,
+        rules=setting.rules,
+        attention=setting.attention,
+        kv_dtype=opened.dtypes.kv,
+        prompt=prompt,
+        decode=steps,
+        batch=opened.batch,
+        definition=spec.definition(definition),
+        layers_acted_on=len(acted),
+        per_layer=_lengths(opened, highs),
+        per_layer_low=_lengths(opened, lows),
+        after_decode_per_layer=_lengths(after, ends),
+        masked_per_layer_head=_masked_rows(opened, state, acted),
+        masked=_masked(state),
+        read_per_layer=_read(opened, acted, reads, high=True),
+        read_per_layer_low=_read(opened, acted, reads, high=False),
+        kept_ranges=None if state.ranges is None else [list(part) for part in state.ranges],
+        first_decode_position=_first_position(chosen, prompt, highs),
+        full_bytes=full,
+        cache_bytes=stored,
+        cache_low_bytes=_bytes(opened, lows),
+        storage_bytes=stored,
+        after_decode_bytes=_bytes(after, ends),
+        frees_memory=stored < full,
+        series=list(first.lengths),
+        most_tokens=max((course.most for course in courses), default=0),
+        most_tokens_within_step=max((course.most_within for course in courses), default=0),
+        cuts=[list(cut) for cut in first.cuts],
+        beside=extras_of(chosen, prompt, setting),
+        quality=() if chosen is None else quality_of(chosen.policy.name),
+        notes=(*opened.notes, *_notes(opened, chosen, setting, len(acted))),
+    )
+
+
+def _courses(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
+    """The decode steps of each layer. Layers that start alike go alike, unless the policy looks at their number."""
+    by_layer = chosen is not None and any(one.policy.by_layer for one in chosen.whole)
+    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
+    unlike = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    if len(unlike) * steps > MOST_STEPS and chosen is not None and chosen.policy.decode is not None:
+        raise UsageError(
+            f"decode is {steps:,} steps of {len(unlike):,} layers that differ.",
+            hint=f"At most {MOST_STEPS:,} in all are followed.",
+        )
+    known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
+    if any(left.masked is not None for left in state.layers) and any(course.cuts for course in known.values()):
+        raise UsageError(
+            "a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK
+        )
+    return [known[key] for key in keys]
+
+
+def _of_layer(opened: Opened, number: int) -> list[tuple[LayerKind, tuple[StoredTensor, ...]]]:
+    return [(kind, opened.kind_tensors[kind]) for kind in opened.stack.layers[number]]
+
+
+def _lengths(opened: Opened, counts: Mapping[int, int]) -> list[int]:
+    """Tokens in each layer: those that the policy keeps, else what the layer itself keeps of keys and values."""
+    found = []
+    for number in range(len(opened.stack)):
+        own = [tensor.positions for _, tensors in _of_layer(opened, number) for tensor in tensors if tensor.role in _BY_TOKEN]
+        found.append(counts[number] if number in counts else max(own, default=0))
+    return found
+
+
+def _bytes(opened: Opened, counts: Mapping[int, int]) -> int:
+    """Bytes of all layers: where the policy acts, of the tokens that it keeps."""
+    total = 0
+    for number in range(len(opened.stack)):
+        for kind, tensors in _of_layer(opened, number):
+            for tensor in tensors:
+                cut = number in counts and _by_token(kind) and tensor.role in _BY_TOKEN and isinstance(tensor.span, Full)
+                total += tensor.bytes // opened.tokens * counts[number] if cut else tensor.bytes
+    return total
+
+
+def _masked(state: State) -> MaskedPairs | None:
+    masked = [left.masked for left in state.layers if left.masked is not None]
+    if not masked:
+        return None
+    total = state.masked_total or Count(low=sum(one.total.low for one in masked), high=sum(one.total.high for one in masked))
+    exact = all(head.is_exact for one in masked for head in one.heads)
+    return MaskedPairs(low=total.low, high=total.high, definition=Definition.ENGINE if exact else Definition.ESTIMATE)
+
+
+def _masked_rows(opened: Opened, state: State, acted: Mapping[int, LayerKind]) -> list[list[int]] | None:
+    """Masked pairs by layer and head; nothing where not even their sums are known."""
+    rows = {number: left.masked for number, left in zip(acted, state.layers, strict=True)}
+    if not any(rows.values()) or any(row is not None and not row.split for row in rows.values()):
+        return None
+    return [list(row.split) if (row := rows.get(number)) is not None else [] for number in range(len(opened.stack))]
+
+
+def _read(opened: Opened, acted: Mapping[int, LayerKind], reads: list[Count | None], *, high: bool) -> list[int] | None:
+    if not any(reads):
+        return None
+    counts = {number: read.high if high else read.low for number, read in zip(acted, reads, strict=True) if read is not None}
+    return _lengths(opened, counts)
+
+
+def _first_position(chosen: Chosen | None, prompt: int, counts: Mapping[int, int]) -> int:
+    """The position of the first decoded token: behind the prompt, or behind what is kept where keys were turned."""
+    turned = chosen is not None and chosen.policy.rerotates and chosen.get("rerotate_keys") is not False
+    return next(iter(counts.values()), prompt) if turned else prompt
+
+
+def _notes(opened: Opened, chosen: Chosen | None, setting: Setting, acted: int) -> list[Note]:
+    """What a reader must know."""
+    if chosen is None:
+        return []
+    found = []
+    if acted < len(opened.stack):
+        words = f"{acted:,} of {len(opened.stack):,} layers" if acted else "no layer"
+        message = f"The policy acts on {words}: windows, states and shared caches keep what they keep."
+        found.append(Note(code="policy-layers", message=message))
+    if any(one.policy.effect is Effect.MASKS for one in chosen.whole):
+        found.append(Note(code="policy-masks", message="Masked tokens are stored: no memory comes back. kvpress fakes the mask."))
+    if setting.attention == EAGER:
+        message = "Eager attention makes n x n scores in the prefill, which may take more than the policy saves."
+        found.append(Note(code="policy-eager", message=message))
+    return found

@@ -1,0 +1,304 @@
+"""What a policy is, what it is told of a model, and what it leaves in the cache."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from hwcalc.formulas.frozen import field, frozen, replace
+from hwcalc.formulas.shown import Shown
+from hwcalc.model import Definition
+
+__all__ = [
+    "EAGER",
+    "KVPRESS",
+    "PAPER",
+    "RULES",
+    "SDPA",
+    "Chosen",
+    "Count",
+    "Effect",
+    "Extra",
+    "LayerShape",
+    "Left",
+    "Masked",
+    "Policy",
+    "PolicyOption",
+    "Role",
+    "Scored",
+    "Setting",
+    "Start",
+    "State",
+]
+
+EAGER: Final = "eager"
+SDPA: Final = "sdpa"
+KVPRESS: Final = "kvpress"
+PAPER: Final = "paper"
+RULES: Final = (KVPRESS, PAPER)
+
+
+class Effect(Shown, enum.StrEnum):
+    """What becomes of the memory of a token that a policy does not want."""
+
+    FREES = "frees"
+    """The tensors shrink."""
+    MASKS = "masks"
+    """The token is stored and has no weight in the attention."""
+    ZEROES = "zeroes"
+    """Numbers are set to zero and stored."""
+    READS_LESS = "reads less"
+    """Everything is stored, and a step reads a part of it."""
+    DEPENDS = "as its parts"
+    """What the policies inside do."""
+
+    @property
+    def text(self) -> str:
+        """The word itself."""
+        return self.value
+
+
+class Role(enum.StrEnum):
+    """Where a policy can stand inside another."""
+
+    SCORER = "scorer"
+    """It gives each token a score and keeps the highest: what most wrappers take."""
+    PREFILL = "prefill"
+    """It acts once, behind each attention layer of the prefill."""
+    DECODING = "decoding"
+    """It acts between decode steps alone."""
+    METHOD = "method"
+    """It has rules of its own for prefill and decoding, and stands alone."""
+
+
+@frozen
+class Count:
+    """A number of tokens. ``low`` and ``high`` differ where it depends on the text, which is not known."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def of(cls, tokens: int) -> Count:
+        """A number that is known."""
+        return cls(low=tokens, high=tokens)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is known."""
+        return self.low == self.high
+
+    def each(self, rule: Callable[[int], int]) -> Count:
+        """Both ends through a rule that never falls."""
+        return Count(low=rule(self.low), high=rule(self.high))
+
+
+@frozen
+class Masked:
+    """Pairs of one layer that are stored without weight: how many in all, and in each key/value head.
+
+    ``split`` is a division of the high total over the heads that adds up: the true one where every head is known, else an even one.
+    """
+
+    total: Count
+    heads: tuple[Count, ...]
+    split: tuple[int, ...]
+
+
+@frozen
+class Left:
+    """What is left in one layer: tokens stored in each head, pairs masked, tokens that a decode step reads."""
+
+    stored: Count
+    masked: Masked | None = None
+    read: Count | None = None
+
+
+@frozen
+class LayerShape:
+    """The attention of one layer. ``index`` is its place among all layers of the model."""
+
+    index: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@frozen
+class Setting:
+    """What a policy is told: the layers that it acts on, the attention kernel, the rules, and the size of an element.
+
+    ``attention`` is the kernel that was asked for, or the one that fits the policy.
+    """
+
+    layers: tuple[LayerShape, ...]
+    depth: int
+    """All layers of the model, those too on which no policy acts."""
+    attention: str = SDPA
+    rules: str = KVPRESS
+    element_bytes: int = 2
+    batch: int = 1
+    hidden_size: int | None = None
+
+
+@frozen
+class State:
+    """The cache behind a policy. ``hidden`` are the tokens of the prompt that went through the model.
+
+    ``ranges`` are the kept positions, from start to end, where the rule alone says which they are.
+    """
+
+    hidden: int
+    layers: tuple[Left, ...]
+    ranges: tuple[tuple[int, int], ...] | None = None
+    masked_total: Count | None = None
+    """All masked pairs, where a policy fixes their number and not their layers."""
+
+    def with_stored(self, stored: tuple[Count, ...], ranges: tuple[tuple[int, int], ...] | None = None) -> State:
+        """The same with other lengths."""
+        layers = tuple(replace(layer, stored=count) for layer, count in zip(self.layers, stored, strict=True))
+        return replace(self, layers=layers, ranges=ranges)
+
+
+@frozen
+class Scored:
+    """What a scorer is asked to score: so many keys, for so many queries whose hidden states are at hand."""
+
+    keys: int
+    queries: int
+    attention: str
+    decoding: bool = False
+
+
+@frozen
+class Start:
+    """Where decoding starts: tokens in one layer, those of the prompt, and the steps to come."""
+
+    length: int
+    prompt: int
+    steps: int
+    layer: int
+    setting: Setting
+
+
+@frozen
+class Extra:
+    """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``."""
+
+    name: str
+    bytes: int
+    formula: str
+    when: str
+    definition: Definition
+    source: str
+
+
+@frozen
+class PolicyOption:
+    """One option of a policy: ``kind`` is a reader of :mod:`hwcalc.policies.reading`."""
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    required: bool = False
+    least: int = 0
+    hidden: bool = False
+
+
+@frozen
+class Policy:
+    """One policy: facts, and the functions that say what it leaves.
+
+    ``prefill`` gives the cache behind the prefill. A scorer has ``check``, which raises an error where it cannot score, and ``budget``, the
+    tokens that it keeps of so many at a ratio. ``decode`` gives the length of a layer in each step, before and after its cut.
+    """
+
+    name: str
+    press: str
+    title: str
+    role: Role
+    effect: Effect
+    keeps: str
+    formula: str
+    kernel: str
+    source: str
+    options: tuple[PolicyOption, ...]
+    prefill: Callable[[Chosen, State, Setting], State]
+    memory: str = "nothing beside the keys that it reads"
+    aliases: tuple[str, ...] = ()
+    check: Callable[[Chosen, Scored], None] | None = None
+    budget: Callable[[Chosen, float, int, int, int], int] | None = None
+    decode: Callable[[Chosen, Start], Iterator[tuple[int, int]]] | None = None
+    extra: Callable[[Chosen, int, Setting], tuple[Extra, ...]] | None = None
+    needs: str | None = None
+    """The only attention kernel that it works with."""
+    forbids: str | None = None
+    by_layer: bool = False
+    """Whether layers of one length may be cut to different ones."""
+    rerotates: bool = False
+    """Whether positions of decoded tokens go on from what is kept."""
+    cuts_each_step: bool = False
+    """Whether the paper cuts to the budget in each decode step."""
+    definition: Definition = Definition.ENGINE
+
+
+@frozen
+class Chosen:
+    """A policy with the values of its options. Values may be chosen policies again."""
+
+    policy: Policy
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def get(self, name: str) -> Any:
+        """The value of an option; ``None`` if the policy has no such option."""
+        return self.values.get(name)
+
+    @property
+    def inner(self) -> tuple[Chosen, ...]:
+        """The policies inside, in their order."""
+        found: list[Chosen] = []
+        for value in self.values.values():
+            if isinstance(value, Chosen):
+                found.append(value)
+            elif isinstance(value, tuple):
+                found += [one for one in value if isinstance(one, Chosen)]
+        return tuple(found)
+
+    @property
+    def whole(self) -> tuple[Chosen, ...]:
+        """The policy and all those inside."""
+        return (self, *(one for inner in self.inner for one in inner.whole))
+
+    @property
+    def ratio(self) -> float:
+        """The compression ratio: its own, or that of the policy inside."""
+        own = self.values.get("compression_ratio")
+        if own is None and isinstance(self.values.get("press"), Chosen):
+            inner: float = self.values["press"].ratio
+            return inner
+        return own or 0.0
+
+    @property
+    def text(self) -> str:
+        """The policy as ``--policy`` takes it, with the options that were set."""
+        words = [
+            f"{option.name}={_written(self.values[option.name])}"
+            for option in self.policy.options
+            if self.values.get(option.name) != option.default
+        ]
+        return self.policy.name + (f":{','.join(words)}" if words else "")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, Chosen):
+        return f"({value.text})" if ":" in value.text else value.text
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (tuple, list)):
+        return f"[{','.join(map(_written, value))}]"
+    return f"{value}"

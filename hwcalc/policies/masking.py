@@ -1,0 +1,213 @@
+"""Policies that mask: what a head does not want is stored all the same."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import replace
+from hwcalc.policies.base import (
+    EAGER,
+    Chosen,
+    Count,
+    Effect,
+    LayerShape,
+    Masked,
+    Policy,
+    PolicyOption,
+    Role,
+    Scored,
+    Setting,
+    State,
+)
+from hwcalc.policies.counting import check_attention, check_scores, even_split, kept, mask_layers
+from hwcalc.policies.options import ALPHA, INNER, RATIO, quality
+
+__all__ = ["POLICIES", "adaptive_mask"]
+
+_FAKED: Final = "not eager: a mask is faked with keys whose weight is 0"
+_DUO_SINKS, _DUO_RECENT = 128, 256
+"""Those of patterns that are worked out on the fly; published ones have their own."""
+
+
+def adaptive_mask(tokens: int, ratio: float, alpha: float, heads: int) -> Masked:
+    """Pairs masked in a layer whose heads share one budget: heads x (n - kept) in all, and no head has less than its safe part left."""
+    stays = kept(tokens, ratio)
+    safe = max(1, int(stays * alpha)) if alpha > 0 else 0
+    total, most = heads * (tokens - stays), tokens - safe
+    each = Count(low=max(0, total - (heads - 1) * most), high=min(most, total))
+    return Masked(total=Count.of(total), heads=(each,) * heads, split=even_split(total, heads))
+
+
+def _adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
+    ratio = chosen.ratio
+    if ratio == 0:
+        return state
+    check_attention(chosen, setting.attention)
+    for layer in state.layers:
+        check_scores(chosen["press"], Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))
+    alpha = chosen["alpha_safeguard"]
+    return mask_layers(
+        state, setting, lambda number, tokens: adaptive_mask(tokens, ratio, alpha, setting.layers[number].kv_heads)
+    )
+
+
+def _made_up(layers: int, heads: int, seed: int) -> tuple[tuple[float, ...], ...]:
+    """Random head scores, as stand-ins for a pattern."""
+    from numpy.random import RandomState
+
+    return tuple(tuple(map(float, row)) for row in RandomState(seed % 2**32).rand(layers, heads))
+
+
+def _streaming_heads(
+    scores: tuple[tuple[float, ...], ...], layers: tuple[LayerShape, ...], number: int
+) -> tuple[tuple[bool, ...], ...]:
+    """The heads of the lowest scores."""
+    if [len(row) for row in scores] != [layer.kv_heads for layer in layers]:
+        raise UsageError(
+            "duoattention: head_scores must have a row for each layer and a number for each key/value head.", hint=""
+        )
+    order = sorted((value, layer, head) for layer, row in enumerate(scores) for head, value in enumerate(row))
+    chosen = {(layer, head) for _, layer, head in order[:number]}
+    return tuple(tuple((layer, head) in chosen for head in range(len(row))) for layer, row in enumerate(scores))
+
+
+def _duo(chosen: Chosen, state: State, setting: Setting) -> State:
+    """A share of all heads see sinks and the last tokens alone; the scores of heads, from a file of the authors, say which."""
+    check_attention(chosen, setting.attention)
+    sinks, recent, scores = chosen["sink_size"], chosen["recent_size"], chosen["head_scores"]
+    layers = setting.layers
+    if chosen["_duo"] is not None:
+        sinks, recent, seed = (*chosen["_duo"], 0, 0, 0)[:3]
+        scores = _made_up(len(layers), layers[0].kv_heads if layers else 0, seed)
+    number = round(sum(layer.kv_heads for layer in layers) * chosen["head_compression_ratio"])
+
+    def hidden(tokens: int) -> int:
+        return max(0, tokens - int(sinks) - int(recent))
+
+    if scores is None:
+        # Which heads stream is not known: each may, or may not.
+        def unknown(layer: int, tokens: int) -> Masked:
+            heads = layers[layer].kv_heads
+            other = sum(shape.kv_heads for shape in layers) - heads
+            low, high = max(0, number - other) * hidden(tokens), min(heads, number) * hidden(tokens)
+            each = Count(low=0, high=hidden(tokens) if number else 0)
+            return Masked(total=Count(low=low, high=high), heads=(each,) * heads, split=())
+
+        after = mask_layers(state, setting, unknown)
+        each = {hidden(layer.stored.high) for layer in state.layers}
+        return replace(after, masked_total=Count.of(each.pop() * number)) if len(each) == 1 else after
+    streams = _streaming_heads(scores, layers, number)
+
+    def known(layer: int, tokens: int) -> Masked:
+        split = tuple(hidden(tokens) * one for one in streams[layer])
+        return Masked(total=Count.of(sum(split)), heads=tuple(map(Count.of, split)), split=split)
+
+    return mask_layers(state, setting, known)
+
+
+def _dms(chosen: Chosen, state: State, setting: Setting) -> State:
+    """What scores below a threshold is masked once it leaves the window; how much that is depends on the text."""
+    window = chosen["sliding_window_size"]
+    # The scores of eager attention are not handed on, whatever the kernel is; and in a decode step there is one new token to score.
+    for layer in state.layers:
+        check_scores(chosen["press"], Scored(keys=layer.stored.low, queries=state.hidden, attention=""))
+        if chosen["decoding"]:
+            check_scores(chosen["press"], Scored(keys=1, queries=1, attention="", decoding=True))
+
+    def below(layer: int, tokens: int) -> Masked:
+        heads = setting.layers[layer].kv_heads
+        each = Count(low=0, high=max(0, tokens - window))
+        return Masked(total=Count(low=0, high=heads * each.high), heads=(each,) * heads, split=())
+
+    return mask_layers(state, setting, below)
+
+
+def _whole_model(chosen: Chosen, state: State, setting: Setting) -> State:
+    """A share of all pairs of the model is masked, in whichever layers they are; or the same number in each layer."""
+    ratio = chosen.ratio
+    if ratio == 0:
+        return state
+    check_attention(chosen, setting.attention)
+    pairs = [shape.kv_heads * left.stored.high for shape, left in zip(setting.layers, state.layers, strict=True)]
+    total = int(sum(pairs) * ratio)
+
+    def masked(layer: int, tokens: int) -> Masked:
+        heads = setting.layers[layer].kv_heads
+        share = int(pairs[layer] * ratio)
+        each = Count(low=0, high=tokens)
+        if chosen["layerwise"]:
+            each = Count(low=max(0, share - (heads - 1) * tokens), high=min(tokens, share))
+            return Masked(total=Count.of(share), heads=(each,) * heads, split=even_split(share, heads))
+        low = max(0, total - (sum(pairs) - pairs[layer]))
+        return Masked(total=Count(low=low, high=min(pairs[layer], total)), heads=(each,) * heads, split=())
+
+    after = mask_layers(state, setting, masked)
+    return after if chosen["layerwise"] else replace(after, masked_total=Count.of(total))
+
+
+_LAYERWISE: Final = PolicyOption(name="layerwise", kind="flag", default=False, help="the same number in each layer")
+_WHOLE: Final = "all tokens; int(layers x kv_heads x n x compression_ratio) pairs are masked, wherever they are"
+_ADAPTIVE: Final = "all n are stored; kv_heads x (n - max(1, int(n x (1 - r)))) pairs a layer are masked"
+
+POLICIES: Final = (
+    Policy(
+        name="adakv", press="AdaKVPress", title="Ada-KV", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED,
+        keeps="one budget for all heads of a layer: heads with high scores keep more", formula=_ADAPTIVE, source="arXiv:2407.11550",
+        options=(INNER, ALPHA), prefill=_adaptive, memory="as the scorer inside, and an index for each masked pair",
+    ),
+    Policy(
+        name="criticaladakv", press="CriticalAdaKVPress", title="CriticalKV with Ada-KV", role=Role.PREFILL, effect=Effect.MASKS,
+        forbids=EAGER, kernel=_FAKED, keeps="as Ada-KV, by scores times the norm of projected values", formula=_ADAPTIVE,
+        source="arXiv:2502.03805", options=(INNER, ALPHA, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)),
+        prefill=_adaptive, memory="as the scorer inside, and an index for each masked pair",
+    ),
+    Policy(
+        name="duoattention", press="DuoAttentionPress", title="DuoAttention", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER,
+        kernel=_FAKED, aliases=("duo",), source="arXiv:2410.10819", prefill=_duo, memory="an index for each masked pair",
+        keeps="all tokens in retrieval heads; sinks and the last ones in streaming heads",
+        formula="all n are stored; round(layers x kv_heads x ratio) heads mask max(0, n - sink_size - recent_size) each",
+        options=(
+            PolicyOption(name="head_compression_ratio", kind="share", default=0.0, help="share of the heads that stream"),
+            PolicyOption(name="sink_size", kind="count", default=_DUO_SINKS, help="first tokens of a streaming head"),
+            PolicyOption(name="recent_size", kind="count", default=_DUO_RECENT, help="last tokens of a streaming head", least=1),
+            PolicyOption(name="head_scores", kind="rows", default=None, help="a row for each layer: which heads stream, lowest first"),
+            quality("on_the_fly_scoring", default=False),
+            PolicyOption(name="_duo", kind="counts", default=None, help="sinks, last tokens, seed of made-up scores", hidden=True),
+        ),
+    ),
+    Policy(
+        name="dms", press="DMSPress", title="DMS, by a threshold", role=Role.PREFILL, effect=Effect.MASKS,
+        kernel="sdpa; under eager the mask has no effect", source="arXiv:2506.05345", prefill=_dms,
+        keeps="all tokens; those that score below the threshold are masked once they leave the window",
+        formula="all n are stored; at most kv_heads x max(0, n - sliding_window_size) pairs a layer are masked",
+        memory="scores of the window: kv_heads x sliding_window_size",
+        options=(
+            INNER,
+            PolicyOption(name="threshold", kind="number", default=None, help="the lowest score that stays", required=True),
+            PolicyOption(name="sliding_window_size", kind="count", default=128, help="last tokens that are spared"),
+            PolicyOption(name="decoding", kind="flag", default=False, help="mask while decoding too"),
+        ),
+    ),
+    *(
+        Policy(
+            name=name, press=press, title=title, role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED, keeps=_WHOLE,
+            formula="all n are stored; int(layers x kv_heads x n x r) pairs are masked, or int(kv_heads x n x r) a layer",
+            source=source, options=(RATIO, _LAYERWISE, *more), prefill=_whole_model, memory=memory,
+        )
+        for name, press, title, source, memory, more in (
+            (
+                "kvzip", "KVzipPress", "KVzip", "arXiv:2505.23416", "a second pass over the prompt: scores of chunk_size x chunk_size",
+                (quality("n_sink", 4), quality("kvzip_plus_normalization", default=False), quality("chunk_size", 2048)),
+            ),
+            (
+                "kvgrad", "KVgradPress", "KVgrad", "openreview.net cg1wTCJjjk", "a backward pass over chunks of the prompt",
+                (quality("n_sink", 4), quality("chunk_size", 512)),
+            ),
+            (
+                "fastkvzip", "FastKVzipPress", "Fast KVzip", "arXiv:2601.17668", "a trained gate for each layer",
+                (quality("n_sink", 4), quality("window_size", 4096), quality("window_ratio", 0.02)),
+            ),
+        )
+    ),
+)  # fmt: skip

@@ -1,0 +1,135 @@
+"""Policies that change what others keep: by layer, one after the other, merged, with new positions; and two that keep all numbers or layers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import replace
+from hwcalc.policies.base import Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
+from hwcalc.policies.counting import check_scores, each_layer, kept, scorer_budget
+from hwcalc.policies.options import INNER, quality
+from hwcalc.policies.scorers import SHARE_FORMULA
+from hwcalc.policies.streaming import sink_ranges
+
+__all__ = ["POLICIES"]
+
+_NOT_COMPOSED: Final = frozenset({"adakv", "kvzip", "kvgrad"})
+"""Those that ComposedPress refuses."""
+
+
+def _share_of_inner(chosen: Chosen, state: State, setting: Setting) -> State:
+    """A share of the tokens by the scores of the policy inside, which has no budgets of its own here."""
+    ratio, inner = chosen.ratio, chosen["press"]
+    if ratio == 0:
+        return state
+    for layer in state.layers:
+        check_scores(inner, Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))
+    whole = {layer.stored for layer in state.layers} == {Count.of(state.hidden)}
+    after = each_layer(state, lambda _, tokens: kept(tokens, ratio))
+    if whole and inner.policy.name == "streamingllm":
+        return replace(after, ranges=sink_ranges(state.hidden, after.layers[0].stored.low, inner["n_sink"]))
+    return after
+
+
+def _per_layer(chosen: Chosen, state: State, setting: Setting) -> State:
+    """Each layer with a ratio of its own."""
+    inner, ratios, shapes = chosen["press"], chosen["compression_ratios"], setting.layers
+    if inner.get("compression_ratio") is None:
+        raise UsageError(f"{inner.policy.name} has no ratio of its own to set for a layer.", hint="Use a scorer such as knorm.")
+    if len(ratios) < setting.depth:
+        raise UsageError(
+            f"perlayercompression has {len(ratios):,} ratios for {setting.depth:,} layers.", hint="Give one for each layer."
+        )
+    for shape, layer in zip(shapes, state.layers, strict=True):
+        if ratios[shape.index]:
+            check_scores(inner, Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))
+
+    def stays(number: int, tokens: int) -> int:
+        index = shapes[number].index
+        return scorer_budget(inner, ratios[index], tokens, index, setting.depth)
+
+    return each_layer(state, stays)
+
+
+def _composed(chosen: Chosen, state: State, setting: Setting) -> State:
+    """One after the other, each on what the one before has left."""
+    for inner in chosen["presses"]:
+        if inner.policy.name in _NOT_COMPOSED:
+            raise UsageError(f"composed cannot contain {inner.policy.name}.", hint="Use it alone.")
+        state = inner.policy.prefill(inner, state, setting)
+    return state
+
+
+def _lazy_layers(chosen: Chosen, state: State, setting: Setting) -> State:
+    """Lazy layers keep the first and the last tokens. The attention of the last tokens says which layers are lazy, so the text does."""
+    threshold, first, recent, last = (chosen[name] for name in ("lazy_threshold", "n_initial", "n_recent", "n_last"))
+    if recent <= last:
+        raise UsageError("simlayerkv: n_recent must be above n_last.", hint="Its defaults are 1,024 and 1.")
+    stays = first + recent - last
+    counts = tuple(
+        layer.stored
+        if threshold == 1 or layer.stored.low <= first + recent + last
+        else Count(low=stays, high=stays if threshold == 0 else layer.stored.high)
+        for layer in state.layers
+    )
+    each_layer(state, lambda _, tokens: tokens)
+    return state.with_stored(counts)
+
+
+def _channels(chosen: Chosen, state: State, setting: Setting) -> State:
+    """Channels of keys are set to zero; no token goes."""
+    return state
+
+
+POLICIES: Final = (
+    Policy(
+        name="keyrerotation", press="KeyRerotationPress", title="re-rotated keys", role=Role.PREFILL, effect=Effect.FREES,
+        keeps="what the scorer inside keeps, with keys turned to positions without gaps", formula=SHARE_FORMULA, kernel="as the scorer inside",
+        source="kvpress 0.5.5", options=(INNER,), prefill=_share_of_inner, rerotates=True, memory="a turned copy of the keys of a layer",
+    ),
+    Policy(
+        name="merging", press="MergingPress", title="merged values", role=Role.PREFILL, effect=Effect.FREES,
+        keeps="what the scorer inside keeps; values that go are added to their nearest", formula=SHARE_FORMULA,
+        kernel="as the scorer inside", source="arXiv:2210.09461", prefill=_share_of_inner,
+        options=(INNER, quality("similarity_threshold", 0.0), quality("merge_fraction", 1.0)),
+        memory="similarities of dropped and kept keys: kv_heads x dropped x kept x 4",
+    ),
+    Policy(
+        name="perlayercompression", press="PerLayerCompressionPress", title="a ratio for each layer", role=Role.PREFILL,
+        effect=Effect.FREES, keeps="what the scorer inside keeps at the layer's own ratio", by_layer=True,
+        formula="max(1, int(n x (1 - ratio of the layer)))", kernel="as the scorer inside", source="arXiv:2406.13035", prefill=_per_layer,
+        options=(
+            INNER,
+            PolicyOption(name="compression_ratios", kind="shares", default=None, help="one for each layer", required=True),
+        ),
+    ),
+    Policy(
+        name="composed", press="ComposedPress", title="one after the other", role=Role.PREFILL, effect=Effect.DEPENDS, by_layer=True,
+        keeps="what each leaves of what the one before has left", formula="kept of kept of ...", kernel="as its parts",
+        source="kvpress 0.5.5", prefill=_composed,
+        options=(PolicyOption(name="presses", kind="prefills", default=None, help="the policies, in their order", required=True),),
+    ),
+    Policy(
+        name="simlayerkv", press="SimLayerKVPress", title="SimLayerKV", role=Role.PREFILL, effect=Effect.FREES, kernel="any",
+        keeps="in lazy layers the first and the last tokens, in the others all",
+        formula="n_initial + n_recent - n_last in lazy layers, n in the others", source="arXiv:2410.13846", prefill=_lazy_layers,
+        by_layer=True, memory="scores of n_last queries: heads x n_last x n",
+        options=(
+            PolicyOption(name="lazy_threshold", kind="share", default=1.0, help="share of attention above which a layer is lazy"),
+            PolicyOption(name="n_last", kind="count", default=1, help="last tokens whose attention decides", least=1),
+            PolicyOption(name="n_recent", kind="count", default=1024, help="last tokens of a lazy layer", least=1),
+            PolicyOption(name="n_initial", kind="count", default=4, help="first tokens of a lazy layer"),
+        ),
+    ),
+    Policy(
+        name="think", press="ThinKPress", title="ThinK", role=Role.PREFILL, effect=Effect.ZEROES, kernel="any",
+        keeps="all tokens; the channels of keys that matter least are set to zero",
+        formula="n; int(head_dim x key_channel_compression_ratio) channels of each key are zero and stored", source="arXiv:2407.21018",
+        prefill=_channels, memory="norms of channels: heads x head_dim",
+        options=(
+            PolicyOption(name="key_channel_compression_ratio", kind="ratio", default=0.0, help="share of the channels of keys"),
+            quality("window_size", 32),
+        ),
+    ),
+)  # fmt: skip
