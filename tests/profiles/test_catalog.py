@@ -414,15 +414,3 @@ def test_the_recipe_adds_a_model(builder: ModuleType, own: Path, tmp_path: Path)
     assert (found["released"], found["parameters"]["total"]) == ("2026-01-31", 8_190_735_360)
     assert 1 <= len(re.findall(r"^\d+\. ", recipe, re.MULTILINE)) <= 5
     assert " ".join(["build_catalog.py config.json", *words[1:7]]) in recipe
-
-
-@pytest.mark.parametrize("model", [name for name in list_models() if re.search(r"Llama-3\.[123]-\d+B", name)])
-def test_llama_3_is_stretched(model: str) -> None:
-    """As in the published files of 3.1 and later: by 8, and by 32 in the small ones of 3.2."""
-    found = find_model(model)
-    assert found is not None
-    config = found["config"]
-    scaling = config.get("text_config", config).get("rope_scaling")
-    small = re.search(r"3\.2-[13]B", model) is not None
-    wanted = {"rope_type": "llama3", "factor": 32.0 if small else 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    assert scaling == wanted | {"original_max_position_embeddings": 8192}
