@@ -76,7 +76,8 @@ def test_figures_are_those_of_the_plan(engine: str) -> None:
         assert (row.verdict, row.max_seq) == (planned.fit.verdict, planned.fit.max_seq)
         assert (row.needed_bytes, row.usable_bytes) == (planned.fit.needed_bytes, planned.fit.usable_bytes)
         assert (row.gpu_layers, row.all_layers) == (planned.fit.gpu_layers, planned.fit.all_layers)
-        assert row.decode_tokens_per_s_bound == planned.speed.decode_tokens_per_s_bound
+        # The index knows the model's own tensors; the few hundred bytes that the converter adds take no time that one could see.
+        assert row.decode_tokens_per_s_bound == pytest.approx(planned.speed.decode_tokens_per_s_bound, rel=1e-6)
 
 
 def test_the_format_is_that_of_weights_auto() -> None:
