@@ -42,7 +42,7 @@ _HEADER: Final = (
 
 
 def run(*, name: str | None, **output: Any) -> Answer:
-    """List the cache policies, or one with what it keeps and what it costs.
+    """List the cache policies, or explain one.
 
     Which tokens stay, the formula, memory beside the cache, the attention kernel, options, published quality, and the source.
     """

@@ -31,7 +31,7 @@ def test_the_list(capsys: Capture) -> None:
     # 0.994 of nvidia-smi's 46,068 MiB.
     (l40,) = [line.split() for line in out.splitlines() if line.startswith("l40 ")]
     assert l40[4] == "~45,791"
-    assert "220 accelerators" in err
+    assert "267 accelerators" in err
 
 
 def test_words_filter(capsys: Capture) -> None:
@@ -81,7 +81,7 @@ def test_one_in_full(capsys: Capture) -> None:
 def test_formats(capsys: Capture) -> None:
     """CSV has plain numbers, Markdown a table, JSON the whole record by its schema."""
     rows = list(csv.DictReader(io.StringIO(run(capsys, "gpus", "--format", "csv")[1])))
-    assert len(rows) == 220
+    assert len(rows) == 267
     (l4,) = [row for row in rows if row["id"] == "l4"]
     assert (l4["memory_total_mib"], l4["visible_low_mib"], l4["visible_high_mib"]) == ("23034", "22558", "22589")
     assert run(capsys, "gpus", "apple", "--format", "markdown")[1].startswith("| accelerator | name |")
