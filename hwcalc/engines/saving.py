@@ -11,9 +11,10 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Cost", "Saving", "computes_fp4", "computes_fp8", "host_holds"]
+__all__ = ["HOST_SHARE", "Cost", "Saving", "computes_fp4", "computes_fp8", "host_holds"]
 
-_HOST_SHARE: Final = 4
+HOST_SHARE: Final = 4
+"""Times the memory of its GPUs that a host may well have (:func:`host_holds` says of which machines)."""
 
 
 class Cost(enum.IntEnum):
@@ -73,4 +74,4 @@ def host_holds(gpu: Gpu | None, moved_bytes: int) -> bool:
     """
     if gpu is None:
         return True
-    return not gpu.shares_host_memory and moved_bytes <= _HOST_SHARE * (gpu.memory_marketing_gb or 0) * GIB
+    return not gpu.shares_host_memory and moved_bytes <= HOST_SHARE * (gpu.memory_marketing_gb or 0) * GIB

@@ -8,6 +8,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.engines.saving import HOST_SHARE
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
@@ -26,8 +27,8 @@ __all__ = ["Fitted", "Hosting", "hosting"]
 
 _LEAST_BITS: Final = 3
 """Every format that is chosen has more bits to a weight."""
-_WITH_HOST: Final = 6
-"""More times the memory of the GPUs than GPU and host together can be expected to have."""
+_WITH_HOST: Final = 1 + HOST_SHARE + 1
+"""More times the memory of the GPUs than GPU and host together can be expected to have: one more, for what is sold as less than it has."""
 
 
 @frozen

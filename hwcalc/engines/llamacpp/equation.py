@@ -15,6 +15,7 @@ from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, exact, memory_of
 from hwcalc.engines.llamacpp.place_options import PlaceOptions
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.saving import HOST_SHARE
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB, human_bytes
@@ -31,8 +32,6 @@ OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 _VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
 _SYSTEM_PARTS: Final = (Fraction(1, 8), Fraction(1, 16), Fraction(0))
 """How much of a machine's one memory the system and other programs keep: at most, probably, at least. A habit, not a measurement."""
-_LIKELY_HOST: Final = 4
-"""Times the memory of the GPUs that a host may well have; as much as they have it surely has."""
 
 
 def process(gpu: Gpu) -> BudgetPart:
@@ -119,4 +118,4 @@ def host_room(opened: LlamacppOpened, on_gpus: Callable[[str], int], end: str) -
         whole = sold if options.host_bytes is None else options.host_bytes
         return ceil(whole * (1 - part)) - on_gpus(OPPOSITE[end])
     gpus = opened.request.gpus * sold
-    return {"low": gpus, "expected": _LIKELY_HOST * gpus}.get(end, 2**50)
+    return {"low": gpus, "expected": HOST_SHARE * gpus}.get(end, 2**50)
