@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Encoder,
         Fixed,
         Full,
+        Kept,
         Once,
         Remainder,
         Role,
@@ -62,6 +63,7 @@ __all__ = [
     "FullAttention",
     "GatedDeltaNet",
     "Group",
+    "Kept",
     "KimiDeltaAttention",
     "LatentAttention",
     "Layer",
@@ -104,7 +106,7 @@ _MODULES = {
     "sink": "SinkAttention",
     "sliding": "ChunkedAttention SlidingAttention",
     "ssm": "Mamba1 Mamba2",
-    "tensor": "CacheTensor Chunk DType Encoder Fixed Full Once Remainder Role Sink Span Strided Window",
+    "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Once Remainder Role Sink Span Strided Window",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

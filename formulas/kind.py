@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
-from hwcalc.formulas.frozen import fields, frozen, replace
-from hwcalc.formulas.tensor import CacheTensor
+from hwcalc.formulas.frozen import field, fields, frozen, replace
+from hwcalc.formulas.tensor import CacheTensor, Full, Kept, Role
 
-__all__ = ["KINDS", "MAX_DIMENSION", "LayerKind", "register"]
+__all__ = ["BY_TOKEN", "KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 
 MAX_DIMENSION = 2**31 - 1
 """No real dimension comes near this number. A larger one means that the config is damaged."""
+
+BY_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
+"""Roles of tensors that have a position for each token, of which a cache policy can drop some."""
 
 
 @frozen
@@ -37,19 +40,22 @@ class LayerKind:
     _divided: ClassVar[tuple[str, ...]] = ()
     """Fields that tensor parallelism divides. All other fields are the same on every rank."""
 
+    kept: int | None = field(default=None, repr=False)
+    """Tokens that a cache policy leaves of each sequence, where the layer would keep them all; ``None`` without a policy."""
+
     def __init_subclass__(cls) -> None:
         # Solvers ask for the same tensors thousands of times.
         if "tensors" in cls.__dict__:
-            cls.tensors = lru_cache(maxsize=1024)(cls.__dict__["tensors"])  # type: ignore[method-assign]
+            cls.tensors = lru_cache(maxsize=1024)(_kept(cls.__dict__["tensors"]))  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if value is None or isinstance(value, bool):
                 continue
-            least = self._minimum.get(field.name, 1)
+            least = self._minimum.get(each.name, 1)
             if not isinstance(value, int) or not least <= value <= MAX_DIMENSION:
-                raise ValueError(f"{field.name} must be an integer from {least} to {MAX_DIMENSION} (got {value!r})")
+                raise ValueError(f"{each.name} must be an integer from {least} to {MAX_DIMENSION} (got {value!r})")
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         """The tensors that are kept for one sequence."""
@@ -72,9 +78,32 @@ class LayerKind:
             return self
         return replace(self, **{name: -(-getattr(self, name) // ranks) for name in self._divided})
 
+    @property
+    def acts_by_token(self) -> bool:
+        """Whether a cache policy can act on it: it keeps keys and values, or latents, of every token."""
+        whole = replace(self, kept=None) if self.kept is not None else self
+        return any(tensor.role in BY_TOKEN and isinstance(tensor.span, Full) for tensor in whole.tensors())
+
     def dims(self) -> dict[str, int]:
         """The numbers of this kind for JSON, without the fields that are ``None``."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+
+def _kept(formula: Callable[[Any], tuple[CacheTensor, ...]]) -> Callable[[Any], tuple[CacheTensor, ...]]:
+    """The formula of a kind, with the tokens that a policy leaves in place of all tokens."""
+
+    def tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
+        whole = formula(kind)
+        if kind.kept is None:
+            return whole
+        span = Kept(kind.kept)
+        return tuple(
+            replace(tensor, span=span) if tensor.role in BY_TOKEN and isinstance(tensor.span, Full) else tensor
+            for tensor in whole
+        )
+
+    tensors.__doc__ = formula.__doc__
+    return tensors
 
 
 KINDS: dict[str, type[LayerKind]] = {}

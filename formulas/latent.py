@@ -68,6 +68,7 @@ class LatentAttention(LayerKind):
             qk_rope_head_dim=self.qk_rope_head_dim,
             v_head_dim=self.v_head_dim,
             window=self.window,
+            kept=self.kept,
         )
 
 

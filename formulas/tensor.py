@@ -19,6 +19,7 @@ __all__ = [
     "Encoder",
     "Fixed",
     "Full",
+    "Kept",
     "Once",
     "Remainder",
     "Role",
@@ -123,6 +124,22 @@ class Full(Span):
     @property
     def text(self) -> str:
         return "n"
+
+
+class Kept(Span):
+    """What a cache policy leaves of all tokens: ``min(n, kept)``."""
+
+    __slots__ = ()
+
+    def __init__(self, kept: int) -> None:
+        super().__init__(kept)
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return min(tokens, self.numbers[0])
+
+    @property
+    def text(self) -> str:
+        return f"{self.numbers[0]:,} kept of n"
 
 
 class Window(Span):

@@ -18,6 +18,7 @@ from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption
+from hwcalc.engines.policies import Policies
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.errors import UnknownNameError, UsageError
@@ -29,6 +30,7 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.evicting import Evicted
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
@@ -40,7 +42,7 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Commands["Opened"], Places["Opened"], ABC):
+class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]
@@ -312,10 +314,32 @@ class Opened:
         """The same request with only the sequences of the fullest data-parallel replica."""
         return self.sized(batch=self.request.replica_batch)
 
+    @cached_property
+    def evicted(self) -> Evicted | None:
+        """What the policy of the request leaves of the cache; ``None`` without a policy."""
+        if self.request.policy is None:
+            return None
+        from hwcalc.engines.evicting import evicted_of
+
+        return evicted_of(self, self.plain_stack)
+
     @property
-    def stack(self) -> Stack:
+    def plain_stack(self) -> Stack:
         """The layers of the model as this engine reads the config."""
         return self.model.stack_for(self.engine.name)
+
+    @property
+    def stack(self) -> Stack:
+        """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
+        return self.plain_stack if self.evicted is None else self.evicted.stack
+
+    def without_policy(self) -> Opened:
+        """The same request of which nothing is dropped."""
+        return self if self.request.policy is None else self.engine.unchecked(self.model, replace(self.request, policy=None))
+
+    def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
+        return self.model.once(key, make) if self.evicted is None else make()
 
     @cached_property
     def dtypes(self) -> Dtypes:
@@ -339,7 +363,7 @@ class Opened:
         if parallel.tp == parallel.dp == 1:
             return self.kind_tensors
         rules, replica = self.engine.weight_rules(), self.replica
-        sharded = self.model.once(
+        sharded = self.of_stack(
             (self.engine.name, "shards", parallel.tp),
             lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},
         )

@@ -26,7 +26,7 @@ def fullest_rank_bytes(opened: Opened) -> int:
     if parallel.pp > len(layers):
         raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
     size = {kind: sum(_share(tensor, parallel.dcp) for tensor in tensors) for kind, tensors in opened.rank_tensors.items()}
-    stages = opened.model.once((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened))
+    stages = opened.of_stack((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened))
     fullest = max(sum(count * size[kind] for kind, count in stage.items()) for stage in stages)
     return fullest + bytes_of(opened.replica.extras)
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.lora import Lora
+    from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["ALONE", "MOST_RANKS", "Hardware", "Parallel", "Request"]
+__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Hardware", "Parallel", "Request", "Sharing"]
 
 MOST_RANKS: Final = 4096
 
@@ -62,6 +63,24 @@ class Hardware:
 
 
 @frozen
+class Sharing:
+    """What sequences have in common: the first ``prefix`` tokens of all, and the prompt of the samples or beams of one request."""
+
+    prefix: int = 0
+    samples: int = 1
+    beams: int = 1
+
+    @property
+    def branches(self) -> int:
+        """Sequences that grow out of one prompt."""
+        return self.samples * self.beams
+
+
+UNSHARED: Final = Sharing()
+"""Every sequence by itself."""
+
+
+@frozen
 class Request:
     """A parsed request. ``dtype`` is the text of ``--dtype``, or ``None`` for the default of the engine."""
 
@@ -79,6 +98,16 @@ class Request:
     option_draft: ModelSpec | None = None
     """The draft model that an engine option names (:meth:`Engine.draft_named`)."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    prompt: int | None = None
+    """Tokens of the prompt, of those of a sequence; ``None`` is all of them."""
+    policy: AskedPolicy | None = None
+    """What is dropped of the cache; ``None`` is nothing."""
+    sharing: Sharing = UNSHARED
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt: all of the sequence, or those that the user says, if it has as many."""
+        return self.seq if self.prompt is None else min(self.prompt, self.seq)
 
     @property
     def gpus(self) -> int:

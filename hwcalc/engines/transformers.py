@@ -211,7 +211,7 @@ class Transformers(GeneralEngine):
             return super().needed_bytes(opened)
         from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 
-        return offloaded_gpu_bytes(opened.model, lambda kind: bytes_of(opened.rank_tensors[kind]))
+        return offloaded_gpu_bytes(opened.stack, lambda kind: bytes_of(opened.rank_tensors[kind]))
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         if cache_class(opened) == "offloaded":

@@ -19,7 +19,6 @@ from hwcalc.formulas import (
     DType,
     ExpandedLatentAttention,
     Fixed,
-    Full,
     FullAttention,
     GatedDeltaNet,
     KimiDeltaAttention,
@@ -101,7 +100,8 @@ def _growing(tensors: tuple[CacheTensor, ...], opened: Opened, window: int | Non
         length = _static_length(opened)
         span = Fixed(length if window is None else min(window, length))
     else:
-        span = Full() if window is None else Window(window - 1)
+        # A layer without a window keeps what its tensors say: every token, or what a policy leaves.
+        return opened.store_all(tensors if window is None else (replace(tensor, span=Window(window - 1)) for tensor in tensors))
     return opened.store_all(replace(tensor, span=span) for tensor in tensors)
 
 

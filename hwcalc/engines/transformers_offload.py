@@ -10,29 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hwcalc.formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, LayerKind
+from hwcalc.formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, LayerKind, Stack
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec
 
 __all__ = ["offloaded_gpu_bytes"]
 
 _OFFLOADED = (AttentionKind, LatentAttention, ExpandedLatentAttention, CompressedAttention)
 
 
-def offloaded_gpu_bytes(model: ModelSpec, layer_bytes: Callable[[LayerKind], int]) -> int:
+def offloaded_gpu_bytes(stack: Stack, layer_bytes: Callable[[LayerKind], int]) -> int:
     """Bytes of cache on the GPU: everything that is never offloaded, and the two neighbouring layers that hold most.
 
     ``layer_bytes`` returns the bytes of one layer of a kind, for the whole batch. Of 32 equal layers, two are on the GPU:
 
     >>> from hwcalc import load_model
-    >>> offloaded_gpu_bytes(load_model("meta-llama/Llama-3.1-8B"), lambda kind: 1000)
+    >>> offloaded_gpu_bytes(load_model("meta-llama/Llama-3.1-8B").stack, lambda kind: 1000)
     2000
 
     This is approximate for a moment: the fetched layer still lacks its newest token, and the layer in use keeps its old tensors while it
     grows.
     """
     resident, offloaded = 0, []
-    for layer in model.stack_for("transformers"):
+    for layer in stack:
         size = sum(layer_bytes(kind) for kind in layer)
         if any(isinstance(kind, _OFFLOADED) for kind in layer):
             offloaded.append(size)

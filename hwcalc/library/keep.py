@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
+from hwcalc.engines.evicting import acted_on, courses_of, setting_of
 from hwcalc.engines.reference import model_dtype
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Full, LayerKind, Role
+from hwcalc.formulas import Full, LayerKind
+from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.kept import Kept, MaskedPairs
 from hwcalc.library.load import ModelLike, load
 from hwcalc.model import Definition, Note
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.policies.base import EAGER, KVPRESS, RULES, Chosen, Count, Effect, LayerShape, Setting, State
-from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, course_of, extras_of, kernel_for
+from hwcalc.policies.base import EAGER, KVPRESS, RULES, Chosen, Count, Effect, Setting, State
+from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, extras_of, kernel_for
 from hwcalc.policies.parse import parse_policy
 from hwcalc.policies.quality import quality_of
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
 __all__ = ["keep"]
-
-_NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
-_BY_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 
 
 def keep(
@@ -73,44 +71,17 @@ def _one_of(value: object, what: str, known: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _by_token(kind: LayerKind) -> bool:
-    """Whether a policy can act on it: keys and values, or latents, of every token."""
-    tensors = kind.tensors()
-    return any(tensor.role in _BY_TOKEN and isinstance(tensor.span, Full) for tensor in tensors)
-
-
-def _acted_on(opened: Opened) -> dict[int, LayerKind]:
-    """The layers on which a policy acts, by number, with the kind on which it acts."""
-    return {number: kind for number, layer in enumerate(opened.stack) for kind in layer if _by_token(kind)}
-
-
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:
-    shapes = []
-    for number, kind in _acted_on(opened).items():
-        dims = kind.dims()
-        heads = dims.get("num_attention_heads", 1)
-        key = next(tensor for tensor in kind.tensors() if tensor.role in _BY_TOKEN)
-        kv_heads = dims.get("num_key_value_heads", 1)
-        shapes.append(LayerShape(index=number, heads=heads, kv_heads=kv_heads, head_dim=key.shape[-1]))
-    dtype = model_dtype(opened.model).value
-    return Setting(
-        layers=tuple(shapes),
-        depth=len(opened.stack),
-        attention=attention,
-        rules=rules,
-        element_bytes=dtype.row_bytes(1),
-        batch=opened.batch,
-        hidden_size=opened.model.hidden_size,
-    )
+    return setting_of(opened, opened.stack, rules, attention, model_dtype(opened.model).value.row_bytes(1))
 
 
 def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
     """The whole answer."""
     prompt, spec = opened.tokens, opened.model
     state = after_prefill(chosen, prompt, setting)
-    courses = _courses(chosen, state, prompt, steps, setting)
+    courses = courses_of(chosen, state, prompt, steps, setting)
     first = courses[0] if courses else Course(last=0, most=0, most_within=0, cuts=(), lengths=())
-    acted = _acted_on(opened)
+    acted = acted_on(opened.stack)
     highs = {number: left.stored.high for number, left in zip(acted, state.layers, strict=True)}
     lows = {number: left.stored.low for number, left in zip(acted, state.layers, strict=True)}
     ends = {number: course.last for number, course in zip(acted, courses, strict=True)}
@@ -158,24 +129,6 @@ def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -
     )
 
 
-def _courses(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
-    """The decode steps of each layer. Layers that start alike go alike, unless the policy looks at their number."""
-    by_layer = chosen is not None and any(one.policy.by_layer for one in chosen.whole)
-    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
-    unlike = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
-    if len(unlike) * steps > MOST_STEPS and chosen is not None and chosen.policy.decode is not None:
-        raise UsageError(
-            f"decode is {steps:,} steps of {len(unlike):,} layers that differ.",
-            hint=f"At most {MOST_STEPS:,} in all are followed.",
-        )
-    known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
-    if any(left.masked is not None for left in state.layers) and any(course.cuts for course in known.values()):
-        raise UsageError(
-            "a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK
-        )
-    return [known[key] for key in keys]
-
-
 def _of_layer(opened: Opened, number: int) -> list[tuple[LayerKind, tuple[StoredTensor, ...]]]:
     return [(kind, opened.kind_tensors[kind]) for kind in opened.stack.layers[number]]
 
@@ -184,7 +137,7 @@ def _lengths(opened: Opened, counts: Mapping[int, int]) -> list[int]:
     """Tokens in each layer: those that the policy keeps, else what the layer itself keeps of keys and values."""
     found = []
     for number in range(len(opened.stack)):
-        own = [tensor.positions for _, tensors in _of_layer(opened, number) for tensor in tensors if tensor.role in _BY_TOKEN]
+        own = [tensor.positions for _, tensors in _of_layer(opened, number) for tensor in tensors if tensor.role in BY_TOKEN]
         found.append(counts[number] if number in counts else max(own, default=0))
     return found
 
@@ -195,7 +148,7 @@ def _bytes(opened: Opened, counts: Mapping[int, int]) -> int:
     for number in range(len(opened.stack)):
         for kind, tensors in _of_layer(opened, number):
             for tensor in tensors:
-                cut = number in counts and _by_token(kind) and tensor.role in _BY_TOKEN and isinstance(tensor.span, Full)
+                cut = number in counts and kind.acts_by_token and tensor.role in BY_TOKEN and isinstance(tensor.span, Full)
                 total += tensor.bytes // opened.tokens * counts[number] if cut else tensor.bytes
     return total
 

@@ -20,6 +20,13 @@ class _Everywhere(TypedDict, total=False):
     lora: str | None
     draft: ModelLike | None
     encoder_seq: int | str | None
+    prompt: int | str | None
+    policy: object
+    policy_rules: str | None
+    compaction: str | None
+    shared_prefix: int | str | None
+    samples: int | str
+    beams: int | str
     engine_options: Mapping[str, object] | None
     assume: str | None
     revision: str | None

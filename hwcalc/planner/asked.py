@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.lora import Lora
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["Access", "Asked", "read_options", "take_options"]
 
@@ -56,6 +57,13 @@ class Asked:
     lora: Lora | None = None
     draft: Any = None
     encoder_seq: int | None = None
+    prompt: int | None = None
+    policy: Chosen | None = None
+    policy_rules: str | None = None
+    compaction: str | None = None
+    shared_prefix: int | None = None
+    samples: int = 1
+    beams: int = 1
     engine_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     assume: str | None = None
     layers: int | None = None

@@ -9,7 +9,7 @@ from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.devices import check_stages
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import MOST_RANKS, Hardware, Parallel, Request
+from hwcalc.engines.request import MOST_RANKS, Hardware, Parallel, Request, Sharing
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
@@ -22,6 +22,7 @@ from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
+    from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
@@ -153,6 +154,9 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         draft=asked.draft,
         option_draft=option_draft,
         options=dict(asked.engine_options),
+        prompt=asked.prompt,
+        policy=_policy(asked),
+        sharing=Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams),
     )
     shortens = named is None and engine.names_length(gpu)
     if is_auto(asked.weights):
@@ -165,6 +169,20 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
             request = replace(request, seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
     return engine.open(model, request, notes)
+
+
+def _policy(asked: Asked) -> AskedPolicy | None:
+    """The policy with its rules; what is said of a policy needs one."""
+    if asked.policy is None:
+        for name in ("policy_rules", "compaction"):
+            if getattr(asked, name) is not None:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} is about a cache policy, and there is none.", hint="Add one: --policy NAME")
+        return None
+    from hwcalc.policies.asked import REPACK, AskedPolicy
+    from hwcalc.policies.base import KVPRESS
+
+    return AskedPolicy(chosen=asked.policy, rules=asked.policy_rules or KVPRESS, compaction=asked.compaction or REPACK)
 
 
 def _default_engine(model: ModelSpec) -> Noted[str]:

@@ -9,6 +9,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
+from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
@@ -36,6 +37,8 @@ from hwcalc.planner.result import (
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.planner.policy_result import PolicyInfo
+    from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["bound_of", "lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
@@ -93,9 +96,27 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
         pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
         speed=bound_of(opened),
+        policy=_policy_info(opened),
+        sharing=_sharing_info(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, known_weights=memory.weights.bytes is not None)),
     )
+
+
+def _policy_info(opened: Opened) -> PolicyInfo | None:
+    if opened.evicted is None:
+        return None
+    from hwcalc.planner.policy import policy_info
+
+    return policy_info(opened, opened.evicted)
+
+
+def _sharing_info(opened: Opened) -> SharingInfo | None:
+    if opened.request.sharing == UNSHARED:
+        return None
+    from hwcalc.planner.sharing import sharing_info
+
+    return sharing_info(opened)
 
 
 def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
@@ -116,6 +137,13 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         lora=None if request.lora is None else str(request.lora),
         draft=None if request.draft is None else request.draft.id,
         options=dict(request.options),
+        prompt=request.prompt,
+        policy=None if request.policy is None else request.policy.chosen.text,
+        policy_rules=None if request.policy is None else request.policy.rules,
+        compaction=None if request.policy is None else request.policy.compaction,
+        shared_prefix=request.sharing.prefix or None,
+        samples=request.sharing.samples,
+        beams=request.sharing.beams,
         environment=opened.engine.environment(opened),
         settings=dict(opened.engine.settings(opened)),
     )

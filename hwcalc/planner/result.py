@@ -6,7 +6,7 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
@@ -19,6 +19,10 @@ from hwcalc.planner.held import DeviceInfo, PerGpu
 from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.planner.policy_result import PolicyInfo
+    from hwcalc.planner.sharing_result import SharingInfo
 
 __all__ = [
     "NO_VERDICT",
@@ -114,6 +118,13 @@ class RequestInfo:
     lora: str | None
     draft: str | None
     options: dict[str, str]
+    prompt: int | None = None
+    policy: str | None = None
+    policy_rules: str | None = None
+    compaction: str | None = None
+    shared_prefix: int | None = None
+    samples: int = 1
+    beams: int = 1
     environment: tuple[str, ...] = ()
     """Variables that must be set for the engine to accept the request, as ``NAME=1``."""
     settings: dict[str, int | str | bool] = field(default_factory=dict)
@@ -330,6 +341,8 @@ class Plan(Answer):
     pool: PoolInfo | None
     fit: FitInfo | None
     speed: SpeedInfo | None
+    policy: PolicyInfo | None
+    sharing: SharingInfo | None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.lora import Lora
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["LEAST_BYTES", "PART", "PERCENT", "TYPES", "UNITS", "ValueType", "read_flag"]
 
@@ -50,6 +51,28 @@ def _lora(value: Any, name: str) -> Lora:
     from hwcalc.engines.lora import parse_lora
 
     return parse_lora(text)
+
+
+def _policy(value: Any, name: str) -> Chosen | None:
+    from hwcalc.policies.parse import parse_policy
+
+    return parse_policy(value)
+
+
+def _policy_text(value: Any) -> str:
+    return str(value.text)
+
+
+def _one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
+    """A reader of one of these words."""
+
+    def read(value: Any, name: str) -> str:
+        text = _text(value, name).strip().lower()
+        if text not in known:
+            raise UsageError(f"{name} {shown(text, 40)} is not known.", hint=f"Known: {', '.join(known)}.")
+        return text
+
+    return read
 
 
 def _as_given(value: Any, name: str) -> Any:
@@ -144,6 +167,9 @@ def _whole(minimum: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "integer", "minimum": minimum}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
 
 
+_RULES: Final = ("kvpress", "paper")
+_COMPACTIONS: Final = ("repack", "fill", "none")
+"""The words of :mod:`hwcalc.policies`, which is not imported on the way to a plan without a policy; a test compares them."""
 _TEXT: Final = {"type": ["string", "number"]}
 _SHARE: Final = {
     "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": f"^(?:{PERCENT}|{PART})$"}]
@@ -164,6 +190,9 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "text": ValueType(_text, _TEXT),
     "secret": ValueType(_secret, _TEXT),
     "lora": ValueType(_lora, _TEXT),
+    "policy": ValueType(_policy, _TEXT, _policy_text),
+    "policy rules": ValueType(_one_of(_RULES), {"enum": list(_RULES)}),
+    "compaction": ValueType(_one_of(_COMPACTIONS), {"enum": list(_COMPACTIONS)}),
     "model": ValueType(_as_given, _TEXT, _model_text),
     "pairs": ValueType(_engine_options, _PAIRS),
     "flag": ValueType(read_flag, {"type": "boolean"}),

@@ -120,13 +120,13 @@ def test_an_offloaded_cache(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return sizes[kind.name]
 
     # The layer that is fetched may lack the newest token: 2 heads of 16 in two tensors of two bytes.
-    assert 0 <= offloaded_gpu_bytes(model, one_layer) - most <= 2 * 2 * 16 * 2
+    assert 0 <= offloaded_gpu_bytes(model.stack, one_layer) - most <= 2 * 2 * 16 * 2
 
 
 def test_states_never_leave() -> None:
     """Qwen3-Next: 36 linear layers stay, of its 12 layers of attention two are there."""
     model = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
-    assert offloaded_gpu_bytes(model, lambda kind: 1000 if kind.name == "full_attention" else 1) == 36 + 2000
+    assert offloaded_gpu_bytes(model.stack, lambda kind: 1000 if kind.name == "full_attention" else 1) == 36 + 2000
 
 
 def test_encoder_outputs() -> None:

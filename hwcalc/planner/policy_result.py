@@ -1,0 +1,82 @@
+"""What a plan says of its cache policy."""
+
+from __future__ import annotations
+
+from hwcalc.engines.steps import Step
+from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import Definition
+from hwcalc.policies.base import Effect, Extra
+from hwcalc.policies.quality import Quality
+
+__all__ = ["PolicyBlocks", "PolicyInfo", "PolicyLayers"]
+
+
+@frozen
+class PolicyLayers:
+    """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,
+    within a step before it cuts, and at the end.
+    """
+
+    layers: LayerNumbers
+    kept: int
+    kept_low: int
+    most: int
+    last: int
+
+
+@frozen
+class PolicyBlocks:
+    """What the policy gives back of the blocks of one sequence, in all groups, behind its largest cut.
+
+    ``held`` were taken before it; ``nominal`` are as many as the dropped tokens fill. Without compaction a block goes when no head and no
+    layer of its group needs a token of it: ``free`` is exact where the rule says which tokens stay, else expected for a random choice,
+    between ``free_low`` and ``free_high``. ``free_compacted`` go when survivors move together, which takes ``copies`` of slots.
+    ``most`` is the most that a sequence holds at any time.
+    """
+
+    block_size: int
+    held: int
+    nominal: int
+    free: int
+    free_low: int
+    free_high: int
+    free_compacted: int
+    repack_copies: int
+    fill_copies: int
+    most: int
+    definition: Definition
+    steps: tuple[Step, ...] = ()
+
+
+@frozen
+class PolicyInfo:
+    """A cache policy at work on the planned sequences.
+
+    ``offered`` says whether the engine has it, ``support`` how, or what it would take; the plan of a policy that the engine lacks is as if
+    it had it, and ``definition`` is ``assumed``. Bytes are those of the cache of all sequences: without the policy, behind the prompt, at
+    the most while text is generated, and at the end. ``prefill_peak_bytes`` are cache and ``beside`` of the prefill at its fullest, on
+    one GPU; ``loses`` says that this is more than the whole cache and the same prefill without the policy.
+    """
+
+    name: str
+    effect: Effect
+    rules: str
+    attention: str
+    offered: bool
+    support: str
+    definition: Definition
+    prompt: int
+    output: int
+    layers: tuple[PolicyLayers, ...]
+    full_bytes: int
+    prefill_bytes: int
+    most_bytes: int
+    last_bytes: int
+    saved_bytes: int
+    prefill_peak_bytes: int
+    full_prefill_peak_bytes: int
+    loses: bool
+    blocks: PolicyBlocks | None
+    beside: tuple[Extra, ...]
+    quality: tuple[Quality, ...]

@@ -1,0 +1,27 @@
+"""A cache policy as a plan is asked for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.policies.base import KVPRESS, Chosen
+
+__all__ = ["COMPACTIONS", "FILL", "NO_COMPACTION", "REPACK", "AskedPolicy"]
+
+REPACK: Final = "repack"
+"""Survivors move together in their order."""
+FILL: Final = "fill"
+"""Survivors of the last blocks move into the holes of the first ones."""
+NO_COMPACTION: Final = "none"
+"""Nothing moves: a block goes when nothing in it is left."""
+COMPACTIONS: Final = (REPACK, FILL, NO_COMPACTION)
+
+
+@frozen
+class AskedPolicy:
+    """A policy with the rules that it follows, and what becomes of the blocks of a paged cache."""
+
+    chosen: Chosen
+    rules: str = KVPRESS
+    compaction: str = REPACK
