@@ -84,6 +84,10 @@ class LayerKind:
         whole = replace(self, kept=None) if self.kept is not None else self
         return any(tensor.role in BY_TOKEN and isinstance(tensor.span, Full) for tensor in whole.tensors())
 
+    def numbers(self) -> dict[str, Any]:
+        """The numbers of the model by name, those too that are ``None``."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kept"}
+
     def dims(self) -> dict[str, int]:
         """The numbers of this kind for JSON, without the fields that are ``None``."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}

@@ -18,7 +18,7 @@ from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption
-from hwcalc.engines.policies import Policies
+from hwcalc.engines.policies import Dropping, Policies
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.errors import UnknownNameError, UsageError
@@ -30,11 +30,9 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.evicting import Evicted
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
-    from hwcalc.formulas import Stack
 
 __all__ = ["Engine", "Opened"]
 
@@ -241,7 +239,7 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], ABC):
 
 
 @frozen
-class Opened:
+class Opened(Dropping):
     """One request to one engine about one model. It keeps every answer of the engine.
 
     Requests that differ only in length and batch are a family: they share the answers that do not depend on length and batch.
@@ -313,33 +311,6 @@ class Opened:
     def replica(self) -> Opened:
         """The same request with only the sequences of the fullest data-parallel replica."""
         return self.sized(batch=self.request.replica_batch)
-
-    @cached_property
-    def evicted(self) -> Evicted | None:
-        """What the policy of the request leaves of the cache; ``None`` without a policy."""
-        if self.request.policy is None:
-            return None
-        from hwcalc.engines.evicting import evicted_of
-
-        return evicted_of(self, self.plain_stack)
-
-    @property
-    def plain_stack(self) -> Stack:
-        """The layers of the model as this engine reads the config."""
-        return self.model.stack_for(self.engine.name)
-
-    @property
-    def stack(self) -> Stack:
-        """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
-        return self.plain_stack if self.evicted is None else self.evicted.stack
-
-    def without_policy(self) -> Opened:
-        """The same request of which nothing is dropped."""
-        return self if self.request.policy is None else self.engine.unchecked(self.model, replace(self.request, policy=None))
-
-    def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
-        return self.model.once(key, make) if self.evicted is None else make()
 
     @cached_property
     def dtypes(self) -> Dtypes:

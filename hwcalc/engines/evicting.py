@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Stack
-from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.policies.base import Chosen, LayerShape, Setting, State
-from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, kernel_for
-
-if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of
 
 __all__ = ["Evicted", "acted_on", "courses_of", "evicted_of", "setting_of"]
 
@@ -26,8 +22,8 @@ def acted_on(stack: Stack) -> dict[int, LayerKind]:
     return {number: kind for number, layer in enumerate(stack) for kind in layer if kind.acts_by_token}
 
 
-def setting_of(opened: Opened, stack: Stack, rules: str, attention: str, element_bytes: int) -> Setting:
-    """What a policy is told of a request. ``stack`` is that of the model without the policy."""
+def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, batch: int, hidden_size: int | None) -> Setting:
+    """What a policy is told of a model with these layers, and of the request."""
     shapes = []
     for number, kind in acted_on(stack).items():
         dims = kind.dims()
@@ -46,8 +42,8 @@ def setting_of(opened: Opened, stack: Stack, rules: str, attention: str, element
         attention=attention,
         rules=rules,
         element_bytes=element_bytes,
-        batch=opened.batch,
-        hidden_size=opened.model.hidden_size,
+        batch=batch,
+        hidden_size=hidden_size,
     )
 
 
@@ -83,20 +79,10 @@ class Evicted:
     """The layers, each with the tokens that it has at the most."""
 
 
-def evicted_of(opened: Opened, plain: Stack) -> Evicted | None:
-    """What the policy of a request leaves; ``None`` without a policy. ``plain`` are the layers as the engine reads them."""
-    asked = opened.request.policy
-    if asked is None:
-        return None
-    chosen, prompt = asked.chosen, opened.request.prompt_tokens
-    setting = opened.shared(
-        ("policy setting", opened.batch),
-        lambda: setting_of(
-            opened, plain, asked.rules, kernel_for(chosen, None), FLOATS[opened.engine.weight_dtype(opened)].bits // 8
-        ),
-    )
+def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack) -> Evicted:
+    """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it."""
     state = after_prefill(chosen, prompt, setting)
-    courses = dict(zip(acted_on(plain), courses_of(chosen, state, prompt, opened.tokens - prompt, setting), strict=True))
+    courses = dict(zip(acted_on(plain), courses_of(chosen, state, prompt, tokens - prompt, setting), strict=True))
     most = {
         number: max(left.stored.high, course.most_within)
         for (number, course), left in zip(courses.items(), state.layers, strict=True)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.engines.request import Request
+from hwcalc.formulas import Stack
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from hwcalc.engines.evicting import Evicted
     from hwcalc.policies.base import Chosen
 
-__all__ = ["Policies", "Support"]
+__all__ = ["Dropping", "Policies", "Support"]
 
 OpenedT = TypeVar("OpenedT")
+T = TypeVar("T")
 
 
 @frozen
@@ -28,3 +35,50 @@ class Policies(Generic[OpenedT]):
     def policy_support(self, opened: OpenedT, chosen: Chosen) -> Support:
         """Whether the engine has this policy, and how, or what it would take."""
         return Support(offered=False, how="")
+
+
+class Dropping:
+    """The part of an opened request that is about its policy: its layers, with the tokens that the policy leaves in each."""
+
+    engine: Any
+    model: ModelSpec
+    request: Request
+
+    @cached_property
+    def evicted(self) -> Evicted | None:
+        """What the policy of the request leaves of the cache; ``None`` without a policy."""
+        asked, request = self.request.policy, self.request
+        if asked is None:
+            return None
+        from hwcalc.engines.evicting import evicted_of, setting_of
+        from hwcalc.formulas.formats import FLOATS
+        from hwcalc.policies.outcome import kernel_for
+
+        plain = self.plain_stack
+        setting = setting_of(
+            plain,
+            rules=asked.rules,
+            attention=kernel_for(asked.chosen, None),
+            element_bytes=FLOATS[self.engine.weight_dtype(self)].bits // 8,
+            batch=request.batch,
+            hidden_size=self.model.hidden_size,
+        )
+        return evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, plain)
+
+    @property
+    def plain_stack(self) -> Stack:
+        """The layers of the model as this engine reads the config."""
+        return self.model.stack_for(self.engine.name)
+
+    @property
+    def stack(self) -> Stack:
+        """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
+        return self.plain_stack if self.evicted is None else self.evicted.stack
+
+    def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
+        return self.model.once(key, make) if self.evicted is None else make()
+
+    def without_policy(self) -> Any:
+        """The same request, of which nothing is dropped."""
+        return self if self.request.policy is None else self.engine.unchecked(self.model, replace(self.request, policy=None))

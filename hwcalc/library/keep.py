@@ -72,7 +72,14 @@ def _one_of(value: object, what: str, known: tuple[str, ...]) -> str:
 
 
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:
-    return setting_of(opened, opened.stack, rules, attention, model_dtype(opened.model).value.row_bytes(1))
+    return setting_of(
+        opened.stack,
+        rules=rules,
+        attention=attention,
+        element_bytes=model_dtype(opened.model).value.row_bytes(1),
+        batch=opened.batch,
+        hidden_size=opened.model.hidden_size,
+    )
 
 
 def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:

@@ -53,7 +53,7 @@ def _residual(path: str, hidden: int) -> Weighed:
 
 
 def _delta(kind: KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
-    weights = kimi_delta_attention(hidden, **vars(kind), low_rank_gate=not full_gate)
+    weights = kimi_delta_attention(hidden, **kind.numbers(), low_rank_gate=not full_gate)
     # The decay is one number a head, which the checkpoint pads to head_dim: 128 numbers for 96 heads.
     padded = parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
     return tuple(padded[0] if weight.path == "self_attn.A_log" else weight for weight in weights)

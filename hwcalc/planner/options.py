@@ -8,63 +8,15 @@ same name, and the code that uses it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from hwcalc.planner.values import TYPES
+from hwcalc.planner.option import GROUPS, PlanOption
+from hwcalc.planner.policy_options import POLICY_OPTIONS
 
 __all__ = ["COMMANDS", "DIMENSIONS", "GROUPS", "OPTIONS", "PlanOption", "options_of"]
 
 COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "recommend", "reconcile", "probe")
 """Commands that take every option, except where ``not_in`` of the option names them."""
-
-
-GROUPS: Final = ("model", "workload", "engine", "hardware")
-"""What an option is about: the groups of the help, in their order."""
-
-
-class PlanOption(NamedTuple):
-    """One option of a plan.
-
-    ``name`` is its keyword in Python and its key in a check file. ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`. ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that take
-    several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if check files
-    lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the command line's
-    function that completes values.
-    """
-
-    name: str
-    type: str
-    metavar: str
-    help: str
-    flags: tuple[str, ...] = ()
-    default: str | int | None = None
-    complete: str | None = None
-    helps: Mapping[str, str] = MappingProxyType({})
-    lists: tuple[str, ...] = ()
-    not_in: tuple[str, ...] = ()
-    also_in: tuple[str, ...] = ()
-    check: str | None = ""
-    document: str | None = None
-    in_receipt: bool = True
-    in_reconciliation: bool = False
-    """Whether reconcile shows it among the planned values."""
-    of_budget: bool = False
-    """Whether it changes only the memory that a GPU has left for the cache."""
-    in_cache_of: tuple[str, ...] = ()
-    """Engines for which it changes the cache as well."""
-    reads_model: bool = False
-    """Whether it says how models are read, and not what is planned."""
-    group: str = "model"
-    """One of :data:`GROUPS`."""
-
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """The flags of the command line."""
-        return self.flags or (f"--{self.name.replace('_', '-')}",)
-
-    def read(self, value: Any) -> Any:
-        """Parse a value from text or Python. Raises :class:`~hwcalc.errors.UsageError`."""
-        return TYPES[self.type].read(value, self.name)
 
 
 DIMENSIONS: Final[Mapping[str, str]] = {
@@ -312,67 +264,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         group="engine",
         also_in=("fit",),
     ),
-    PlanOption(
-        "prompt",
-        "tokens",
-        "N",
-        "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
-        check="Tokens of the prompt, of those of seq. Default: all.",
-        document="prompt",
-        group="workload",
-    ),
-    PlanOption(
-        "policy",
-        "policy",
-        "P",
-        "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
-        complete="policies",
-        check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
-        document="policy",
-        group="workload",
-    ),
-    PlanOption(
-        "policy_rules",
-        "policy rules",
-        "R",
-        "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
-        complete="policy_rules",
-        check="Whose rules a policy follows where they differ: kvpress or paper.",
-        document="policy_rules",
-        group="workload",
-    ),
-    PlanOption(
-        "compaction",
-        "compaction",
-        "C",
-        "What a policy does with the blocks of a paged cache: repack, fill or none. Default: repack.",
-        complete="compactions",
-        check="What a policy does with the blocks of a paged cache: repack, fill or none.",
-        document="compaction",
-        group="workload",
-    ),
-    PlanOption(
-        "shared_prefix",
-        "from zero",
-        "N",
-        "Tokens that all sequences begin with, kept once where the engine can. Default: 0.",
-        check="Tokens that all sequences begin with, kept once where the engine can.",
-        document="shared_prefix",
-        group="workload",
-    ),
-    *(
-        PlanOption(
-            name,
-            "count",
-            "N",
-            f"{words} of each sequence of --batch, behind one prompt. Default: 1.",
-            default=1,
-            check=f"{words} of each sequence, behind one prompt.",
-            document=name,
-            group="workload",
-        )
-        for name, words in {"samples": "Parallel samples", "beams": "Beams"}.items()
-    ),
+    *POLICY_OPTIONS,
     PlanOption(
         "assume",
         "text",

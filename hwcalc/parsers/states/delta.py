@@ -72,7 +72,7 @@ def _mixer(config: Config, layer: Layer) -> Named:
     kind = layer[0]
     if isinstance(kind, GatedDeltaNet):
         projections = _PROJECTIONS.get(config.model_type or "", "split")
-        return "delta", gated_delta_net(hidden, **vars(kind), projections=projections)
+        return "delta", gated_delta_net(hidden, **kind.numbers(), projections=projections)
     attending = kind_in(config, layer, AttentionKind)
     bias = config.flag("attention_bias")
     rest = attention_of(attending, hidden, qkv_bias=bias, o_bias=bias, qk_norm=True)[2 if bias else 1 :]

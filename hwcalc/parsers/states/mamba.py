@@ -130,9 +130,9 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     mixers: Mixers = {
         Mamba1: (
             "mamba",
-            lambda kind: mamba1(hidden, **vars(kind), dt_rank=time_step_rank(config, "time_step_rank"), **biases),
+            lambda kind: mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config, "time_step_rank"), **biases),
         ),
-        Mamba2: ("mamba", lambda kind: mamba2(hidden, **vars(kind), **biases)),
+        Mamba2: ("mamba", lambda kind: mamba2(hidden, **kind.numbers(), **biases)),
     }
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.norm_f")
     return out + mixed_layers(reading.layers, mixers, ("norm", rms_norm("norm", hidden)))
@@ -224,7 +224,7 @@ def _nemotron_weights(config: Config, top: Config, reading: Reading) -> list[Blo
             out.append(("moe", _nemotron_experts(config)))
         for kind in layer:
             if isinstance(kind, Mamba2):
-                out.append(("mamba", mamba2(hidden, **vars(kind), bias=bias, conv_bias=conv_bias)))
+                out.append(("mamba", mamba2(hidden, **kind.numbers(), bias=bias, conv_bias=conv_bias)))
             elif isinstance(kind, AttentionKind):
                 out.append(("attention", attention_of(kind, hidden, path="mixer")))
         return out
