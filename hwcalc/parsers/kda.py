@@ -95,7 +95,7 @@ class DeltaFamily:
         hidden, rank = config.integer("hidden_size"), None if self.bailing else config.maybe_integer("q_lora_rank")
         if isinstance(kind, KimiDeltaAttention):
             low_rank = not self.bailing
-            yield "delta", kimi_delta_attention(hidden, **vars(kind), low_rank_decay=low_rank, low_rank_gate=low_rank)
+            yield "delta", kimi_delta_attention(hidden, **kind.numbers(), low_rank_decay=low_rank, low_rank_gate=low_rank)
         elif isinstance(kind, LatentAttention):
             gate = linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
             yield "attention", kind_weights(config, kind, rank) + gate

@@ -73,7 +73,7 @@ def _mixers(config: Config, *, bias: bool, norm: bool = True, out_bias: bool | N
     mamba = partial(mamba2, hidden, **biases, out_bias=out_bias, norm=norm, path="mamba")
     return {
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=bias)),
-        Mamba2: ("mamba", lambda kind: mamba(**vars(kind))),
+        Mamba2: ("mamba", lambda kind: mamba(**kind.numbers())),
     }
 
 
@@ -86,7 +86,7 @@ def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
     mixers: Mixers = {
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
-        Mamba1: ("mamba", lambda kind: mixer(**vars(kind))),
+        Mamba1: ("mamba", lambda kind: mixer(**kind.numbers())),
     }
 
     def weigh(key: tuple[Layer, bool]) -> list[Named]:
@@ -205,7 +205,7 @@ def _zamba_layers(config: Config, top: Config, reading: Reading, mixer: Callable
         kind = layer[-1]
         if not isinstance(kind, (Mamba1, Mamba2)):
             raise ConfigError(f"a {config.model_type} model has Mamba on every layer.")
-        out = [("mamba", mixer(**vars(kind))), ("norm", rms_norm("input_layernorm", hidden))]
+        out = [("mamba", mixer(**kind.numbers())), ("norm", rms_norm("input_layernorm", hidden))]
         return out if len(layer) == 1 else [*out, ("join", linear("linear", hidden, hidden))]
 
     return ends(config, top, norm="model.final_layernorm") + repeated(reading.layers, weigh)

@@ -96,7 +96,7 @@ def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Bloc
         moe += gated_mlp(hidden, shared, path="shared_mlp") + linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
 
     mixers: Mixers = {
-        LightningAttention: ("lightning", lambda kind: lightning_attention(hidden, **vars(kind))),
+        LightningAttention: ("lightning", lambda kind: lightning_attention(hidden, **kind.numbers())),
         AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
     }
     norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
@@ -275,7 +275,7 @@ def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp += linear(f"{path}.key", hidden, width) + linear(f"{path}.receptance", hidden, hidden)
     mlp += linear(f"{path}.value", width, hidden)
 
-    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: rwkv4(**vars(kind))), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
+    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: rwkv4(**kind.numbers())), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
     norms = layer_norm("ln1", hidden) + layer_norm("ln2", hidden)
     outer = layer_norm("rwkv.blocks.0.pre_ln", hidden) + layer_norm("rwkv.ln_out", hidden)
     out = ends(config, top, embed="rwkv.embeddings", norm=outer, head="head")

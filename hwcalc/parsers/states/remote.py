@@ -75,7 +75,7 @@ def _phi4flash_weights(config: Config, top: Config, reading: Reading) -> list[Bl
     def weigh(layer: Layer) -> Iterator[Named]:
         kind = layer[0]
         if isinstance(kind, Mamba1):
-            yield "mamba", mamba1(hidden, **vars(kind), dt_rank=time_step_rank(config), path="attn")
+            yield "mamba", mamba1(hidden, **kind.numbers(), dt_rank=time_step_rank(config), path="attn")
         elif isinstance(kind, NoCache):
             yield "gate", linear("attn.in_proj", hidden, inner) + linear("attn.out_proj", inner, hidden)
         else:
