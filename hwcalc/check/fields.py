@@ -156,6 +156,9 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "utilization": _share,
     "text": _text,
     "lora": _text,
+    "policy": _text,
+    "policy rules": _text,
+    "compaction": _text,
     "model": _text,
     "pairs": _engine_options,
 }
