@@ -18,6 +18,7 @@ __all__ = [
     "clouds",
     "colors",
     "commands",
+    "compactions",
     "dialects",
     "dtypes",
     "emitters",
@@ -34,6 +35,8 @@ __all__ = [
     "paths",
     "plan_formats",
     "policies",
+    "policy_names",
+    "policy_rules",
     "probe_devices",
     "probe_searches",
     "schemas",
@@ -108,11 +111,32 @@ def dtypes(incomplete: str) -> list[str]:
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
 
 
-def policies(incomplete: str) -> list[str]:
+def policy_names(incomplete: str) -> list[str]:
     """Cache policies."""
     from hwcalc.policies.table import policies as names
 
     return _starting(names(), incomplete)
+
+
+def policies(incomplete: str) -> list[str]:
+    """A cache policy; behind its colon its options, and in brackets policies again."""
+    from hwcalc.policies.completed import completed
+
+    return completed(incomplete)
+
+
+def policy_rules(incomplete: str) -> list[str]:
+    """Whose rules a policy follows."""
+    from hwcalc.policies.base import RULES
+
+    return _starting(RULES, incomplete)
+
+
+def compactions(incomplete: str) -> list[str]:
+    """What becomes of the blocks of a paged cache."""
+    from hwcalc.policies.asked import COMPACTIONS
+
+    return _starting(COMPACTIONS, incomplete)
 
 
 def modalities(incomplete: str) -> list[str]:
