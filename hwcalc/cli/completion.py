@@ -18,6 +18,7 @@ __all__ = [
     "clouds",
     "colors",
     "commands",
+    "compactions",
     "dialects",
     "dtypes",
     "emitters",
@@ -34,6 +35,7 @@ __all__ = [
     "paths",
     "plan_formats",
     "policies",
+    "policy_rules",
     "probe_devices",
     "probe_searches",
     "schemas",
@@ -113,6 +115,20 @@ def policies(incomplete: str) -> list[str]:
     from hwcalc.policies.table import policies as names
 
     return _starting(names(), incomplete)
+
+
+def policy_rules(incomplete: str) -> list[str]:
+    """Whose rules a policy follows."""
+    from hwcalc.planner.values import POLICY_RULES
+
+    return _starting(POLICY_RULES, incomplete)
+
+
+def compactions(incomplete: str) -> list[str]:
+    """What a policy does with blocks."""
+    from hwcalc.planner.values import COMPACTIONS
+
+    return _starting(COMPACTIONS, incomplete)
 
 
 def modalities(incomplete: str) -> list[str]:
