@@ -127,14 +127,14 @@ def policies(incomplete: str) -> list[str]:
 
 def policy_rules(incomplete: str) -> list[str]:
     """Whose rules a policy follows."""
-    from hwcalc.policies.base import RULES
+    from hwcalc.planner.values import POLICY_RULES
 
-    return _starting(RULES, incomplete)
+    return _starting(POLICY_RULES, incomplete)
 
 
 def compactions(incomplete: str) -> list[str]:
-    """What becomes of the blocks of a paged cache."""
-    from hwcalc.policies.asked import COMPACTIONS
+    """What a policy does with blocks."""
+    from hwcalc.planner.values import COMPACTIONS
 
     return _starting(COMPACTIONS, incomplete)
 
