@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import field, frozen, replace
@@ -230,7 +230,7 @@ class Policy:
     aliases: tuple[str, ...] = ()
     check: Callable[[Chosen, Scored], None] | None = None
     budget: Callable[[Chosen, float, int, int, int], int] | None = None
-    decode: Callable[[Chosen, Start], Iterator[tuple[int, int]]] | None = None
+    decode: Callable[[Chosen, Start], Iterable[tuple[int, int]]] | None = None
     extra: Callable[[Chosen, int, Setting], tuple[Extra, ...]] | None = None
     needs: str | None = None
     """The only attention kernel that it works with."""
