@@ -13,12 +13,13 @@ from hwcalc.policies.reading import read_value
 from hwcalc.policies.table import find_policy, policies
 from hwcalc.text import quoted, shown
 
-__all__ = ["parse_policy"]
+__all__ = ["LONGEST", "WRITE", "parse_policy", "parts"]
 
-_LONGEST: Final = 100_000
+LONGEST: Final = 100_000
+"""Characters of a policy, or of a list of them."""
 _DEEPEST: Final = 8
 _MOST_PARTS: Final = 32
-_WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
+WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
 _NESTED: Final[Mapping[str, tuple[str, tuple[Role, ...]]]] = {
     "scorer": ("a scorer, such as knorm", (Role.SCORER,)),
     "base": ("a scorer, such as knorm, or adakv", (Role.SCORER,)),
@@ -38,7 +39,7 @@ def parse_policy(given: object) -> Chosen | None:
 
 def _policy(given: object, depth: int) -> Chosen:
     if depth > _DEEPEST:
-        raise UsageError(f"policies stand inside each other more than {_DEEPEST} deep.", hint=_WRITE)
+        raise UsageError(f"policies stand inside each other more than {_DEEPEST} deep.", hint=WRITE)
     if isinstance(given, Chosen):
         return given
     if isinstance(given, str):
@@ -48,7 +49,7 @@ def _policy(given: object, depth: int) -> Chosen:
     else:
         name, options = "", None
     if not isinstance(options, Mapping):
-        raise UsageError(f"that is no policy: {quoted(given)}", hint=f'{_WRITE}. In Python also: ["snapkv", {{...}}]')
+        raise UsageError(f"that is no policy: {quoted(given)}", hint=f'{WRITE}. In Python also: ["snapkv", {{...}}]')
     policy = find_policy(name)
     return _with_values(policy, options, depth)
 
@@ -119,23 +120,23 @@ def _unbracketed(value: Any) -> Any:
 def _listed(text: str) -> list[str]:
     """The parts of ``[a,b]``."""
     bare = text.strip()
-    return list(_parts(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
+    return list(parts(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
 
 
 def _split(text: str) -> tuple[str, Any]:
     """The name and the options of ``NAME:key=value,...``; a text in square brackets is JSON."""
-    if len(text) > _LONGEST:
-        raise UsageError(f"the policy is longer than {_LONGEST:,} characters.", hint=_WRITE)
+    if len(text) > LONGEST:
+        raise UsageError(f"the policy is longer than {LONGEST:,} characters.", hint=WRITE)
     if text.strip().startswith("["):
         return _from_json(text)
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
-    for word in _parts(rest, ",") if rest.strip() else ():
+    for word in parts(rest, ",") if rest.strip() else ():
         key, sign, value = word.partition("=")
         if not sign or not key.strip():
-            raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=_WRITE)
+            raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=WRITE)
         if key.strip() in options:
-            raise UsageError(f"{shown(key.strip(), 40)} is given twice.", hint=_WRITE)
+            raise UsageError(f"{shown(key.strip(), 40)} is given twice.", hint=WRITE)
         options[key.strip()] = value.strip()
     return name.strip(), options
 
@@ -147,10 +148,10 @@ def _from_json(text: str) -> tuple[str, Any]:
         found = None
     if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):
         return found[0], found[1] if len(found) > 1 and found[1] is not None else {}
-    raise UsageError(f"that is no policy: {shown(text, 60)}", hint=_WRITE)
+    raise UsageError(f"that is no policy: {shown(text, 60)}", hint=WRITE)
 
 
-def _parts(text: str, sign: str) -> Iterator[str]:
+def parts(text: str, sign: str) -> Iterator[str]:
     """``text`` cut at each sign that stands in no bracket. Raises an error where brackets do not close."""
     depth, start = 0, 0
     for place, letter in enumerate(text):
@@ -161,5 +162,5 @@ def _parts(text: str, sign: str) -> Iterator[str]:
             yield text[start:place]
             start = place + 1
     if depth != 0:
-        raise UsageError(f"brackets do not close: {shown(text, 60)}", hint=_WRITE)
+        raise UsageError(f"brackets do not close: {shown(text, 60)}", hint=WRITE)
     yield text[start:]
