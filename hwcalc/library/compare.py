@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hwcalc.library.keywords import CompareOptions
-    from hwcalc.planner.policy_result import PolicyInfo
 
 __all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
 
@@ -280,21 +279,27 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         all_layers=None if fit is None else fit.all_layers,
         host_bytes=_on_host(plan),
         decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
-        **({} if plan.policy is None else _of_policy(plan.policy)),
+        **_of_policy(plan),
     )
 
 
-def _of_policy(policy: PolicyInfo) -> dict[str, Any]:
-    """What a row says of a policy."""
+def _of_policy(plan: Plan) -> dict[str, Any]:
+    """What a row says of the policy of a plan; nothing without one."""
+    policy = plan.policy
+    if policy is None:
+        return {}
+    from hwcalc.policies.asked import NO_COMPACTION
+
     blocks = policy.blocks
+    moved = plan.request.compaction != NO_COMPACTION
     return {
         "policy_offered": policy.offered,
-        "kept_tokens": policy.kept_tokens,
-        "kept_tokens_low": policy.kept_tokens_low,
+        "kept_tokens": max(layers.kept for layers in policy.layers),
+        "kept_tokens_low": min(layers.kept_low for layers in policy.layers),
         "policy_saved_bytes": policy.saved_bytes,
         "prefill_peak_bytes": policy.prefill_peak_bytes,
         "blocks_held": None if blocks is None else blocks.held,
-        "blocks_freed": None if blocks is None else blocks.held - blocks.left,
+        "blocks_freed": None if blocks is None else blocks.free_compacted if moved else blocks.free,
         "loses": policy.loses,
     }
 
