@@ -16,7 +16,11 @@ __all__ = ["EXAMPLES", "OPTIONS", "policy_infos", "run"]
 
 OPTIONS = (
     Option(
-        "name", (), "[NAME]", "One policy, by its name or that of its class in kvpress, with its options.", complete="policies"
+        "name",
+        (),
+        "[NAME]",
+        "One policy, by its name or that of its class in kvpress, with its options.",
+        complete="policy_names",
     ),
     *OUTPUT,
 )

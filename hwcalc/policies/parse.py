@@ -13,7 +13,7 @@ from hwcalc.policies.reading import read_value
 from hwcalc.policies.table import find_policy, policies
 from hwcalc.text import quoted, shown
 
-__all__ = ["parse_policy"]
+__all__ = ["fitting_inside", "parse_policy"]
 
 _LONGEST: Final = 100_000
 _DEEPEST: Final = 8
@@ -58,8 +58,11 @@ def _with_values(policy: Policy, given: Mapping[Any, Any], depth: int) -> Chosen
     known = {option.name: option for option in policy.options}
     unknown = [name for name in given if name not in known]
     if unknown:
-        listed = ", ".join(name for name, option in known.items() if not name.startswith("_")) or "none"
-        raise UsageError(f"{policy.name} has no option {shown(str(unknown[0]), 40)}.", hint=f"Its options: {listed}.")
+        listed = [name for name in known if not name.startswith("_")]
+        meant = _meant(str(unknown[0])[:40], listed)
+        near = f"Did you mean {meant}? " if meant else ""
+        hint = f"{near}Its options: {', '.join(listed) or 'none'}."
+        raise UsageError(f"{policy.name} has no option {shown(str(unknown[0]), 40)}.", hint=hint)
     values = {
         name: _value(policy, option, given[name], depth) if name in given else option.default for name, option in known.items()
     }
@@ -70,6 +73,16 @@ def _with_values(policy: Policy, given: Mapping[Any, Any], depth: int) -> Chosen
     if policy.name == "prefilldecoding":
         check_parts(chosen)
     return chosen
+
+
+def _meant(word: str, known: list[str]) -> str:
+    """The option that a word resembles, or whose name has it as a part, such as ``ratio``; else empty."""
+    from difflib import get_close_matches
+
+    part = word.lower().replace("-", "_").strip("_ ")
+    holding = [name for name in known if len(part) > 2 and part in name]
+    near = holding or get_close_matches(part, known, n=1, cutoff=0.6)
+    return near[0] if near else ""
 
 
 def _example(policy: Policy, option: PolicyOption) -> str:
@@ -96,12 +109,22 @@ def _value(policy: Policy, option: PolicyOption, value: Any, depth: int) -> Any:
     return tuple(_fitting(policy, option, _policy(_unbracketed(part), depth + 1)) for part in parts)
 
 
+def fitting_inside(option: PolicyOption) -> tuple[str, ...]:
+    """The policies that an option takes; none where it takes a value."""
+    if option.kind not in _NESTED:
+        return ()
+    _, roles = _NESTED[option.kind]
+    return tuple(one.name for one in policies().values() if one.role in roles or (option.kind == "base" and one.name == "adakv"))
+
+
 def _fitting(policy: Policy, option: PolicyOption, inner: Chosen) -> Chosen:
     """The policy inside, if it is of a kind that the one outside takes."""
-    words, roles = _NESTED[option.kind]
-    if inner.policy.role not in roles and not (option.kind == "base" and inner.policy.name == "adakv"):
-        names = ", ".join(one.name for one in policies().values() if one.role in roles)
-        raise UsageError(f"{policy.name}: {option.name} takes {words}, not {inner.policy.name}.", hint=f"Known: {names}.")
+    names = fitting_inside(option)
+    if inner.policy.name not in names:
+        words, _ = _NESTED[option.kind]
+        raise UsageError(
+            f"{policy.name}: {option.name} takes {words}, not {inner.policy.name}.", hint=f"Known: {', '.join(names)}."
+        )
     for part in (inner, *inner.inner):
         if part.get("budget") is not None:
             raise UsageError(f"{part.policy.name} has no budget inside {policy.name}.", hint="Give it a compression_ratio.")
