@@ -33,7 +33,8 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
         complete="policies",
         helps=dict.fromkeys(
-            ("compare", "sweep"), "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies."
+            ("compare", "sweep"),
+            "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies.",
         ),
         lists=("compare", "sweep"),
         check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hwcalc.errors import UsageError
@@ -11,15 +11,13 @@ from hwcalc.policies.base import Chosen, Policy, PolicyOption, Role
 from hwcalc.policies.decoding import check_parts
 from hwcalc.policies.reading import read_value
 from hwcalc.policies.table import find_policy, policies
+from hwcalc.policies.written import LONGEST, WRITE, split_at
 from hwcalc.text import quoted, shown
 
-__all__ = ["LONGEST", "WRITE", "fitting_inside", "parse_policy", "parts"]
+__all__ = ["fitting_inside", "parse_policy"]
 
-LONGEST: Final = 100_000
-"""Characters of a policy, or of a list of them."""
 _DEEPEST: Final = 8
 _MOST_PARTS: Final = 32
-WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
 _NESTED: Final[Mapping[str, tuple[str, tuple[Role, ...]]]] = {
     "scorer": ("a scorer, such as knorm", (Role.SCORER,)),
     "base": ("a scorer, such as knorm, or adakv", (Role.SCORER,)),
@@ -143,7 +141,7 @@ def _unbracketed(value: Any) -> Any:
 def _listed(text: str) -> list[str]:
     """The parts of ``[a,b]``."""
     bare = text.strip()
-    return list(parts(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
+    return list(split_at(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
 
 
 def _split(text: str) -> tuple[str, Any]:
@@ -154,7 +152,7 @@ def _split(text: str) -> tuple[str, Any]:
         return _from_json(text)
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
-    for word in parts(rest, ",") if rest.strip() else ():
+    for word in split_at(rest, ",") if rest.strip() else ():
         key, sign, value = word.partition("=")
         if not sign or not key.strip():
             raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=WRITE)
@@ -172,18 +170,3 @@ def _from_json(text: str) -> tuple[str, Any]:
     if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):
         return found[0], found[1] if len(found) > 1 and found[1] is not None else {}
     raise UsageError(f"that is no policy: {shown(text, 60)}", hint=WRITE)
-
-
-def parts(text: str, sign: str) -> Iterator[str]:
-    """``text`` cut at each sign that stands in no bracket. Raises an error where brackets do not close."""
-    depth, start = 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([") - (letter in ")]")
-        if depth < 0:
-            break
-        if letter == sign and depth == 0:
-            yield text[start:place]
-            start = place + 1
-    if depth != 0:
-        raise UsageError(f"brackets do not close: {shown(text, 60)}", hint=WRITE)
-    yield text[start:]

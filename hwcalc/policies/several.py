@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import Chosen
-from hwcalc.policies.parse import LONGEST, WRITE, parse_policy, parts
+from hwcalc.policies.parse import parse_policy
+from hwcalc.policies.written import LONGEST, WRITE, split_at
 from hwcalc.text import shown
 
 __all__ = ["policy_list", "policy_texts"]
 
-_SEVERAL = "Write: --policy snapkv:compression_ratio=0.5,window_size=64,knorm:compression_ratio=0.5,none"
+_SEVERAL: Final = "Write: --policy snapkv:compression_ratio=0.5,window_size=64,knorm:compression_ratio=0.5,none"
 
 
 def policy_list(given: object) -> tuple[Chosen | None, ...]:
@@ -50,7 +51,7 @@ def policy_texts(text: str) -> tuple[str, ...]:
 
 def _joined(text: str) -> Iterator[str]:
     policy = ""
-    for word in (part.strip() for part in parts(text, ",")):
+    for word in (part.strip() for part in split_at(text, ",")):
         if not word:
             raise UsageError(f"policy has an empty entry: {shown(text, 60)}", hint=_SEVERAL)
         if not _is_option(word):

@@ -336,6 +336,7 @@ def test_numbers_are_numbers() -> None:
         "engine_version",
         "dtype",
         "gpu",
+        "policy",
         "definition",
         "fits",
         "warning",
