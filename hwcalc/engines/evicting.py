@@ -148,7 +148,8 @@ def _with_tokens(plain: Stack, counts: Mapping[int, int]) -> Stack:
 
     return Stack(
         tuple(
-            tuple(kept(kind, counts[number]) for kind in layer) if number in counts else layer for number, layer in enumerate(plain)
+            tuple(kept(kind, counts[number]) for kind in layer) if number in counts else layer
+            for number, layer in enumerate(plain)
         )
     )
 

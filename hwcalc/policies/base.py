@@ -184,7 +184,11 @@ class Start:
 
 @frozen
 class Extra:
-    """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``."""
+    """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``.
+
+    ``lasting`` stays between steps; all else is there while a layer is computed or scored. ``by_query`` are scores of attention itself, one
+    row for each token that goes through the model at once.
+    """
 
     name: str
     bytes: int
@@ -192,6 +196,8 @@ class Extra:
     when: str
     definition: Definition
     source: str
+    lasting: bool = False
+    by_query: bool = False
 
 
 @frozen

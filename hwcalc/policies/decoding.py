@@ -166,6 +166,7 @@ def _buffers(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]
             when="between cuts, all layers",
             definition=Definition.ENGINE,
             source="kvpress 0.5.5, DecodingPress",
+            lasting=True,
         ),
     )
 
