@@ -75,9 +75,9 @@ def value(numbers: str) -> float:
     """What the numbers of a figure give, in floating point as engines count."""
     text = numbers.replace(TIMES, "*").replace(",", "@").replace("@ ", ", ").replace("@", "")
 
-    assert re.fullmatch(r"(?:floor|ceil|max|min|[\d.+*/(), e-])*", text), text
-    functions = {"floor": math.floor, "ceil": math.ceil, "max": max, "min": min}
-    return float(eval(text, {"__builtins__": {}}, functions))  # noqa: S307 - digits, signs and four functions, as just checked
+    assert re.fullmatch(r"(?:floor|ceil|max|min|round|[\d.+*/(), e-])*", text), text
+    functions = {"floor": math.floor, "ceil": math.ceil, "max": max, "min": min, "round": round}
+    return float(eval(text, {"__builtins__": {}}, functions))  # noqa: S307 - digits, signs and five functions, as just checked
 
 
 def value_of_rule(rule: str) -> float:
