@@ -46,6 +46,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "n_embd_s": "numbers of a layer's recurrent state",
         "ple_conv_state": "numbers of the last inputs of the layer that looks n-grams up",
         # A cache policy.
+        "kept": "tokens of a sequence that a policy leaves in the layer, at the most",
         "prompt": "tokens of the prompt (--prompt)",
         "output": "tokens that are generated behind the prompt",
         "compression_ratio": "share of the tokens that is dropped",
