@@ -13,13 +13,17 @@ __all__ = ["PagedGroup", "heads_of", "lefts_of"]
 class PagedGroup:
     """Layers that share one block table. ``layers`` are the numbers of those that the policy cuts, and ``whole`` says that these are all.
 
-    ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank.
+    ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``steady`` are the
+    most blocks of a sequence behind its prompt. ``prompt_tokens`` are
+    the most of a prompt that lie in it, where a prompt is cut while it is read; ``None`` is all of them.
     """
 
     block_size: int
     layers: tuple[int, ...]
     whole: bool
     page_bytes: int
+    steady: int
+    prompt_tokens: int | None = None
 
 
 def lefts_of(evicted: Evicted) -> dict[int, Left]:

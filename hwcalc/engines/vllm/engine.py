@@ -141,7 +141,9 @@ class Vllm(Engine):
                 f"({planned.blocks:,} blocks x {width:,} B - {pages:,} B of pages)",
             ),
         }
-        extras = tuple(_extra(opened, name, copies * size, _of_all(opened, counted)) for name, (size, counted) in parts.items() if size)
+        extras = tuple(
+            _extra(opened, name, copies * size, _of_all(opened, counted)) for name, (size, counted) in parts.items() if size
+        )
         return (*extras, *_prompt_blocks(planned, width))
 
     def needed_bytes(self, opened: Opened) -> int:
@@ -188,14 +190,17 @@ class Vllm(Engine):
         return group_infos(of_vllm(opened).held, opened.tokens)
 
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
-        from hwcalc.engines.vllm.plugin import policy_support
+        from hwcalc.engines.vllm.policy_support import policy_support
 
         return policy_support(of_vllm(opened), chosen)
 
     def paged_groups(self, opened: Opened) -> tuple[PagedGroup, ...]:
+        if opened.evicted is None:
+            return ()
         from hwcalc.engines.vllm.evicting import paged_groups
 
-        return paged_groups(of_vllm(opened))
+        planned = of_vllm(opened)
+        return paged_groups(planned.layout, planned.held, opened, opened.evicted)
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_vllm(opened)

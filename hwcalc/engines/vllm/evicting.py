@@ -8,8 +8,8 @@ the prefill can score them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.paged import PagedGroup, heads_of, lefts_of
 from hwcalc.engines.steps import Step, step
@@ -21,9 +21,6 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.policies.asked import NO_COMPACTION
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
-
-if TYPE_CHECKING:
-    from hwcalc.engines.vllm.opened import VllmOpened
 
 __all__ = ["PromptPeak", "cut_members", "held_layout", "most_requests", "paged_groups", "prompt_peak"]
 
@@ -46,21 +43,15 @@ def cut_members(layout: PoolLayout, group: BlockGroup, evicted: Evicted, plain: 
             yield member, spec, cache.layer
 
 
-def held_layout(opened: VllmOpened, evicted: Evicted) -> PoolLayout:
+def held_layout(layout: PoolLayout, opened: Opened, evicted: Evicted) -> PoolLayout:
     """The layout with the blocks that a request holds at the most behind its prompt."""
-    layout = opened.layout
-    cut = {
-        member: counted
-        for group in layout.groups
-        for member, counted in _held(opened, group, evicted, list(cut_members(layout, group, evicted, opened.plain_stack)))
-    }
-    return replace(layout, cut=cut, caches=_renumbered(opened, evicted))
+    cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, opened, evicted)}
+    return replace(layout, cut=cut, caches=_renumbered(layout, opened, evicted))
 
 
-def _held(
-    opened: VllmOpened, group: BlockGroup, evicted: Evicted, members: list[tuple[int, FullSpec, int]]
-) -> Iterator[tuple[int, Step]]:
-    asked, dcp = opened.request.policy, opened.layout.limits.dcp
+def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicted) -> Iterator[tuple[int, Step]]:
+    asked, dcp = opened.request.policy, layout.limits.dcp
+    members = list(cut_members(layout, group, evicted, opened.plain_stack))
     assert asked is not None
     if asked.compaction != NO_COMPACTION:
         known: dict[tuple[int, FullSpec], Step] = {}
@@ -86,9 +77,7 @@ def _blocks(name: str, tokens: int, block: int, dcp: int) -> Step:
     return step("blocks_per_request", formula, found, unit="blocks", **{name: tokens}, dcp=dcp, block_size=block)
 
 
-def _uncompacted(
-    opened: VllmOpened, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool
-) -> Step:
+def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool) -> Step:
     """Blocks of all tokens, but for those that come back for certain: of ranges, else as many as survivors cannot lie in."""
     seq, prompt, asked = opened.tokens, opened.request.prompt_tokens, opened.request.policy
     assert asked is not None
@@ -124,25 +113,34 @@ def _uncompacted(
     )
 
 
-def prompt_peak(opened: VllmOpened, evicted: Evicted, held: PoolLayout) -> PromptPeak | None:
-    """The blocks of a request whose prompt is in the cache before it is cut; ``None`` if they are no more than it holds later."""
-    asked, prompt, settings = opened.request.policy, opened.request.prompt_tokens, opened.settings
-    assert asked is not None
-    tokens, at_once = prompt, 1 + (settings.batched_tokens - 1) // prompt
-    if cuts_chunks(asked.chosen):
+def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
+    """The blocks of a request whose prompt is in the cache before it is cut; ``None`` if they are no more than it holds later.
+
+    A batch holds the rest of one prompt, and others whole.
+    """
+    prompt, chunked = opened.request.prompt_tokens, _chunked(held, opened)
+    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // prompt
+    if chunked is not None:
         # The cut of one step is made in the next one.
-        tokens, at_once = min(opened.tokens, chunked_tokens(asked.chosen, prompt, settings.batched_tokens)), 2 * at_once
+        tokens, at_once = min(opened.tokens, chunked), 2 * at_once
     cut = {member: _blocks("prompt", tokens, _spec(held, member).block_size, held.limits.dcp) for member in held.cut}
     blocks = replace(held, cut=cut).total_blocks(opened.tokens)
     return PromptPeak(blocks=blocks, at_once=at_once) if blocks > held.total_blocks(opened.tokens) else None
 
 
-def paged_groups(opened: VllmOpened) -> tuple[PagedGroup, ...]:
+def _chunked(layout: PoolLayout, opened: Opened) -> int | None:
+    """The most tokens of a prompt in its blocks, where the policy cuts while it is read."""
+    asked, prompt = opened.request.policy, opened.request.prompt_tokens
+    if asked is None or not cuts_chunks(asked.chosen):
+        return None
+    return chunked_tokens(asked.chosen, prompt, layout.limits.batched_tokens)
+
+
+def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[PagedGroup, ...]:
     """The groups of layers that the policy of the request cuts."""
-    evicted, layout = opened.evicted, opened.layout
     found = []
-    for group in () if evicted is None else layout.groups:
-        members = list(cut_members(layout, group, evicted, opened.plain_stack)) if evicted is not None else []
+    for group in layout.groups:
+        members = list(cut_members(layout, group, evicted, opened.plain_stack))
         if members:
             found.append(
                 PagedGroup(
@@ -150,6 +148,8 @@ def paged_groups(opened: VllmOpened) -> tuple[PagedGroup, ...]:
                     layers=tuple(layer for _, _, layer in members),
                     whole=len(members) == len(group.members),
                     page_bytes=sum(spec.page for spec in group.specs),
+                    steady=held.blocks(group, opened.tokens),
+                    prompt_tokens=_chunked(layout, opened),
                 )
             )
     return tuple(found)
@@ -163,7 +163,7 @@ def _spec(layout: PoolLayout, member: int) -> FullSpec:
     return spec
 
 
-def _renumbered(opened: VllmOpened, evicted: Evicted) -> tuple[LayerCache, ...]:
+def _renumbered(layout: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[LayerCache, ...]:
     """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
     plain, cut = opened.plain_stack, evicted.stack
     numbers = {group.kind: number for number, group in enumerate(cut.groups)}
@@ -173,12 +173,10 @@ def _renumbered(opened: VllmOpened, evicted: Evicted) -> tuple[LayerCache, ...]:
         return numbers[cut.layers[layer][plain.layers[layer].index(kinds[kind])]]
 
     known: dict[tuple[int, int], int] = {}
-    for cache in opened.layout.caches:
+    for cache in layout.caches:
         if cache.kind >= 0 and (cache.layer, cache.kind) not in known:
             known[cache.layer, cache.kind] = number(cache.layer, cache.kind)
-    return tuple(
-        cache if cache.kind < 0 else cache._replace(kind=known[cache.layer, cache.kind]) for cache in opened.layout.caches
-    )
+    return tuple(cache if cache.kind < 0 else cache._replace(kind=known[cache.layer, cache.kind]) for cache in layout.caches)
 
 
 def most_requests(usable: int, blocks: int, peak: PromptPeak | None) -> int:

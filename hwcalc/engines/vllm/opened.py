@@ -48,7 +48,7 @@ class VllmOpened(Opened):
             return self.layout
         from hwcalc.engines.vllm.evicting import held_layout
 
-        return held_layout(self, self.evicted)
+        return held_layout(self.layout, self, self.evicted)
 
     @cached_property
     def prompt_peak(self) -> PromptPeak | None:
@@ -57,7 +57,7 @@ class VllmOpened(Opened):
             return None
         from hwcalc.engines.vllm.evicting import prompt_peak
 
-        return prompt_peak(self, self.evicted, self.held)
+        return prompt_peak(self.held, self)
 
     @cached_property
     def blocks(self) -> int:

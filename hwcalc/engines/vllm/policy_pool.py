@@ -53,7 +53,7 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
     """The steps of the pool with those of its requests under the policy. What the log counts keeps its blocks, by another name."""
     peak, usable = opened.prompt_peak, usable_blocks(opened.layout, opened.settings, pool.budget_bytes)
-    kept = [_renamed(one) for one in pool.steps if one.name not in ("max_requests",)]
+    kept = [_renamed(one) for one in pool.steps if one.name != "max_requests"]
     sizes = {"usable_blocks": usable, "blocks_per_request": opened.blocks}
     formula = "floor(usable_blocks / blocks_per_request)"
     if peak is not None and usable // peak.blocks <= peak.at_once:
