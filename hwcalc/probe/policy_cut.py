@@ -1,0 +1,306 @@
+"""A policy at work on contiguous tensors: each layer is filled, cut, and grown token by token, as a hook does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.probe.devices import Device
+from hwcalc.probe.meter import Meter
+from hwcalc.probe.policy_tensors import Piece, Plan
+
+__all__ = ["MOST_GROWTHS", "Cache", "Lengths", "Measured", "Sizes", "Survivors", "cut_for_real", "lengths_of", "sizes_of"]
+
+MOST_GROWTHS: Final = 20_000
+"""How often a tensor is made longer by one token in all."""
+_PATTERNS: Final = 251
+_WIDEST_CHECK: Final = 64 * 1024**2
+"""Bytes of a tensor of which every byte is looked at; of a larger one the first of each token."""
+
+Lengths = list[tuple[dict[int, int], dict[int, int]]]
+"""For each step the length of each layer, grown and then cut."""
+
+
+@frozen
+class Survivors:
+    """Which tokens stay. ``ranges`` are those of the prompt where the rule says it; else they are chosen at random from ``seed``."""
+
+    seed: int
+    ranges: tuple[tuple[int, int], ...] | None
+
+    def chosen(self, torch: Any, heads: int, of: int, stay: int, number: int) -> Any:
+        """The places that stay of each head, in their order. ``number`` is different for each cut."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        marks = torch.rand((heads, of), generator=generator)
+        return marks.topk(stay, dim=1).indices.sort(dim=1).values
+
+    def of_prompt(self, torch: Any, heads: int, of: int, stay: int, number: int) -> Any:
+        """The same for the prompt: by the rule where it says which."""
+        if self.ranges is None or sum(end - start for start, end in self.ranges) != stay:
+            return self.chosen(torch, heads, of, stay, number)
+        places = torch.cat([torch.arange(start, end) for start, end in self.ranges])
+        return places.expand(heads, stay)
+
+
+@frozen
+class Sizes:
+    """Bytes of the cache: with the fullest layer of the prefill whole, with the copies of its cut, behind the prompt, at the most while
+    text is generated, the least and the most with a copy beside, and at the end.
+    """
+
+    fullest: int
+    cutting: int
+    behind: int
+    most: int
+    growing_low: int
+    growing_high: int
+    end: int
+
+
+@frozen
+class Measured:
+    """The same of real tensors."""
+
+    fullest: int
+    cutting: int
+    behind: int
+    most: int
+    growing: int
+    end: int
+    steps: int
+    copied_tokens: int
+    in_place: bool | None
+
+
+def lengths_of(plan: Plan, layers: Sequence[int], steps: int) -> Lengths:
+    """The lengths of the layers on which the policy acts in the first ``steps`` steps."""
+    acted = [number for number in layers if number in plan.kept]
+    out: Lengths = []
+    before = {number: plan.kept[number] for number in acted}
+    for step in range(steps):
+        after = {number: plan.courses[number][step] for number in acted}
+        out.append(({number: before[number] + 1 for number in acted}, after))
+        before = after
+    return out
+
+
+def sizes_of(plan: Plan, layers: Sequence[int], lengths: Lengths) -> Sizes:
+    """What the plan's lengths come to in bytes, by the tensors of the engine."""
+    whole = {number: plan.bytes(number, plan.prompt) for number in layers}
+    behind = {number: plan.bytes(number, plan.kept.get(number, plan.prompt)) for number in layers}
+    fullest = cutting = done = 0
+    for number in layers:
+        fullest = max(fullest, done + whole[number])
+        copies = _copies(plan, number, plan.kept[number]) if plan.kept.get(number, plan.prompt) < plan.prompt else 0
+        cutting = max(cutting, done + whole[number] + copies)
+        done += behind[number]
+    if not lengths:
+        return Sizes(fullest=fullest, cutting=cutting, behind=done, most=done, growing_low=done, growing_high=done, end=done)
+    fixed = sum(plan.bytes(number, None) for number in layers if number not in plan.kept)
+
+    def total(each: dict[int, int]) -> int:
+        return fixed + sum(plan.bytes(number, length) for number, length in each.items())
+
+    most = max(done, max(total(grown) for grown, _ in lengths))
+    beside = max(
+        (max(_copies(plan, number, after[number]), _largest(plan, number, grown[number])) for grown, after in lengths for number in grown),
+        default=0,
+    )
+    return Sizes(
+        fullest=fullest,
+        cutting=cutting,
+        behind=done,
+        most=most,
+        growing_low=most,
+        growing_high=most + max(beside, _largest_fixed(plan, layers)),
+        end=total(lengths[-1][1]),
+    )
+
+
+def _copies(plan: Plan, number: int, length: int) -> int:
+    """The bytes of what a cut makes anew in a layer."""
+    return sum(plan.at(piece, length).bytes for piece in plan.layers[number] if piece.acted)
+
+
+def _largest(plan: Plan, number: int, length: int) -> int:
+    return max((plan.at(piece, length).bytes for piece in plan.layers[number]), default=0)
+
+
+def _largest_fixed(plan: Plan, layers: Sequence[int]) -> int:
+    return max((piece.last.bytes for number in layers if number not in plan.kept for piece in plan.layers[number]), default=0)
+
+
+class Cache:
+    """The tensors of all layers, with what each place of them should hold."""
+
+    def __init__(self, plan: Plan, layers: Sequence[int], device: Device, survivors: Survivors) -> None:
+        self.plan, self.layers, self.device, self.survivors = plan, tuple(layers), device, survivors
+        self.meter = Meter()
+        self.torch = device.torch
+        self.held: dict[str, Any] = {}
+        self.expected: dict[int, Any] = {}
+        self.cuts = self.copied = 0
+        pieces = [piece for number in layers if number in plan.kept for piece in plan.layers[number] if piece.axis is not None]
+        self.heads = {number: max((_heads(piece) for piece in plan.layers[number]), default=1) for number in layers}
+        longest = max([plan.prompt, *(length for course in plan.courses.values() for length in course), 1])
+        self.marks = self.torch.arange(longest + 1) % _PATTERNS
+        self.marks = self.marks.to(self.torch.uint8).to(device.label)
+        widest = max(self.heads.values(), default=1)
+        self.index = self.torch.empty(widest * longest, dtype=self.torch.int64, device=device.label)
+        self.tokens = {_form(piece): _bytes_view(device.empty(piece.shape(1), piece.first.dtype), self.torch) for piece in pieces}
+
+    def empty(self, piece: Piece, length: int) -> Any:
+        """The tensor of a layer of so many tokens, with nothing in it."""
+        one = self.plan.at(piece, length)
+        return _movable(self.device.empty(one.shape, one.dtype), self.torch)
+
+    def fill(self, number: int) -> None:
+        """A layer with the whole prompt, each token with its own mark."""
+        for piece in self.plan.layers[number]:
+            self.held[piece.first.name] = tensor = self.empty(piece, self.plan.prompt)
+            if piece.axis is not None:
+                shape = [1] * len(piece.first.shape)
+                shape[piece.axis] = self.plan.prompt
+                _bytes_view(tensor, self.torch).copy_(self.marks[: self.plan.prompt].view(shape))
+        with self.meter.aside():
+            self.expected[number] = self.marks[: self.plan.prompt].cpu().expand(self.heads[number], -1)
+
+    def cut(self, number: int, stay: int, *, prompt: bool = False) -> None:
+        """Only ``stay`` tokens of each head are left, in tensors of their size; the old ones go when all new ones are there."""
+        with self.meter.aside():
+            heads, of = self.heads[number], self.expected[number].shape[1]
+            choose = self.survivors.of_prompt if prompt else self.survivors.chosen
+            places = choose(self.torch, heads, of, stay, self.cuts)
+            self.expected[number] = self.expected[number].gather(1, places)
+            index = self.index[: heads * stay].view(heads, stay)
+            index.copy_(places)
+            self.cuts += 1
+        made = {}
+        for piece in self.plan.layers[number]:
+            if piece.axis is not None:
+                made[piece.first.name] = _gathered(self.held[piece.first.name], index, piece)
+            elif piece.acted:
+                made[piece.first.name] = self.empty(piece, stay)
+        self.copied += stay * heads * self.plan.opened.batch if made else 0
+        self.held |= made
+
+    def grow(self, number: int, length: int, mark: int) -> None:
+        """One token more in a layer: by a new tensor, as concatenation makes it."""
+        for piece in self.plan.layers[number]:
+            name = piece.first.name
+            if piece.axis is not None:
+                token = self.tokens[_form(piece)]
+                token.fill_(mark)
+                token = token.view(self.held[name].dtype)
+                self.held[name] = self.torch.cat([self.held[name], token], dim=piece.axis)
+            elif piece.acted:
+                self.held[name] = self.empty(piece, length)
+        with self.meter.aside():
+            last = self.torch.full((self.heads[number], 1), mark, dtype=self.torch.uint8)
+            self.expected[number] = self.torch.cat([self.expected[number], last], dim=1)
+
+    def settle(self) -> None:
+        """What no policy touches takes the size that it has at the end."""
+        for number in self.layers:
+            for piece in self.plan.layers[number] if number not in self.plan.kept else ():
+                if piece.last.shape != piece.first.shape:
+                    self.held[piece.first.name] = self.device.empty(piece.last.shape, piece.last.dtype)
+
+    def in_place(self) -> bool | None:
+        """Whether every token that should be there is, in its order; ``None`` if none was written."""
+        answers = [
+            _holds(self.held[piece.first.name], self.expected[number], piece, self.torch)
+            for number in self.layers
+            if number in self.plan.kept
+            for piece in self.plan.layers[number]
+            if piece.axis is not None
+        ]
+        return all(answers) if answers else None
+
+
+def cut_for_real(cache: Cache, meter: Meter, lengths: Lengths, until: float) -> Measured:
+    """Run the prefill and the steps up to a time, and read the meter at each moment. The meter was started when the cache was made."""
+    plan, fullest = cache.plan, 0
+    cache.meter = meter
+    meter.restart()
+    for number in cache.layers:
+        cache.fill(number)
+        fullest = max(fullest, meter.now)
+        if number in plan.kept and plan.kept[number] < plan.prompt:
+            cache.cut(number, plan.kept[number], prompt=True)
+    cutting, behind = meter.peak, meter.now
+    with meter.aside():
+        in_place = cache.in_place()
+    meter.restart()
+    most, steps = behind, 0
+    if lengths:
+        cache.settle()
+    for steps, (grown, after) in enumerate(lengths, start=1):
+        for number, length in grown.items():
+            cache.grow(number, length, (plan.prompt + steps) % _PATTERNS)
+        most = max(most, meter.now)
+        for number, length in after.items():
+            if length < grown[number]:
+                cache.cut(number, length)
+        if monotonic() > until:
+            break
+    growing, end = meter.peak, meter.now
+    with meter.aside():
+        in_place = None if in_place is None else in_place and bool(cache.in_place())
+    return Measured(
+        fullest=fullest,
+        cutting=cutting,
+        behind=behind,
+        most=most,
+        growing=growing,
+        end=end,
+        steps=steps,
+        copied_tokens=cache.copied,
+        in_place=in_place,
+    )
+
+
+def _form(piece: Piece) -> tuple[str, tuple[int, ...]]:
+    return piece.first.dtype, piece.shape(1)
+
+
+def _heads(piece: Piece) -> int:
+    """The heads that choose their tokens each for itself: those of ``[batch, heads, tokens, head_dim]``."""
+    return piece.first.shape[1] if piece.axis == 2 and len(piece.first.shape) == 4 else 1
+
+
+def _bytes_view(tensor: Any, torch: Any) -> Any:
+    """The same memory as bytes."""
+    return tensor.view(torch.uint8)
+
+
+def _movable(tensor: Any, torch: Any) -> Any:
+    """The same memory as a number that every device gathers and puts together: bytes in place of 8-bit floats."""
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+
+
+def _spread(index: Any, tensor: Any, piece: Piece, *, last: int) -> Any:
+    """The places of each head in the form of a tensor: without memory of their own."""
+    stay = index.shape[1]
+    axis, shape = piece.axis or 0, tensor.shape
+    if _heads(piece) > 1:
+        return index.view(1, index.shape[0], stay, 1).expand(shape[0], index.shape[0], stay, last)
+    ones = [1] * len(shape)
+    ones[axis] = stay
+    sizes = [*shape[:axis], stay, *shape[axis + 1 : -1], last]
+    return index[0].view(ones).expand(sizes)
+
+
+def _gathered(tensor: Any, index: Any, piece: Piece) -> Any:
+    return tensor.gather(piece.axis, _spread(index, tensor, piece, last=tensor.shape[-1]))
+
+
+def _holds(tensor: Any, expected: Any, piece: Piece, torch: Any) -> bool:
+    """Whether every token has its mark, in all bytes or, of a large tensor, in the first of each row."""
+    held = _bytes_view(tensor, torch)
+    if held.numel() > _WIDEST_CHECK:
+        held = held[..., :1]
+    marks = _spread(expected.to(held.device), tensor, piece, last=1)
+    return bool((held == marks).all())
