@@ -35,6 +35,7 @@ __all__ = [
     "paths",
     "plan_formats",
     "policies",
+    "policy_names",
     "policy_rules",
     "probe_devices",
     "probe_searches",
@@ -110,11 +111,18 @@ def dtypes(incomplete: str) -> list[str]:
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
 
 
-def policies(incomplete: str) -> list[str]:
+def policy_names(incomplete: str) -> list[str]:
     """Cache policies."""
     from hwcalc.policies.table import policies as names
 
     return _starting(names(), incomplete)
+
+
+def policies(incomplete: str) -> list[str]:
+    """A cache policy; behind its colon its options, and in brackets policies again."""
+    from hwcalc.policies.completed import completed
+
+    return completed(incomplete)
 
 
 def policy_rules(incomplete: str) -> list[str]:
