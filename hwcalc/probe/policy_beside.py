@@ -60,7 +60,9 @@ class _Scoring:
         return next((int(value) for value in found if value), 1)
 
 
-def beside_for_real(chosen: Chosen, prompt: int, setting: Setting, device: Device, meter: Meter, most_bytes: int) -> list[PolicyFigure]:
+def beside_for_real(
+    chosen: Chosen, prompt: int, setting: Setting, device: Device, meter: Meter, most_bytes: int
+) -> list[PolicyFigure]:
     """Each memory beside the cache that the plan names, for as many tokens as fit into ``most_bytes``."""
     figures = []
     for planned in extras_of(chosen, prompt, setting):
@@ -75,14 +77,18 @@ def beside_for_real(chosen: Chosen, prompt: int, setting: Setting, device: Devic
             tokens, batch = (tokens, 1) if batch > 1 else (tokens // 2, 1)
             extra = _named(chosen, tokens, replace(setting, batch=batch), planned.name) if tokens >= _LEAST_TOKENS else None
         if extra is None:
-            figures.append(PolicyFigure.known(planned.name, BYTES, planned.bytes, None, f"not measured: more than {most_bytes:,} B"))
+            figures.append(
+                PolicyFigure.known(planned.name, BYTES, planned.bytes, None, f"not measured: more than {most_bytes:,} B")
+            )
             continue
         scoring = _Scoring(chosen=chosen, setting=replace(setting, batch=batch), tokens=tokens, device=device, meter=meter)
         start = meter.now
         given = make(scoring)
         measured = meter.peak - start - sum(one.untyped_storage().nbytes() for one in given)
         del given
-        figures.append(_judged(extra, measured, "" if (tokens, batch) == (asked, setting.batch) else f"of {batch:,} x {tokens:,} tokens"))
+        figures.append(
+            _judged(extra, measured, "" if (tokens, batch) == (asked, setting.batch) else f"of {batch:,} x {tokens:,} tokens")
+        )
     return figures
 
 

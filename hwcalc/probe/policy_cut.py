@@ -7,14 +7,29 @@ from time import monotonic
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.policies.outcome import course_of
 from hwcalc.probe.devices import Device
 from hwcalc.probe.meter import Meter
 from hwcalc.probe.policy_tensors import Piece, Plan
+from hwcalc.units import GIB
 
-__all__ = ["MOST_GROWTHS", "Cache", "Lengths", "Measured", "Sizes", "Survivors", "cut_for_real", "lengths_of", "sizes_of"]
+__all__ = [
+    "MOST_GROWTHS",
+    "MOST_MOVED_BYTES",
+    "Cache",
+    "Lengths",
+    "Measured",
+    "Sizes",
+    "Survivors",
+    "cut_for_real",
+    "lengths_of",
+    "sizes_of",
+]
 
 MOST_GROWTHS: Final = 20_000
 """How often a tensor is made longer by one token in all."""
+MOST_MOVED_BYTES: Final = 4 * GIB
+"""How much is moved for that."""
 _PATTERNS: Final = 251
 _WIDEST_CHECK: Final = 64 * 1024**2
 """Bytes of a tensor of which every byte is looked at; of a larger one the first of each token."""
@@ -47,21 +62,8 @@ class Survivors:
 @frozen
 class Sizes:
     """Bytes of the cache: with the fullest layer of the prefill whole, with the copies of its cut, behind the prompt, at the most while
-    text is generated, the least and the most with a copy beside, and at the end.
+    text is generated, with the copy that a growing tensor or a cut makes, and at the end.
     """
-
-    fullest: int
-    cutting: int
-    behind: int
-    most: int
-    growing_low: int
-    growing_high: int
-    end: int
-
-
-@frozen
-class Measured:
-    """The same of real tensors."""
 
     fullest: int
     cutting: int
@@ -69,6 +71,13 @@ class Measured:
     most: int
     growing: int
     end: int
+
+
+@frozen
+class Measured:
+    """What was measured of real tensors, in as many steps as there was time for."""
+
+    sizes: Sizes
     steps: int
     copied_tokens: int
     in_place: bool | None
@@ -76,47 +85,55 @@ class Measured:
 
 def lengths_of(plan: Plan, layers: Sequence[int], steps: int) -> Lengths:
     """The lengths of the layers on which the policy acts in the first ``steps`` steps."""
-    acted = [number for number in layers if number in plan.kept]
+    setting = plan.evicted.setting
+    places = {shape.index: place for place, shape in enumerate(setting.layers)}
+    known: dict[tuple[int, int], Sequence[int]] = {}
+    by_layer = any(one.policy.by_layer for one in plan.chosen.whole)
+    for number in (number for number in layers if number in plan.kept):
+        key = (plan.kept[number], places[number] if by_layer else 0)
+        if key not in known:
+            known[key] = course_of(plan.chosen, key[0], places[number], plan.prompt, steps, setting).lengths
+    courses = {
+        number: known[length, places[number] if by_layer else 0] for number, length in plan.kept.items() if number in layers
+    }
+    before = {number: plan.kept[number] for number in courses}
     out: Lengths = []
-    before = {number: plan.kept[number] for number in acted}
     for step in range(steps):
-        after = {number: plan.courses[number][step] for number in acted}
-        out.append(({number: before[number] + 1 for number in acted}, after))
+        after = {number: course[step] for number, course in courses.items()}
+        out.append(({number: length + 1 for number, length in before.items()}, after))
         before = after
     return out
 
 
 def sizes_of(plan: Plan, layers: Sequence[int], lengths: Lengths) -> Sizes:
     """What the plan's lengths come to in bytes, by the tensors of the engine."""
-    whole = {number: plan.bytes(number, plan.prompt) for number in layers}
-    behind = {number: plan.bytes(number, plan.kept.get(number, plan.prompt)) for number in layers}
-    fullest = cutting = done = 0
+    fullest = cutting = held = 0
     for number in layers:
-        fullest = max(fullest, done + whole[number])
-        copies = _copies(plan, number, plan.kept[number]) if plan.kept.get(number, plan.prompt) < plan.prompt else 0
-        cutting = max(cutting, done + whole[number] + copies)
-        done += behind[number]
-    if not lengths:
-        return Sizes(fullest=fullest, cutting=cutting, behind=done, most=done, growing_low=done, growing_high=done, end=done)
-    fixed = sum(plan.bytes(number, None) for number in layers if number not in plan.kept)
-
-    def total(each: dict[int, int]) -> int:
-        return fixed + sum(plan.bytes(number, length) for number, length in each.items())
-
-    most = max(done, max(total(grown) for grown, _ in lengths))
-    beside = max(
-        (max(_copies(plan, number, after[number]), _largest(plan, number, grown[number])) for grown, after in lengths for number in grown),
-        default=0,
-    )
-    return Sizes(
-        fullest=fullest,
-        cutting=cutting,
-        behind=done,
-        most=most,
-        growing_low=most,
-        growing_high=most + max(beside, _largest_fixed(plan, layers)),
-        end=total(lengths[-1][1]),
-    )
+        fullest = max(fullest, held + plan.bytes(number, plan.prompt))
+        kept = plan.kept.get(number, plan.prompt)
+        copies = _copies(plan, number, kept) if kept < plan.prompt else 0
+        cutting = max(cutting, held + plan.bytes(number, plan.prompt) + copies)
+        held += plan.bytes(number, kept)
+    behind = most = growing = held
+    for number in (number for number in layers if number not in plan.kept and lengths):
+        for piece in plan.layers[number]:
+            if piece.last.shape != piece.first.shape:
+                growing = max(growing, held + piece.last.bytes)
+                held += piece.last.bytes - piece.first.bytes
+    before = {number: plan.kept[number] for number in layers if number in plan.kept}
+    for grown, after in lengths:
+        for number, length in grown.items():
+            for piece in plan.layers[number] if length != before[number] else ():
+                if piece.acted:
+                    growing = max(growing, held + plan.at(piece, length).bytes)
+                    held += plan.at(piece, length).bytes - plan.at(piece, before[number]).bytes
+        most = max(most, held)
+        for number, length in after.items():
+            if length < grown[number]:
+                growing = max(growing, held + _copies(plan, number, length))
+                held += plan.bytes(number, length) - plan.bytes(number, grown[number])
+        before = after
+    return Sizes(fullest=fullest, cutting=cutting, behind=behind, most=max(most, held), growing=max(growing, held), end=held)
 
 
 def _copies(plan: Plan, number: int, length: int) -> int:
@@ -124,32 +141,25 @@ def _copies(plan: Plan, number: int, length: int) -> int:
     return sum(plan.at(piece, length).bytes for piece in plan.layers[number] if piece.acted)
 
 
-def _largest(plan: Plan, number: int, length: int) -> int:
-    return max((plan.at(piece, length).bytes for piece in plan.layers[number]), default=0)
-
-
-def _largest_fixed(plan: Plan, layers: Sequence[int]) -> int:
-    return max((piece.last.bytes for number in layers if number not in plan.kept for piece in plan.layers[number]), default=0)
-
-
 class Cache:
     """The tensors of all layers, with what each place of them should hold."""
 
-    def __init__(self, plan: Plan, layers: Sequence[int], device: Device, survivors: Survivors) -> None:
+    def __init__(self, plan: Plan, layers: Sequence[int], lengths: Lengths, device: Device, survivors: Survivors) -> None:
         self.plan, self.layers, self.device, self.survivors = plan, tuple(layers), device, survivors
         self.meter = Meter()
         self.torch = device.torch
         self.held: dict[str, Any] = {}
         self.expected: dict[int, Any] = {}
+        self.grown: dict[int, list[int]] = {}
         self.cuts = self.copied = 0
         pieces = [piece for number in layers if number in plan.kept for piece in plan.layers[number] if piece.axis is not None]
         self.heads = {number: max((_heads(piece) for piece in plan.layers[number]), default=1) for number in layers}
-        longest = max([plan.prompt, *(length for course in plan.courses.values() for length in course), 1])
+        longest = max([plan.prompt, *(length for grown, _ in lengths for length in grown.values())])
         self.marks = self.torch.arange(longest + 1) % _PATTERNS
         self.marks = self.marks.to(self.torch.uint8).to(device.label)
         widest = max(self.heads.values(), default=1)
         self.index = self.torch.empty(widest * longest, dtype=self.torch.int64, device=device.label)
-        self.tokens = {_form(piece): _bytes_view(device.empty(piece.shape(1), piece.first.dtype), self.torch) for piece in pieces}
+        self.tokens = {_form(piece): _movable(device.empty(piece.shape(1), piece.first.dtype), self.torch) for piece in pieces}
 
     def empty(self, piece: Piece, length: int) -> Any:
         """The tensor of a layer of so many tokens, with nothing in it."""
@@ -166,10 +176,12 @@ class Cache:
                 _bytes_view(tensor, self.torch).copy_(self.marks[: self.plan.prompt].view(shape))
         with self.meter.aside():
             self.expected[number] = self.marks[: self.plan.prompt].cpu().expand(self.heads[number], -1)
+            self.grown[number] = []
 
     def cut(self, number: int, stay: int, *, prompt: bool = False) -> None:
         """Only ``stay`` tokens of each head are left, in tensors of their size; the old ones go when all new ones are there."""
         with self.meter.aside():
+            self.settle_marks(number)
             heads, of = self.heads[number], self.expected[number].shape[1]
             choose = self.survivors.of_prompt if prompt else self.survivors.chosen
             places = choose(self.torch, heads, of, stay, self.cuts)
@@ -186,20 +198,26 @@ class Cache:
         self.copied += stay * heads * self.plan.opened.batch if made else 0
         self.held |= made
 
+    def next_token(self, mark: int) -> None:
+        """The token that comes into all layers."""
+        for token in self.tokens.values():
+            _bytes_view(token, self.torch).fill_(mark)
+
     def grow(self, number: int, length: int, mark: int) -> None:
         """One token more in a layer: by a new tensor, as concatenation makes it."""
         for piece in self.plan.layers[number]:
             name = piece.first.name
             if piece.axis is not None:
-                token = self.tokens[_form(piece)]
-                token.fill_(mark)
-                token = token.view(self.held[name].dtype)
-                self.held[name] = self.torch.cat([self.held[name], token], dim=piece.axis)
+                self.held[name] = self.torch.cat([self.held[name], self.tokens[_form(piece)]], dim=piece.axis)
             elif piece.acted:
                 self.held[name] = self.empty(piece, length)
-        with self.meter.aside():
-            last = self.torch.full((self.heads[number], 1), mark, dtype=self.torch.uint8)
-            self.expected[number] = self.torch.cat([self.expected[number], last], dim=1)
+        self.grown[number].append(mark)
+
+    def settle_marks(self, number: int) -> None:
+        """What the tokens that came should be, behind what was there before."""
+        heads = self.heads[number]
+        came = self.torch.tensor(self.grown[number], dtype=self.torch.uint8).expand(heads, -1)
+        self.expected[number], self.grown[number] = self.torch.cat([self.expected[number], came], dim=1), []
 
     def settle(self) -> None:
         """What no policy touches takes the size that it has at the end."""
@@ -210,6 +228,8 @@ class Cache:
 
     def in_place(self) -> bool | None:
         """Whether every token that should be there is, in its order; ``None`` if none was written."""
+        for number in self.expected:
+            self.settle_marks(number)
         answers = [
             _holds(self.held[piece.first.name], self.expected[number], piece, self.torch)
             for number in self.layers
@@ -238,8 +258,10 @@ def cut_for_real(cache: Cache, meter: Meter, lengths: Lengths, until: float) -> 
     if lengths:
         cache.settle()
     for steps, (grown, after) in enumerate(lengths, start=1):
+        mark = (plan.prompt + steps) % _PATTERNS
+        cache.next_token(mark)
         for number, length in grown.items():
-            cache.grow(number, length, (plan.prompt + steps) % _PATTERNS)
+            cache.grow(number, length, mark)
         most = max(most, meter.now)
         for number, length in after.items():
             if length < grown[number]:
@@ -249,17 +271,8 @@ def cut_for_real(cache: Cache, meter: Meter, lengths: Lengths, until: float) -> 
     growing, end = meter.peak, meter.now
     with meter.aside():
         in_place = None if in_place is None else in_place and bool(cache.in_place())
-    return Measured(
-        fullest=fullest,
-        cutting=cutting,
-        behind=behind,
-        most=most,
-        growing=growing,
-        end=end,
-        steps=steps,
-        copied_tokens=cache.copied,
-        in_place=in_place,
-    )
+    sizes = Sizes(fullest=fullest, cutting=cutting, behind=behind, most=most, growing=growing, end=end)
+    return Measured(sizes=sizes, steps=steps, copied_tokens=cache.copied, in_place=in_place)
 
 
 def _form(piece: Piece) -> tuple[str, tuple[int, ...]]:

@@ -6,8 +6,10 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["BLOCKS", "BYTES", "SLOTS", "PolicyFigure", "PolicyRun"]
+__all__ = ["AT_RANDOM", "BLOCKS", "BYTES", "BY_THE_RULE", "SLOTS", "PolicyFigure", "PolicyRun"]
 
+AT_RANDOM: Final = "at random"
+BY_THE_RULE: Final = "by the rule"
 BYTES: Final = "B"
 BLOCKS: Final = "blocks"
 SLOTS: Final = "slots"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from fractions import Fraction
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -15,8 +15,19 @@ from hwcalc.probe.devices import Device, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.probe.meter import metering
 from hwcalc.probe.policy_beside import beside_for_real
-from hwcalc.probe.policy_cut import MOST_GROWTHS, Cache, Lengths, Measured, Sizes, Survivors, cut_for_real, lengths_of, sizes_of
-from hwcalc.probe.policy_result import BYTES, PolicyFigure, PolicyRun
+from hwcalc.probe.policy_cut import (
+    MOST_GROWTHS,
+    MOST_MOVED_BYTES,
+    Cache,
+    Lengths,
+    Measured,
+    Sizes,
+    Survivors,
+    cut_for_real,
+    lengths_of,
+    sizes_of,
+)
+from hwcalc.probe.policy_result import AT_RANDOM, BY_THE_RULE, BYTES, PolicyFigure, PolicyRun
 from hwcalc.probe.policy_tensors import Plan, plan_of
 from hwcalc.units import GIB, MIB, human_bytes
 
@@ -25,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_policy"]
 
-_SECONDS: Final = 20.0
+_SECONDS: Final = 60.0
 _CPU_BYTES: Final = GIB
 """What is taken of a CPU's memory unless the user allows more: every byte is written and moved."""
 _BESIDE_BYTES: Final = {"cpu": 256 * MIB}
@@ -44,7 +55,13 @@ class _Part:
 
 
 def run_policy(
-    opened: Opened, device: Device, *, usable_bytes: int | None, limited: bool, seconds: float = _SECONDS, clock: Callable[[], float] = monotonic
+    opened: Opened,
+    device: Device,
+    *,
+    usable_bytes: int | None,
+    limited: bool = False,
+    scale: Fraction | None = None,
+    seconds: float = _SECONDS,
 ) -> PolicyRun:
     """Run it in ``usable_bytes`` of the device, ``None`` if nothing says how much is free.
 
@@ -53,7 +70,7 @@ def run_policy(
     evicted, asked = opened.evicted, opened.request.policy
     if evicted is None or asked is None:
         raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
-    if not evicted.courses:
+    if not evicted.setting.layers:
         raise UnsupportedError(
             "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
         )
@@ -62,11 +79,11 @@ def run_policy(
     if device.kind == "cpu" and not limited:
         usable = min(usable, _CPU_BYTES)
     survivors = Survivors(seed=SEED, ranges=evicted.state.ranges)
-    until = clock() + seconds
-    part = _fitting(opened, evicted, usable)
+    until = monotonic() + seconds
+    part = _fitting(opened, evicted, usable, scale)
     try:
         with holding(device) as held:
-            held.append(Cache(part.plan, part.layers, device, survivors))
+            held.append(Cache(part.plan, part.layers, part.lengths, device, survivors))
             with metering(device) as meter:
                 measured = cut_for_real(held[0], meter, part.lengths, until)
         with holding(device), metering(device) as meter:
@@ -86,7 +103,7 @@ def run_policy(
         engine=opened.engine.name,
         device=device.label,
         seed=SEED,
-        survivors="at random" if evicted.state.ranges is None else "by the rule",
+        survivors=AT_RANDOM if evicted.state.ranges is None else BY_THE_RULE,
         batch=part.batch,
         planned_batch=opened.batch,
         layers=len(part.layers),
@@ -102,16 +119,19 @@ def run_policy(
     )
 
 
-def _fitting(opened: Opened, evicted: Evicted, usable: int) -> _Part:
+def _fitting(opened: Opened, evicted: Evicted, usable: int, scale: Fraction | None) -> _Part:
     """As many sequences as fit with all layers; if not one does, the first layers of one."""
     stage = opened.fullest_stage
-    for batch in (opened.batch, 1):
+    if scale is not None:
+        plan = plan_of(opened, evicted, opened.batch, stage)
+        usable = min(usable, int(scale * sizes_of(plan, tuple(plan.layers), []).cutting))
+    for batch in dict.fromkeys((opened.batch, 1)):
         plan = plan_of(opened, evicted, batch, stage)
         layers = tuple(plan.layers)
         while layers:
             lengths = lengths_of(plan, layers, _steps(opened, plan, layers))
             sizes = sizes_of(plan, layers, lengths)
-            if max(sizes.cutting, sizes.growing_high) <= usable:
+            if max(sizes.cutting, sizes.growing) <= usable:
                 return _Part(plan=plan, layers=layers, batch=batch, sizes=sizes, lengths=lengths)
             if batch > 1:
                 break
@@ -124,10 +144,12 @@ def _fitting(opened: Opened, evicted: Evicted, usable: int) -> _Part:
 
 
 def _steps(opened: Opened, plan: Plan, layers: tuple[int, ...]) -> int:
-    """As many decode steps as are followed."""
-    output = opened.tokens - plan.prompt
-    grown = sum(len(plan.layers[number]) for number in layers if number in plan.kept)
-    return min(output, MOST_GROWTHS // max(1, grown))
+    """As many decode steps as are followed: each moves the whole cache."""
+    acted = [number for number in layers if number in plan.kept]
+    tensors = sum(len(plan.layers[number]) for number in acted)
+    moved = sum(plan.bytes(number, plan.kept[number]) for number in acted)
+    steps = min(MOST_GROWTHS // max(1, tensors), MOST_MOVED_BYTES // max(1, moved))
+    return min(opened.tokens - plan.prompt, max(1, steps))
 
 
 def _scaled(opened: Opened, part: _Part, measured: Measured) -> str | None:
@@ -150,22 +172,16 @@ def _figures(opened: Opened, part: _Part, measured: Measured, info: PolicyInfo) 
     sizes = part.sizes if len(lengths) == len(part.lengths) else sizes_of(part.plan, part.layers, lengths)
     whole = opened.request.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
     all_steps = whole and measured.steps == opened.tokens - part.plan.prompt
+    got = measured.sizes
     figures = [
-        PolicyFigure.exact("cache, one layer whole", BYTES, sizes.fullest, measured.fullest),
-        PolicyFigure.exact("with the copies of its cut", BYTES, sizes.cutting, measured.cutting),
-        PolicyFigure.exact("cache behind the prompt", BYTES, info.prefill_bytes if whole else sizes.behind, measured.behind),
+        PolicyFigure.exact("cache, one layer whole", BYTES, sizes.fullest, got.fullest),
+        PolicyFigure.exact("with the copies of its cut", BYTES, sizes.cutting, got.cutting),
+        PolicyFigure.exact("cache behind the prompt", BYTES, info.prefill_bytes if whole else sizes.behind, got.behind),
     ]
     if lengths:
         figures += [
-            PolicyFigure.exact("cache at the most", BYTES, info.most_bytes if all_steps else sizes.most, measured.most),
-            PolicyFigure(
-                name="with the copy of a step",
-                unit=BYTES,
-                predicted=sizes.growing_high,
-                measured=measured.growing,
-                least=sizes.growing_low,
-                most=sizes.growing_high,
-            ),
-            PolicyFigure.exact("cache at the end", BYTES, info.last_bytes if all_steps else sizes.end, measured.end),
+            PolicyFigure.exact("cache at the most", BYTES, info.most_bytes if all_steps else sizes.most, got.most),
+            PolicyFigure.exact("with the copies of a step", BYTES, sizes.growing, got.growing),
+            PolicyFigure.exact("cache at the end", BYTES, info.last_bytes if all_steps else sizes.end, got.end),
         ]
     return figures

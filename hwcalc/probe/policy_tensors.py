@@ -9,11 +9,9 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.policies.base import Chosen
 
-__all__ = ["Course", "Piece", "Plan", "plan_of"]
-
-Course = tuple[int, ...]
-"""The length of a layer behind each decode step."""
+__all__ = ["Piece", "Plan", "plan_of"]
 
 
 def _at(opened: Opened, evicted: Evicted, stage: int, lengths: Mapping[int, int]) -> dict[str, Allocation]:
@@ -47,18 +45,18 @@ class Piece:
 
 @frozen
 class Plan:
-    """What is planned of each layer of one stage, for one number of sequences: tensors, and lengths over the decode steps.
+    """What is planned of each layer of one stage, for one number of sequences.
 
-    ``kept`` are the tokens behind the prompt of each layer on which the policy acts, ``courses`` those behind each step.
+    ``kept`` are the tokens behind the prompt of each layer on which the policy acts.
     """
 
     opened: Opened
+    chosen: Chosen
     evicted: Evicted
     stage: int
     prompt: int
     layers: dict[int, tuple[Piece, ...]]
     kept: dict[int, int]
-    courses: dict[int, Course]
     known: dict[int, dict[str, Allocation]]
 
     def at(self, piece: Piece, length: int) -> Allocation:
@@ -79,9 +77,11 @@ class Plan:
 
 def plan_of(opened: Opened, evicted: Evicted, batch: int, stage: int) -> Plan:
     """The plan for ``batch`` sequences."""
+    asked = opened.request.policy
+    assert asked is not None
     prompt = opened.request.prompt_tokens
     at_prompt, at_end = opened.sized(seq=prompt, batch=batch), opened.sized(batch=batch)
-    acted = tuple(evicted.courses)
+    acted = tuple(shape.index for shape in evicted.setting.layers)
     first = _at(at_prompt, evicted, stage, dict.fromkeys(acted, prompt))
     last = _at(at_end, evicted, stage, dict.fromkeys(acted, opened.tokens))
     # One token fewer shows which axis has the tokens. A single one cannot have fewer.
@@ -96,12 +96,12 @@ def plan_of(opened: Opened, evicted: Evicted, batch: int, stage: int) -> Plan:
         layers[one.layer] = (*layers.get(one.layer, ()), piece)
     return Plan(
         opened=at_end,
+        chosen=asked.chosen,
         evicted=evicted,
         stage=stage,
         prompt=prompt,
         layers=layers,
         kept={number: length for number, length in kept.items() if number in layers},
-        courses={number: tuple(course.lengths) for number, course in evicted.courses.items() if number in layers},
         known={},
     )
 
