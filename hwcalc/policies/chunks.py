@@ -10,6 +10,7 @@ from hwcalc.policies.base import EAGER, Chosen, Count, Effect, Policy, PolicyOpt
 from hwcalc.policies.counting import check_attention, check_scores, each_layer, kept
 from hwcalc.policies.options import INNER
 from hwcalc.policies.scorers import SHARE_FORMULA
+from hwcalc.policies.worked import share_or_budget
 
 __all__ = ["POLICIES", "whole_chunks"]
 
@@ -109,7 +110,7 @@ POLICIES: Final = (
         formula="k chunks of c tokens, k = max(1, int(ceil(n / c) x (1 - r))); c - n mod c fewer in layers that choose the short last one",
     ),
     _wrapper(
-        "entropygatedchunkkv", "EntropyGatedChunkKVPress", "ChunkKV, gated by entropy", "arXiv:2502.00299", prefill=_by_entropy,
+        "entropygatedchunkkv", "EntropyGatedChunkKVPress", "ChunkKV, gated by entropy", "arXiv:2502.00299", prefill=_by_entropy, worked=share_or_budget,
         options=(
             INNER,
             _chunk(10),
@@ -122,7 +123,7 @@ POLICIES: Final = (
         keeps="a share of each chunk", formula="the sum of max(1, int(chunk x (1 - compression_ratio))) over the chunks",
     ),
     _wrapper(
-        "block", "BlockPress", "block by block", "arXiv:2504.15364", options=(INNER, _chunk(128, "block_size")), prefill=_in_blocks,
+        "block", "BlockPress", "block by block", "arXiv:2504.15364", options=(INNER, _chunk(128, "block_size")), prefill=_in_blocks, worked=share_or_budget,
         keeps="the highest scores, found block by block", formula=SHARE_FORMULA,
     ),
 )  # fmt: skip

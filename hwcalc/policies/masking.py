@@ -22,6 +22,7 @@ from hwcalc.policies.base import (
 )
 from hwcalc.policies.counting import check_attention, check_scores, even_split, kept, mask_layers
 from hwcalc.policies.options import ALPHA, INNER, RATIO, quality
+from hwcalc.policies.worked import all_stay
 
 __all__ = ["POLICIES", "adaptive_mask"]
 
@@ -154,17 +155,17 @@ POLICIES: Final = (
     Policy(
         name="adakv", press="AdaKVPress", title="Ada-KV", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED,
         keeps="one budget for all heads of a layer: heads with high scores keep more", formula=_ADAPTIVE, source="arXiv:2407.11550",
-        options=(INNER, ALPHA), prefill=_adaptive, memory="as the scorer inside, and an index for each masked pair",
+        options=(INNER, ALPHA), prefill=_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
     ),
     Policy(
         name="criticaladakv", press="CriticalAdaKVPress", title="CriticalKV with Ada-KV", role=Role.PREFILL, effect=Effect.MASKS,
         forbids=EAGER, kernel=_FAKED, keeps="as Ada-KV, by scores times the norm of projected values", formula=_ADAPTIVE,
         source="arXiv:2502.03805", options=(INNER, ALPHA, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)),
-        prefill=_adaptive, memory="as the scorer inside, and an index for each masked pair",
+        prefill=_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
     ),
     Policy(
         name="duoattention", press="DuoAttentionPress", title="DuoAttention", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER,
-        kernel=_FAKED, aliases=("duo",), source="arXiv:2410.10819", prefill=_duo, memory="an index for each masked pair",
+        kernel=_FAKED, aliases=("duo",), source="arXiv:2410.10819", prefill=_duo, worked=all_stay, memory="an index for each masked pair",
         keeps="all tokens in retrieval heads; sinks and the last ones in streaming heads",
         formula="all n are stored; round(layers x kv_heads x ratio) heads mask max(0, n - sink_size - recent_size) each",
         options=(
@@ -178,7 +179,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="dms", press="DMSPress", title="DMS, by a threshold", role=Role.PREFILL, effect=Effect.MASKS,
-        kernel="sdpa; under eager the mask has no effect", source="arXiv:2506.05345", prefill=_dms,
+        kernel="sdpa; under eager the mask has no effect", source="arXiv:2506.05345", prefill=_dms, worked=all_stay,
         keeps="all tokens; those that score below the threshold are masked once they leave the window",
         formula="all n are stored; at most kv_heads x max(0, n - sliding_window_size) pairs a layer are masked",
         memory="scores of the window: kv_heads x sliding_window_size",
@@ -193,7 +194,7 @@ POLICIES: Final = (
         Policy(
             name=name, press=press, title=title, role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED, keeps=_WHOLE,
             formula="all n are stored; int(layers x kv_heads x n x r) pairs are masked, or int(kv_heads x n x r) a layer",
-            source=source, options=(RATIO, _LAYERWISE, *more), prefill=_whole_model, memory=memory,
+            source=source, options=(RATIO, _LAYERWISE, *more), prefill=_whole_model, worked=all_stay, memory=memory,
         )
         for name, press, title, source, memory, more in (
             (

@@ -10,6 +10,7 @@ from hwcalc.policies.counting import check_scores, each_layer, scorer_budget
 from hwcalc.policies.options import BUDGET, DIVIDE, INNER, RATIO, SINKS, quality
 from hwcalc.policies.repeated import budgeted, cut_to, repeated
 from hwcalc.policies.scratch import eager_scores, window_scores
+from hwcalc.policies.worked import share_or_budget
 
 __all__ = ["POLICIES", "SHARE", "SHARE_FORMULA", "act_as_scorer", "more_than_sinks", "scorer"]
 
@@ -79,6 +80,7 @@ def scorer(name: str, press: str, title: str, source: str, *options: PolicyOptio
         "formula": SHARE_FORMULA,
         "kernel": "any",
         "prefill": act_as_scorer,
+        "worked": share_or_budget,
     }
     return Policy(name=name, press=press, title=title, source=source, options=(RATIO, *options), **(common | facts))
 
@@ -151,6 +153,6 @@ POLICIES: Final = (
         keeps="the tokens of highest score times the norm of their projected values",
         formula=f"{SHARE_FORMULA}, with the ratio of the scorer inside", kernel="as the scorer inside", source="arXiv:2502.03805",
         options=(INNER, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)), prefill=act_as_scorer,
-        memory="projected values of a layer: heads x n x hidden_size, one head at a time",
+        worked=share_or_budget, memory="projected values of a layer: heads x n x hidden_size, one head at a time",
     ),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from hwcalc.policies.counting import check_scores, each_layer, kept, scorer_budg
 from hwcalc.policies.options import INNER, quality
 from hwcalc.policies.scorers import SHARE_FORMULA
 from hwcalc.policies.streaming import sink_ranges
+from hwcalc.policies.worked import all_stay, share_or_budget
 
 __all__ = ["POLICIES"]
 
@@ -86,12 +87,12 @@ POLICIES: Final = (
     Policy(
         name="keyrerotation", press="KeyRerotationPress", title="re-rotated keys", role=Role.PREFILL, effect=Effect.FREES,
         keeps="what the scorer inside keeps, with keys turned to positions without gaps", formula=SHARE_FORMULA, kernel="as the scorer inside",
-        source="kvpress 0.5.5", options=(INNER,), prefill=_share_of_inner, rerotates=True, memory="a turned copy of the keys of a layer",
+        source="kvpress 0.5.5", options=(INNER,), prefill=_share_of_inner, worked=share_or_budget, rerotates=True, memory="a turned copy of the keys of a layer",
     ),
     Policy(
         name="merging", press="MergingPress", title="merged values", role=Role.PREFILL, effect=Effect.FREES,
         keeps="what the scorer inside keeps; values that go are added to their nearest", formula=SHARE_FORMULA,
-        kernel="as the scorer inside", source="arXiv:2210.09461", prefill=_share_of_inner,
+        kernel="as the scorer inside", source="arXiv:2210.09461", prefill=_share_of_inner, worked=share_or_budget,
         options=(INNER, quality("similarity_threshold", 0.0), quality("merge_fraction", 1.0)),
         memory="similarities of dropped and kept keys: kv_heads x dropped x kept x 4",
     ),
@@ -126,7 +127,7 @@ POLICIES: Final = (
         name="think", press="ThinKPress", title="ThinK", role=Role.PREFILL, effect=Effect.ZEROES, kernel="any",
         keeps="all tokens; the channels of keys that matter least are set to zero",
         formula="n; int(head_dim x key_channel_compression_ratio) channels of each key are zero and stored", source="arXiv:2407.21018",
-        prefill=_channels, memory="norms of channels: heads x head_dim",
+        prefill=_channels, worked=all_stay, memory="norms of channels: heads x head_dim",
         options=(
             PolicyOption(name="key_channel_compression_ratio", kind="ratio", default=0.0, help="share of the channels of keys"),
             quality("window_size", 32),
