@@ -104,28 +104,25 @@ def _ledger(meter: Meter) -> Any:
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Ledger(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.known: dict[int, weakref.finalize[Any, Any]] = {}
+    known: dict[int, weakref.finalize[Any, Any]] = {}
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            taken = {_key(one) for one in _tensors((args, kwargs or {}))}
-            result = func(*args, **(kwargs or {}))
-            for tensor in _tensors(result):
-                key = _key(tensor)
-                if meter.counts and key not in self.known and key not in taken:
-                    storage = tensor.untyped_storage()
-                    size = storage.nbytes()
-                    self.known[key] = weakref.finalize(storage, self.gone, key, size)
-                    meter.change(size)
-            return result
+    def gone(key: int, size: int) -> None:
+        del known[key]
+        meter.change(-size)
 
-        def gone(self, key: int, size: int) -> None:
-            del self.known[key]
-            meter.change(-size)
+    def dispatch(_: Any, function: Any, __: Any, args: Any = (), kwargs: Any = None) -> Any:
+        taken = {_key(one) for one in _tensors((args, kwargs or {}))}
+        result = function(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            key = _key(tensor)
+            if meter.counts and key not in known and key not in taken:
+                storage = tensor.untyped_storage()
+                known[key] = weakref.finalize(storage, gone, key, storage.nbytes())
+                meter.change(storage.nbytes())
+        return result
 
-    return Ledger()
+    # A class statement would need torch when types are checked.
+    return type("Ledger", (TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
 def _key(tensor: Any) -> int:
