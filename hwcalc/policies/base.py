@@ -140,6 +140,8 @@ class Setting:
     element_bytes: int = 2
     batch: int = 1
     hidden_size: int | None = None
+    together: int = 1
+    """Sequences that go through one prefill: the batch under kvpress, one in an engine that serves requests."""
 
 
 @frozen

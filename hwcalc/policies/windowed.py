@@ -7,7 +7,7 @@ from typing import Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import PAPER, Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
-from hwcalc.policies.counting import check_attention, each_layer, kept
+from hwcalc.policies.counting import check_attention, check_model_scores, each_layer, kept
 from hwcalc.policies.options import BUDGET, DIVIDE, RATIO, WINDOW, quality
 from hwcalc.policies.repeated import repeated
 from hwcalc.policies.scorers import SHARE_FORMULA, act_as_scorer, scorer
@@ -28,6 +28,7 @@ def _check_window(chosen: Chosen, scored: Scored) -> None:
             f"{chosen.policy.name} needs more than window_size={window:,} {what}, not {min(scored.keys, scored.queries):,}.",
             hint="Make window_size smaller, or the interval longer." if scored.decoding else "Make window_size smaller.",
         )
+    check_model_scores(chosen, scored)
 
 
 def _scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
@@ -91,14 +92,16 @@ def _finch(chosen: Chosen, state: State, setting: Setting) -> State:
     """The token that parts prompt and question never enters; then a share of all, or of each chunk, is kept."""
     if state.hidden < 2:
         raise UsageError("finch needs a token beside the delimiter.", hint="Give a longer prompt.")
+    if setting.together > 1:
+        raise UsageError("finch takes one sequence at a time: it finds one delimiter.", hint="Use a batch of 1.")
     entered = each_layer(replace(state, hidden=state.hidden - 1), lambda _, tokens: tokens - 1)
     ratio, window = chosen.ratio, chosen["window_size"]
     chunk: int | None = chosen["chunk_length"]
     if ratio == 0:
         return entered
     check_attention(chosen, setting.attention)
-    if window is not None and entered.hidden <= window:
-        raise UsageError(f"finch needs tokens before the question of {window:,}.", hint="Give a longer prompt.")
+    if entered.hidden <= (window or 1):
+        raise UsageError(f"finch needs tokens before the question of {window or 1:,}.", hint="Give a longer prompt.")
     if chunk is not None and chunk <= (window or 1) / (1 - ratio):
         raise UsageError(
             f"finch: chunk_length {chunk:,} is not above window_size / (1 - compression_ratio).", hint="Make the chunks longer."

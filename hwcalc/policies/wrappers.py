@@ -7,7 +7,7 @@ from typing import Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
-from hwcalc.policies.counting import check_scores, each_layer, kept, scorer_budget
+from hwcalc.policies.counting import check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER, quality
 from hwcalc.policies.scorers import SHARE_FORMULA
 from hwcalc.policies.streaming import sink_ranges
@@ -65,16 +65,24 @@ def _composed(chosen: Chosen, state: State, setting: Setting) -> State:
 def _lazy_layers(chosen: Chosen, state: State, setting: Setting) -> State:
     """Lazy layers keep the first and the last tokens. The attention of the last tokens says which layers are lazy, so the text does."""
     threshold, first, recent, last = (chosen[name] for name in ("lazy_threshold", "n_initial", "n_recent", "n_last"))
-    if recent <= last:
-        raise UsageError("simlayerkv: n_recent must be above n_last.", hint="Its defaults are 1,024 and 1.")
-    stays = first + recent - last
-    counts = tuple(
-        layer.stored
-        if threshold == 1 or layer.stored.low <= first + recent + last
-        else Count(low=stays, high=stays if threshold == 0 else layer.stored.high)
-        for layer in state.layers
-    )
-    each_layer(state, lambda _, tokens: tokens)
+
+    def lazy(tokens: int) -> int:
+        """A slice from -n_recent + n_last: with n_last the greater of them it starts at the front, and most tokens stay twice."""
+        return first + len(range(tokens)[last - recent :])
+
+    def counted(stored: Count) -> Count:
+        if threshold == 1 or stored.high <= first + recent + last:
+            return stored
+        ends = {lazy(stored.low), lazy(stored.high)} if stored.low > first + recent + last else {stored.low, lazy(stored.high)}
+        return (
+            Count(low=min(ends), high=max(ends))
+            if threshold == 0
+            else Count(low=min(ends | {stored.low}), high=max(ends | {stored.high}))
+        )
+
+    counts = tuple(counted(layer.stored) for layer in state.layers)
+    if any(new != layer.stored for new, layer in zip(counts, state.layers, strict=True)):
+        check_unmasked(state)
     return state.with_stored(counts)
 
 
@@ -119,7 +127,7 @@ POLICIES: Final = (
         options=(
             PolicyOption(name="lazy_threshold", kind="share", default=1.0, help="share of attention above which a layer is lazy"),
             PolicyOption(name="n_last", kind="count", default=1, help="last tokens whose attention decides", least=1),
-            PolicyOption(name="n_recent", kind="count", default=1024, help="last tokens of a lazy layer", least=1),
+            PolicyOption(name="n_recent", kind="count", default=1024, help="last tokens of a lazy layer, of which n_last go"),
             PolicyOption(name="n_initial", kind="count", default=4, help="first tokens of a lazy layer"),
         ),
     ),
