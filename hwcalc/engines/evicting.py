@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Final
 
@@ -10,7 +11,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.kind import BY_TOKEN
-from hwcalc.policies.base import Chosen, Count, LayerShape, Setting, State
+from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Setting, State
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
 from hwcalc.policies.walks import Ends
 
@@ -64,22 +65,46 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
             hint=f"At most {MOST_STEPS:,} in all are followed.",
         )
     known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
-    if any(left.masked is not None for left in state.layers) and any(course.cuts for course in known.values()):
+    if steps and setting.attention == EAGER and setting.rules == KVPRESS:
+        _check_one_mask(state, {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()})
+    if _masks(state) and any(course.cuts for course in known.values()):
         raise _masked_before_cut()
     return [known[key] for key in keys]
 
 
-def ends_by_layer(chosen: Chosen, lengths: Sequence[int], prompt: int, steps: int, setting: Setting) -> list[Ends]:
-    """What the decode steps of each layer come to, from these lengths behind the prompt."""
+def ends_by_layer(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting) -> list[Ends]:
+    """What the decode steps of each layer come to: as :func:`courses_of`, without following them."""
     by_layer = any(one.policy.by_layer for one in chosen.whole)
-    known: dict[tuple[int, int], Ends] = {}
-    found = []
-    for number, length in enumerate(lengths):
-        key = (length, number if by_layer else 0)
-        if key not in known:
-            known[key] = ends_of(chosen, length, number, prompt, steps, setting)
-        found.append(known[key])
-    return found
+    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
+    unlike = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+
+    def behind(more: int) -> dict[tuple[int, int], Ends]:
+        return {key: ends_of(chosen, key[0], number, prompt, more, setting) for key, number in unlike.items()}
+
+    known = behind(steps)
+    if steps and setting.attention == EAGER and setting.rules == KVPRESS:
+        before = behind(steps - 1) if by_layer else dict.fromkeys(known)
+        _check_one_mask(state, {(start, ends) for (start, _), ends in before.items()})
+    if _masks(state) and any(ends.cut for ends in known.values()):
+        raise _masked_before_cut()
+    return [known[key] for key in keys]
+
+
+def _masks(state: State) -> bool:
+    """Whether anything may be masked."""
+    return any(left.masked is not None and left.masked.total.high for left in state.layers)
+
+
+def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
+    """Eager attention adds one mask to the scores of all layers, as long as the first: a step fails where another has more or fewer.
+
+    Source: transformers 5.2.0 under kvpress 0.5.5, run.
+    """
+    if len(unlike) > 1 and all(left.stored.is_exact for left in state.layers):
+        raise UsageError(
+            "eager attention has one mask for all layers, and this policy leaves them unlike lengths: no token can follow.",
+            hint="Use attention sdpa, or leave it out.",
+        )
 
 
 @frozen
@@ -161,9 +186,7 @@ def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain
 
 def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting, plain: Stack) -> Evicted:
     lengths = [left.stored.high for left in state.layers]
-    each = ends_by_layer(chosen, lengths, prompt, steps, setting)
-    if any(left.masked is not None for left in state.layers) and any(ends.cut for ends in each):
-        raise _masked_before_cut()
+    each = ends_by_layer(chosen, state, prompt, steps, setting)
     ends = {shape.index: one for shape, one in zip(setting.layers, each, strict=True)}
     most = {number: max(length, one.most_within) for (number, one), length in zip(ends.items(), lengths, strict=True)}
     return Evicted(

@@ -13,6 +13,7 @@ from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.paged import PagedGroup
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Dropping", "Policies", "Support"]
@@ -41,6 +42,10 @@ class Policies(Generic[OpenedT]):
         asked: Any = opened
         return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
 
+    def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
+        """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
+        return ()
+
 
 class Dropping:
     """The part of an opened request that is about its policy: its layers, with the tokens that the policy leaves in each."""
@@ -68,6 +73,8 @@ class Dropping:
             batch=request.batch,
             hidden_size=self.model.hidden_size,
         )
+        # An engine without a pool takes a batch through one prefill.
+        setting = replace(setting, together=1 if self.engine.pooled else request.batch)
         return evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, plain)
 
     @property
