@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["policy", "sharing"]
 
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
-_BLOCK_FIGURES: Final = ("held", "nominal", "free", "free_compacted", "repack_copies", "fill_copies", "most")
-"""The steps of blocks whose results are fields of the blocks."""
 
 
 def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:
@@ -42,11 +40,11 @@ def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:
         for figure in _of_layers(group, f"policy.layers.{number}", info, chosen, evicted)
     ]
     figures += [*_of_bytes(plan, info, opened), *_beside(info, opened, evicted), *_of_prefill(info)]
-    figures += [] if info.blocks is None else _of_blocks(info.blocks)
+    figures += [] if info.blocks is None else _of_blocks(info.blocks, info)
     return ExplainedSection(
         name="policy",
         title=f"policy {info.name}",
-        about=f"{chosen.policy.title} keeps {chosen.policy.keeps}.",
+        about=f"{chosen.policy.title}. It keeps {chosen.policy.keeps}.",
         figures=tuple(figures),
         remarks=tuple(_on_policy(info, chosen, evicted)),
     )
@@ -218,11 +216,52 @@ def _of_prefill(info: PolicyInfo) -> Iterator[ExplainedFigure]:
     )
 
 
-def _of_blocks(blocks: PolicyBlocks) -> Iterator[ExplainedFigure]:
-    """What a paged cache gives back of one sequence."""
+def _of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
+    """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves."""
     for number, one in enumerate(blocks.steps):
-        place = f"policy.blocks.{one.name}" if one.name in _BLOCK_FIGURES else f"policy.blocks.steps.{number}.expected"
-        yield figure_of(one, place, definition=str(blocks.definition), name=one.name.replace("_", " "))
+        known = blocks.definition if one.name == "free" else info.definition
+        name = _BLOCK_WORDS.get(one.name, one.name.replace("_", " "))
+        yield figure_of(one, f"policy.blocks.steps.{number}.expected", definition=str(known), name=name)
+    several = sum(one.name == "held" for one in blocks.steps) > 1
+    told = {one.name for one in blocks.steps}
+    for field, words in _BLOCK_WORDS.items():
+        if several or field not in told:
+            ranged = field == "free" and blocks.free_low != blocks.free_high
+            ends = (blocks.free_low, blocks.free_high) if ranged else None
+            place, result = f"policy.blocks.{field}", getattr(blocks, field)
+            unit = "slots" if field.endswith(("copies", "slots")) else "bytes" if field.endswith("bytes") else "blocks"
+            known = blocks.definition if field == "free" else info.definition
+            name = f"{words}, all groups" if several and field in told else words
+            yield _plain(name, place, result, "", {}, unit, str(known), ends=ends)
+
+
+_BLOCK_WORDS: Final = {
+    "held": "blocks before the largest cut",
+    "nominal": "blocks that the dropped tokens would fill",
+    "free": "blocks that come back without compaction",
+    "free_compacted": "blocks that come back with compaction",
+    "repack_copies": "slots copied to move survivors together in order",
+    "repack_bytes": "bytes copied for that",
+    "rewritten_slots": "slots that TriAttention's code changes for it, dropped tokens too",
+    "fill_copies": "slots copied to fill holes instead",
+    "fill_bytes": "bytes copied for that instead",
+    "steady": "blocks of a sequence behind its prompt, at the most",
+    "most": "blocks of a sequence at any time, at the most",
+}
+"""Fields of the blocks, in their order, each with what it is."""
+
+
+def _on_chance(blocks: PolicyBlocks) -> Iterator[str]:
+    """Where the chance of a free block comes from."""
+    for one in blocks.steps:
+        terms = {term.name: term.expected for term in one.terms}
+        if one.name == "free" and "chance" in terms:
+            yield (
+                f"chance: no choice keeps a token of a block, (C(n - b, k) / C(n, k))^h = {terms['chance']:.3g} with n = {blocks.before:,} "
+                f"tokens, of which k stay, blocks of b = {blocks.block_size:,}, and h = {blocks.choosers:,} heads and layers that choose "
+                "on their own."
+            )
+            return
 
 
 def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[str]:
@@ -233,7 +272,9 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
     course = next((one for one in evicted.courses.values() if one.cuts), None)
     if course is not None:
         yield _on_cuts(course)
-    if info.layers and info.saved_bytes == 0:
+    if info.blocks is not None:
+        yield from _on_chance(info.blocks)
+    if info.layers and info.saved_bytes == 0 and chosen.policy.effect.value != "frees":
         yield "Nothing comes back: what the policy does not want is stored all the same."
     if info.loses:
         more = human_bytes(max(0, info.prefill_peak_bytes - info.full_prefill_peak_bytes))
@@ -295,7 +336,15 @@ def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
 
 
 def _plain(
-    name: str, place: str, result: int, formula: str, values: Mapping[str, Number], unit: str, known: str
+    name: str,
+    place: str,
+    result: Number,
+    formula: str,
+    values: Mapping[str, Number],
+    unit: str,
+    known: str,
+    *,
+    ends: tuple[int, int] | None = None,
 ) -> ExplainedFigure:
     fits = value_of(formula, values) == result
     return ExplainedFigure(
@@ -304,8 +353,8 @@ def _plain(
         formula=shown(formula) if fits else "",
         numbers=numbers_in(formula, values) if fits else "",
         result=result,
-        low=None,
-        high=None,
+        low=None if ends is None else ends[0],
+        high=None if ends is None else ends[1],
         unit=unit,
         definition=known,
         source="",

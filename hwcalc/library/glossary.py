@@ -48,6 +48,12 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         # A cache policy.
         "kept": "tokens of a sequence that a policy leaves in the layer, at the most",
         "prompt": "tokens of the prompt (--prompt)",
+        "prompts": "prompts that are read at once",
+        "prompt_blocks": "blocks of a request while its whole prompt lies in them",
+        "blocks_without_policy": "blocks of a request of which every token is kept",
+        "dropped": "tokens that are dropped, counted in each layer and added",
+        "tokens": "tokens of a sequence before the cut",
+        "chance": "the part of the blocks of which no token stays, on average",
         "output": "tokens that are generated behind the prompt",
         "compression_ratio": "share of the tokens that is dropped",
         "policy_budget": "tokens that the policy keeps",

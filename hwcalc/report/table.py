@@ -213,7 +213,7 @@ def _dropped_and_shared(plan: Plan, *, full: bool) -> list[RenderableType]:
     for lines in (policy_lines(plan, full=full), sharing_lines(plan)):
         if lines:
             (title, first), *others = _unrepeated(lines)
-            out += [Text.assemble((title, "bold"), f"  {first}"), *hanging([(label, text, "") for label, text in others]), Text()]
+            out += [Text(f"{title} {first}", style="bold"), *hanging([(label, text, "") for label, text in others]), Text()]
     return out
 
 
