@@ -34,7 +34,9 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and engine not in row.in_cache_of]
     notes: list[Note] = []
     if "prompt" in given and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT):
-        notes.append(Note(code="no-policy", message="--prompt: no effect without --policy, --shared-prefix, --samples or --beams."))
+        notes.append(
+            Note(code="no-policy", message="--prompt: no effect without --policy, --shared-prefix, --samples or --beams.")
+        )
     if "kv_memory" in given and of_budget:
         message = f"{', '.join(of_budget)}: no effect beside --kv-memory, which gives the cache its bytes directly."
         notes.append(Note(code="kv-memory", message=message))

@@ -131,7 +131,13 @@ def test_what_is_said_of_a_policy_needs_one() -> None:
 
 def test_hardware_for_a_policy() -> None:
     """Less of it than without; the result names the policy."""
-    options: dict[str, Any] = {"seq": "32k", "batch": 16, "engine": "transformers", "gpu": ["h100", "h200", "b200"], "offline": True}
+    options: dict[str, Any] = {
+        "seq": "32k",
+        "batch": 16,
+        "engine": "transformers",
+        "gpu": ["h100", "h200", "b200"],
+        "offline": True,
+    }
     with_it, without = recommend(QWEN, policy="knorm:compression_ratio=0.9", **options), recommend(QWEN, **options)
     needed = {offer.gpu: offer.needed_bytes for offer in without.offers if offer.gpus == 1}
 
