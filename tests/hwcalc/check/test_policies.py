@@ -98,6 +98,18 @@ def test_rules_without_a_policy(capsys: Capture, folder: Path) -> None:
     assert "there is none" in found["error"]["message"]
 
 
+def test_a_policy_that_the_engine_lacks_is_a_warning(capsys: Capture, folder: Path) -> None:
+    """In the result, in the table, and as an annotation."""
+    path = check_file(folder, {**HALF, "engine": "vllm", "max_cache": "1GiB"})
+    status, check = judged(capsys, path)
+    (warning,) = [note["message"] for note in check["warnings"] if note["code"].startswith("policy")]
+
+    assert status == 0
+    assert check["plan"]["policy_offered"] is False
+    assert f"warning: {warning[:30]}" in run(capsys, "check", path)[1]
+    assert warning[:30] in run(capsys, "check", path, "--format", "github")[1]
+
+
 def test_a_plan_is_the_baseline_of_a_check_with_its_policy(capsys: Capture, folder: Path) -> None:
     """Not of the check without one, where both are there; a document that does not know policies is one without."""
     documents = {}
