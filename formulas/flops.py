@@ -19,20 +19,26 @@ if TYPE_CHECKING:
     from hwcalc.formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
 
 __all__ = [
-    "cached_flops",
+    "Work",
     "decode_flops",
+    "decode_work",
     "pairs_cached",
     "pairs_recomputed",
+    "passes_work",
     "positions_sum",
     "prefill_flops",
+    "prefill_work",
     "prefixes_sum",
-    "recomputed_flops",
     "scores_recomputed",
     "selected_tokens",
+    "steps_work",
 ]
 
 Term = tuple[Span, int | None, int]
 """The positions that a token looks at, how many of them it selects at most, and the operations per position."""
+
+Work = tuple[int, int]
+"""Pairs of a token and a position that it looks at, and the operations for each."""
 
 
 def decode_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> int:
@@ -47,11 +53,7 @@ def decode_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selec
 
     2 x 32 query heads x (128 + 128) x 1,000 positions. Query heads that share a key still compute separately.
     """
-    total = 0
-    for span, most, each in _terms(kind, selected, prefill=False):
-        positions = span.positions(tokens, encoder_tokens)
-        total += each * (positions if most is None else min(positions, most))
-    return total
+    return _operations(decode_work(kind, tokens, encoder_tokens, selected=selected))
 
 
 def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> int:
@@ -64,46 +66,60 @@ def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, sele
 
     2 x 32 x (128 + 128) x (1 + 2 + 3 + 4).
     """
-    return sum(
-        each * positions_sum(span, tokens, encoder_tokens, most) for span, most, each in _terms(kind, selected, prefill=True)
-    )
+    return _operations(prefill_work(kind, tokens, encoder_tokens, selected=selected))
 
 
-def cached_flops(
+def decode_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:
+    """What :func:`decode_flops` multiplies: pairs of a token and a position that it looks at, and the operations for each."""
+    found = []
+    for span, most, each in _terms(kind, selected, prefill=False):
+        positions = span.positions(tokens, encoder_tokens)
+        found.append((positions if most is None else min(positions, most), each))
+    return tuple(found)
+
+
+def prefill_work(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> tuple[Work, ...]:
+    """What :func:`prefill_flops` multiplies."""
+    terms = _terms(kind, selected, prefill=True)
+    return tuple((positions_sum(span, tokens, encoder_tokens, most), each) for span, most, each in terms)
+
+
+def steps_work(
     kind: LayerKind, prompt: int, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None
-) -> int:
-    """Operations of one layer for a prompt, and for each token behind it up to ``tokens``, all with a cache.
+) -> tuple[Work, ...]:
+    """The work of one layer for each token behind a prompt up to ``tokens``, one by one, with a cache.
 
     >>> from hwcalc.formulas.attention import FullAttention
-    >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
-    >>> cached_flops(kind, 1, 4) == prefill_flops(kind, 4)
-    True
+    >>> steps_work(FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128), 1, 4)
+    ((9, 16384),)
 
-    2 x 32 x (128 + 128) x (1 + 2 + 3 + 4): each token goes through the layer once, whether in the prompt or behind it.
+    2 + 3 + 4 positions, 2 x 32 x (128 + 128) operations for each.
     """
-    decoded = sum(
-        each * (positions_sum(span, tokens, encoder_tokens, most) - positions_sum(span, prompt, encoder_tokens, most))
+    return tuple(
+        (positions_sum(span, tokens, encoder_tokens, most) - positions_sum(span, prompt, encoder_tokens, most), each)
         for span, most, each in _terms(kind, selected, prefill=False)
     )
-    return prefill_flops(kind, prompt, encoder_tokens, selected=selected) + decoded
 
 
-def recomputed_flops(
+def passes_work(
     kind: LayerKind, prompt: int, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None
-) -> int:
-    """The same without a cache: the whole text so far is a prompt again in each pass, from ``prompt`` to ``tokens`` tokens.
+) -> tuple[Work, ...]:
+    """The work of one layer without a cache: the whole text so far is a prompt anew in each pass, from ``prompt`` to ``tokens`` tokens.
 
     >>> from hwcalc.formulas.attention import FullAttention
-    >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
-    >>> recomputed_flops(kind, 1, 4)
-    327680
+    >>> passes_work(FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128), 1, 4)
+    ((20, 16384),)
 
-    2 x 32 x (128 + 128) x (1 + (1 + 2) + (1 + 2 + 3) + (1 + 2 + 3 + 4)): 20 pairs of tokens in place of 10.
+    1 + (1 + 2) + (1 + 2 + 3) + (1 + 2 + 3 + 4) positions, where a cache needs 1 + 2 + 3 + 4.
     """
-    return sum(
-        each * (prefixes_sum(span, tokens, encoder_tokens, most) - prefixes_sum(span, prompt - 1, encoder_tokens, most))
+    return tuple(
+        (prefixes_sum(span, tokens, encoder_tokens, most) - prefixes_sum(span, prompt - 1, encoder_tokens, most), each)
         for span, most, each in _terms(kind, selected, prefill=True)
     )
+
+
+def _operations(work: tuple[Work, ...]) -> int:
+    return sum(pairs * each for pairs, each in work)
 
 
 def pairs_cached(tokens: int) -> int:

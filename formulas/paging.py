@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hwcalc.formulas.tensor import Chunk, Encoder, Full, Kept, Remainder, Sink, Span, Strided, Window
 
-__all__ = ["paged_positions", "paged_sum", "stored_sum"]
+__all__ = ["most_unused", "paged_positions", "paged_sum", "stored_sum"]
 
 
 def paged_positions(span: Span, tokens: int, block_tokens: int, encoder_tokens: int = 0) -> int:
@@ -58,6 +58,26 @@ def paged_sum(span: Span, tokens: int, block_tokens: int, encoder_tokens: int = 
     if isinstance(span, Encoder):
         return tokens * paged_positions(span, tokens, block_tokens, encoder_tokens)
     return stored_sum(span, tokens, encoder_tokens)
+
+
+def most_unused(span: Span, block_tokens: int, encoder_tokens: int = 0) -> int:
+    """The most positions of one sequence's blocks that hold nothing that is kept, whatever its length.
+
+    >>> [most_unused(span, 3) for span in (Full(), Window(2), Sink(1, 1), Strided(1))]
+    [2, 4, 4, 2]
+
+    [A..] has two empty places; a window [CD] lies in two blocks of three; [A..] and [D..] keep two of six; [D..] again has two.
+    """
+    if isinstance(span, (Window, Chunk, Sink)):
+        first, last = _ends(span)
+        # A window begins at the last place of a block in the worst case: one token there, and the others behind it.
+        blocks = _blocks(first, block_tokens) + 1 + _blocks(last - 1, block_tokens)
+        return max(blocks * block_tokens - first - last, block_tokens - 1)
+    if isinstance(span, (Full, Kept)):
+        return block_tokens - 1
+    if isinstance(span, Strided):
+        return _entries(span, block_tokens) - 1
+    return paged_positions(span, 1, block_tokens, encoder_tokens) - span.positions(1, encoder_tokens)
 
 
 def stored_sum(span: Span, tokens: int, encoder_tokens: int = 0) -> int:

@@ -213,6 +213,9 @@ class Transformers(GeneralEngine):
 
         return offloaded_gpu_bytes(opened.stack, lambda kind: bytes_of(opened.rank_tensors[kind]))
 
+    def preallocates(self, opened: Opened) -> bool:
+        return cache_class(opened) == "static"
+
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         if cache_class(opened) == "offloaded":
             raise UnsupportedError(
