@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OPTIONAL_MODEL, OUTPUT, Example, Option, given_options, plan_options, reading, say_unreachable, view_of
+from hwcalc.cli.options import (
+    OPTIONAL_MODEL,
+    OUTPUT,
+    Example,
+    Option,
+    given_options,
+    plan_options,
+    reading,
+    say_unreachable,
+    view_of,
+)
 from hwcalc.cli.output import Answer, answer
 
 if TYPE_CHECKING:

@@ -10,7 +10,15 @@ from typing import TypedDict
 
 from hwcalc.library.load import ModelLike
 
-__all__ = ["CompareOptions", "FitOptions", "PlanOptions", "RecommendOptions", "ReconcileOptions", "StrategiesOptions", "SweepOptions"]
+__all__ = [
+    "CompareOptions",
+    "FitOptions",
+    "PlanOptions",
+    "RecommendOptions",
+    "ReconcileOptions",
+    "StrategiesOptions",
+    "SweepOptions",
+]
 
 
 class _Everywhere(TypedDict, total=False):

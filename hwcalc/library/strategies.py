@@ -67,7 +67,8 @@ def strategies(
     """
     _, asked = take_options("strategies", options)
     size = None if block_size is None else parse_tokens(block_size, "block-size")
-    named, uniform = (), None
+    named: tuple[int, ...] = ()
+    uniform: tuple[int, int] | None = None
     if lengths is not None:
         if fill is not None:
             raise UsageError("--fill and --lengths both say how long the sequences are.", hint="Give one of them.")
@@ -98,12 +99,17 @@ def _read_lengths(given: object) -> tuple[tuple[int, ...], tuple[int, int] | Non
                 raise UsageError(f"lengths {shown(given, 40)} end before they begin.", hint=_HINT)
             return (), (low, high)
         if len(given) > 32 * MOST_SEQUENCES:
-            raise UsageError(f"lengths has {len(given):,} characters.", hint=f"At most {MOST_SEQUENCES:,} sequences; or: --lengths uniform:1..32k")
+            raise UsageError(
+                f"lengths has {len(given):,} characters.",
+                hint=f"At most {MOST_SEQUENCES:,} sequences; or: --lengths uniform:1..32k",
+            )
         given = given.split(",")
     if not isinstance(given, (list, tuple)) or not given:
         raise UsageError(f"lengths must be text or a list of numbers (got {quoted(given, 40)}).", hint=_HINT)
     if len(given) > MOST_SEQUENCES:
-        raise UsageError(f"lengths has {len(given):,} sequences.", hint=f"At most {MOST_SEQUENCES:,}; or: --lengths uniform:1..32k")
+        raise UsageError(
+            f"lengths has {len(given):,} sequences.", hint=f"At most {MOST_SEQUENCES:,}; or: --lengths uniform:1..32k"
+        )
     try:
         return tuple(parse_tokens(one, "lengths") for one in given), None
     except UsageError as error:
@@ -120,7 +126,9 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
         changes["seq"] = longest
         given.add("seq")
     elif longest > asked.seq:
-        raise UsageError(f"a sequence of {longest:,} tokens is longer than --seq {asked.seq:,}.", hint="Raise --seq, or lower --lengths.")
+        raise UsageError(
+            f"a sequence of {longest:,} tokens is longer than --seq {asked.seq:,}.", hint="Raise --seq, or lower --lengths."
+        )
     if named:
         if "batch" in given and asked.batch not in {1, len(named)}:
             raise UsageError(f"--lengths names {len(named):,} sequences, --batch {asked.batch:,}.", hint="Leave out --batch.")
@@ -129,13 +137,13 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
     return replace(asked, given=frozenset(given), **changes)
 
 
-def _load(
-    opened: Opened, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction
-) -> Lengths:
+def _load(opened: Opened, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:
     seq, batch = opened.tokens, opened.batch
     prompt = 1 if asked.prompt is None else asked.prompt
     if prompt > seq:
-        raise UsageError(f"--prompt {prompt:,} is longer than the sequence of {seq:,} tokens.", hint="Lower --prompt, or raise --seq.")
+        raise UsageError(
+            f"--prompt {prompt:,} is longer than the sequence of {seq:,} tokens.", hint="Lower --prompt, or raise --seq."
+        )
     now: tuple[tuple[int, int], ...] = ()
     if named:
         now = tuple((length, named.count(length)) for length in dict.fromkeys(named))
@@ -205,10 +213,14 @@ def _notes(setting: Setting) -> list[Note]:
         message = "Without a cache the encoder still runs once, and its output is kept; its keys and values are counted once, which is a lower bound."
         found.append(Note(code="encoder-once", message=message))
     if setting.cached.step is None:
-        found.append(Note(code="weights-unknown", message="The weights are not counted: operations are those of attention alone."))
+        found.append(
+            Note(code="weights-unknown", message="The weights are not counted: operations are those of attention alone.")
+        )
     if opened.request.hardware.gpu is not None and setting.link is None:
         message = f"The profile of {opened.request.hardware.gpu.id} names no link to the host: offloading has no time."
         found.append(Note(code="no-link", message=message))
     if setting.lengths.uniform is not None:
-        found.append(Note(code=Definition.ESTIMATE.value, message="Bytes for random lengths are expected values, rounded to whole bytes."))
+        found.append(
+            Note(code=Definition.ESTIMATE.value, message="Bytes for random lengths are expected values, rounded to whole bytes.")
+        )
     return found

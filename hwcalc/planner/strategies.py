@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Setting", "pair_counts", "setting_of", "strategies_of"]
 
-_FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = "full_bytes", "held_bytes", "needed_bytes", "wasted_bytes", "peak_bytes", "copied_bytes"
+_FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = (
+    "full_bytes",
+    "held_bytes",
+    "needed_bytes",
+    "wasted_bytes",
+    "peak_bytes",
+    "copied_bytes",
+)
 _BILLION: Final = 10**9
 
 
@@ -116,14 +123,14 @@ def _recompute(setting: Setting) -> Strategy:
         row = opened.model.hidden_size * FLOATS[opened.engine.weight_dtype(opened)].bits // 8
         states = {"sequences": lengths.batch, "hidden_bytes": row}
         size = lengths.batch * lengths.seq * row
-        steps.append(step("hidden_states", "sequences x seq x hidden_bytes", size, seq=lengths.seq, **states))
+        steps.append(step("hidden_states", "sequences x seq x hidden_bytes", size, seq=lengths.seq, unit="bytes", **states))
         terms["hidden_states"] = size
         if lengths.encoder_tokens:
             held = lengths.batch * lengths.encoder_tokens * row
             formula = "sequences x encoder_tokens x hidden_bytes"
-            steps.append(step("encoder_states", formula, held, encoder_tokens=lengths.encoder_tokens, **states))
+            steps.append(step("encoder_states", formula, held, encoder_tokens=lengths.encoder_tokens, unit="bytes", **states))
             terms["encoder_states"] = held
-    peak = step(_PEAK, " + ".join(terms), sum(terms.values()), **terms)
+    peak = step(_PEAK, " + ".join(terms), sum(terms.values()), unit="bytes", **terms)
     return _strategy(
         setting,
         RECOMPUTE,
@@ -161,15 +168,13 @@ def _growth(setting: Setting) -> Strategy:
 
 
 def _slots(setting: Setting) -> Strategy:
-    terms = {"held_bytes": setting.full, "needed_bytes": rounded(setting.needed)}
+    terms = {"full_bytes": setting.full, "needed_bytes": rounded(setting.needed)}
     one = replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None)
     one_token = int(summed(_NEEDED, setting.cells, now_places(one))[0])
     steps = (
         *setting.full_steps,
-        step(_NOW, "full_bytes", setting.full, full_bytes=setting.full),
         *setting.needed_steps,
-        step(_WASTED, "held_bytes - needed_bytes", setting.full - rounded(setting.needed), **terms),
-        step(_PEAK, "full_bytes", setting.full, full_bytes=setting.full),
+        step(_WASTED, "full_bytes - needed_bytes", setting.full - rounded(setting.needed), unit="bytes", **terms),
     )
     return _strategy(
         setting,
@@ -191,8 +196,7 @@ def _pages(setting: Setting) -> Strategy:
         *full_steps,
         *now_steps,
         *setting.needed_steps,
-        step(_WASTED, "held_bytes - needed_bytes", wasted, **terms),
-        step(_PEAK, "full_bytes", int(full), full_bytes=int(full)),
+        step(_WASTED, "held_bytes - needed_bytes", wasted, unit="bytes", **terms),
     )
     return _strategy(
         setting,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.flops import decode_work, pairs_cached, passes_work, prefill_work, selected_tokens, steps_work
 from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.speed import cache_bytes_read, speed_bound
+from hwcalc.planner.strategies_steps import named, with_sum
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 
 if TYPE_CHECKING:
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import SpeedInfo
     from hwcalc.planner.strategies_load import Lengths
 
-__all__ = ["MOST_KINDS", "Cost", "costs"]
-
-MOST_KINDS: Final = 6
-"""The most kinds of layers whose figures are shown one by one."""
+__all__ = ["Cost", "costs"]
 
 
 @frozen
@@ -144,17 +142,14 @@ class _Counted:
 
     def of(self, name: str, work: Callable[[LayerKind, int | None], tuple[Work, ...]]) -> tuple[int, tuple[Step, ...]]:
         """All operations, with how they come about. ``work`` is that of one layer of a kind for one sequence."""
-        selected = selected_tokens(self.opened.stack)
-        parts: dict[str, int] = {}
-        steps = []
+        selected, total = selected_tokens(self.opened.stack), 0
+        steps: list[Step] = []
         for group in self.opened.stack.groups:
             own = _joined(work(group.kind, selected))
             size = group.count * self.lengths.batch * sum(pairs * each for pairs, each in own)
             if not size:
                 continue
-            label = f"{group.kind.name}_{name}"
-            label = label if label not in parts else f"{label}_{len(parts) + 1}"
-            parts[label] = size
+            total += size
             terms = {"kind_layers": group.count, "sequences": self.lengths.batch}
             products = []
             for number, (pairs, each) in enumerate(own):
@@ -162,12 +157,9 @@ class _Counted:
                 terms |= {f"pairs{again}": pairs, f"pair_operations{again}": each}
                 products.append(f"pairs{again} x pair_operations{again}")
             summed = products[0] if len(products) == 1 else f"({' + '.join(products)})"
+            label = named(f"{group.kind.name}_{name}", steps)
             steps.append(step(label, f"kind_layers x sequences x {summed}", size, unit="operations", **terms))
-        total = sum(parts.values())
-        if len(steps) > MOST_KINDS:
-            return total, (step(f"attention_{name}", "", total, unit="operations"),)
-        whole = step(f"attention_{name}", " + ".join(parts) or "0", total, unit="operations", **parts)
-        return total, (*steps, whole)
+        return total, with_sum(f"attention_{name}", steps, total, "operations")
 
 
 def _joined(work: Iterable[Work]) -> tuple[Work, ...]:

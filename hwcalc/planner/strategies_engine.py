@@ -26,9 +26,7 @@ def block_sizes(opened: Opened, given: int | None) -> dict[str, int]:
     """Tokens of a block by the name of a kind, and under an empty name for all others: those that are given, or the engine's own."""
     if given is not None:
         return {"": given}
-    sizes = {
-        opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers
-    }
+    sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
     return {**sizes, "": min(sizes.values(), default=DEFAULT_BLOCK)}
 
 
@@ -48,7 +46,9 @@ def engine_strategy(setting: Setting) -> Strategy | None:
         steps += [
             step("held_bytes", "", held),
             *setting.needed_steps,
-            step("wasted_bytes", "max(held_bytes - needed_bytes, 0)", max(0, held - needed), held_bytes=held, needed_bytes=needed),
+            step(
+                "wasted_bytes", "max(held_bytes - needed_bytes, 0)", max(0, held - needed), held_bytes=held, needed_bytes=needed
+            ),
         ]
     steps.append(step("peak_bytes", "full_bytes + transient", full + transient, full_bytes=full, transient=transient))
     cost = setting.cached

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas import LatentAttention, Stack
+from hwcalc.formulas import LatentAttention, Role, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Part
@@ -38,7 +38,8 @@ def head_choices(opened: Opened, lengths: Lengths) -> tuple[HeadChoice, ...]:
             found.append(_choice(_name(attention, heads), heads, own == {heads}, size, own_bytes, difference))
         if len(own) > 1:
             found.insert(0, _choice("as published", None, own=True, size=own_bytes, own_bytes=own_bytes, difference=0))
-    if any(isinstance(kind, LatentAttention) for kind in kinds):
+    # A packed format holds latents alone.
+    if any(isinstance(kind, LatentAttention) for kind in kinds) and {Role.KEY, Role.VALUE} <= opened.dtypes.roles.keys():
         size = _bytes(opened, lengths, lambda kind: kind.expanded() if isinstance(kind, LatentAttention) else kind)
         found += [
             _choice("MLA, latent", None, own=True, size=own_bytes, own_bytes=own_bytes, difference=0),
@@ -47,7 +48,7 @@ def head_choices(opened: Opened, lengths: Lengths) -> tuple[HeadChoice, ...]:
     return tuple(found)
 
 
-def _choice(name: str, heads: int | None, own: bool, size: int, own_bytes: int, difference: int | None) -> HeadChoice:  # noqa: FBT001
+def _choice(name: str, heads: int | None, own: bool, size: int, own_bytes: int, difference: int | None) -> HeadChoice:
     return HeadChoice(
         name=name,
         num_key_value_heads=heads,
@@ -67,7 +68,11 @@ def _counts(attention: list[AttentionKind]) -> Iterator[int]:
         heads //= 2
         halves.add(heads)
     common = own if len(own) == 1 else set()
-    shared = {count for count in halves | common if all(kind.num_attention_heads % min(count, kind.num_attention_heads) == 0 for kind in attention)}
+    shared = {
+        count
+        for count in halves | common
+        if all(kind.num_attention_heads % min(count, kind.num_attention_heads) == 0 for kind in attention)
+    }
     yield from sorted(shared | common, reverse=True)
 
 

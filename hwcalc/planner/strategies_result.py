@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hwcalc.answers import Answer
 from hwcalc.engines.steps import Step
@@ -11,6 +11,9 @@ from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 
 __all__ = ["HeadChoice", "HostLink", "PairCounts", "Strategies", "Strategy"]
+
+
+_MOST: Final = 2**63 - 1
 
 
 @frozen
@@ -129,9 +132,13 @@ class Strategies(Answer):
         return f"{self.model}: {len(self.strategies)} strategies, {human_bytes(self.needed_bytes)} needed, {most.name} up to {human_bytes(most.peak_bytes)}"
 
     def records(self) -> list[dict[str, Any]]:
-        """A row for each strategy, without the steps of its numbers."""
+        """A row for each strategy, without the steps of its numbers. Numbers that 64 bits do not hold are floats, for data frames."""
         from hwcalc.documents import document_of
 
-        return [{name: value for name, value in document_of(one).items() if name != "steps"} for one in self.strategies]
+        rows = [{name: value for name, value in document_of(one).items() if name != "steps"} for one in self.strategies]
+        large = {name for row in rows for name, value in row.items() if isinstance(value, int) and value > _MOST}
+        return [
+            {name: float(value) if name in large and value is not None else value for name, value in row.items()} for row in rows
+        ]
 
     __repr__ = Answer.__repr__

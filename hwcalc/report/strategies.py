@@ -99,16 +99,19 @@ def _head(found: Strategies, format_: str) -> str:
     engine = "" if found.engine == "reference" else f", {found.engine} {found.engine_version or ''}".rstrip()
     gpu = "" if found.gpu is None else f", {found.gpu}"
     encoder = f", {found.encoder_seq:,} encoder tokens" if found.encoder_seq else ""
-    lines = [
+    first = (
         f"{found.model}: {plural(found.batch, 'sequence')} of up to {found.seq:,} tokens, prompt {found.prompt:,}{encoder}, "
-        f"KV dtype {found.kv_dtype}, blocks of {found.block_size:,}{engine}{gpu}",
-        f"now: {found.lengths}; they need {human_bytes(found.needed_bytes)}",
-    ]
-    return _lines(lines, format_)
+        f"KV dtype {found.kv_dtype}, blocks of {found.block_size:,}{engine}{gpu}"
+    )
+    return _lines([first, f"now: {found.lengths}; they need {human_bytes(found.needed_bytes)}"], format_)
 
 
 def _row(one: Strategy, *, timed: bool) -> tuple[str, ...]:
-    full = human_bytes(one.full_bytes) if not one.host_bytes else f"{human_bytes(one.full_bytes)} + {human_bytes(one.host_bytes)} host"
+    full = (
+        human_bytes(one.full_bytes)
+        if not one.host_bytes
+        else f"{human_bytes(one.full_bytes)} + {human_bytes(one.host_bytes)} host"
+    )
     step, total = one.flops_per_step, one.total_flops
     row = (
         one.name,
@@ -154,18 +157,25 @@ def _tail(found: Strategies, *, quiet: bool) -> list[str]:
     moved = next((one for one in found.strategies if one.bus_bytes_per_step), None)
     if moved is not None:
         link = found.host_link
-        time = "" if link is None or moved.bus_s_bound is None else f", {_seconds(moved.bus_s_bound)} at least over {link.name} ({link.gbps:.1f} GB/s)"
-        lines.append(f"bus: offloading moves {human_bytes(moved.bus_bytes_per_step)} to the device in a step, and as much back{time}.")
+        time = (
+            ""
+            if link is None or moved.bus_s_bound is None
+            else f", {_seconds(moved.bus_s_bound)} at least over {link.name} ({link.gbps:.1f} GB/s)"
+        )
+        lines.append(
+            f"bus: offloading moves {human_bytes(moved.bus_bytes_per_step)} to the device in a step, and as much back{time}."
+        )
     return [*lines, *(clean(note.message) for note in found.notes), "how a number comes about: --explain pages"]
 
 
 def _pair_lines(pairs: PairCounts) -> list[str]:
     since = "the first token on" if pairs.prompt == 1 else f"a prompt of {pairs.prompt:,} on"
-    return [
+    line = (
         f"pairs of tokens in a layer of full attention, from {since} to {pairs.tokens:,}: {pairs.recomputed:,} without a cache "
         f"({pairs.recomputed_scores:,} scores, if a pass makes whole squares), {pairs.cached:,} with one. "
         f"Often quoted: n^3 = {pairs.quoted_recomputed:,} and n^2 = {pairs.quoted_cached:,}."
-    ]
+    )
+    return [line]
 
 
 def _lines(lines: Sequence[str], format_: str) -> str:
