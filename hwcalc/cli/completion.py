@@ -18,6 +18,7 @@ __all__ = [
     "clouds",
     "colors",
     "commands",
+    "compactions",
     "dialects",
     "dtypes",
     "emitters",
@@ -34,6 +35,8 @@ __all__ = [
     "paths",
     "plan_formats",
     "policies",
+    "policy_names",
+    "policy_rules",
     "probe_devices",
     "probe_searches",
     "schemas",
@@ -109,7 +112,7 @@ def dtypes(incomplete: str) -> list[str]:
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
 
 
-def policies(incomplete: str) -> list[str]:
+def policy_names(incomplete: str) -> list[str]:
     """Cache policies."""
     from hwcalc.policies.table import policies as names
 
@@ -121,6 +124,27 @@ def strategies(incomplete: str) -> list[str]:
     from hwcalc.planner.strategies_words import ENGINE, NAMES
 
     return _starting((*NAMES, ENGINE), incomplete)
+
+
+def policies(incomplete: str) -> list[str]:
+    """A cache policy; behind its colon its options, and in brackets policies again."""
+    from hwcalc.policies.completed import completed
+
+    return completed(incomplete)
+
+
+def policy_rules(incomplete: str) -> list[str]:
+    """Whose rules a policy follows."""
+    from hwcalc.planner.values import POLICY_RULES
+
+    return _starting(POLICY_RULES, incomplete)
+
+
+def compactions(incomplete: str) -> list[str]:
+    """What a policy does with blocks."""
+    from hwcalc.planner.values import COMPACTIONS
+
+    return _starting(COMPACTIONS, incomplete)
 
 
 def modalities(incomplete: str) -> list[str]:

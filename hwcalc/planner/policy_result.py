@@ -27,23 +27,30 @@ class PolicyLayers:
 
 @frozen
 class PolicyBlocks:
-    """What the policy gives back of the blocks of one sequence, in all groups, behind its largest cut.
+    """What the policy gives back of the blocks of one sequence at its largest cut, in all groups of layers that it cuts.
 
-    ``held`` were taken before it; ``nominal`` are as many as the dropped tokens fill. Without compaction a block goes when no head and no
-    layer of its group needs a token of it: ``free`` is exact where the rule says which tokens stay, else expected for a random choice,
-    between ``free_low`` and ``free_high``. ``free_compacted`` go when survivors move together, which takes ``copies`` of slots.
-    ``most`` is the most that a sequence holds at any time.
+    ``held`` blocks have the ``before`` tokens; ``nominal`` are as many as the dropped tokens would fill. Without compaction a block goes
+    when no head and no layer of its group needs a token of it: ``free`` is exact where the rule says which tokens stay, else expected where
+    ``choosers`` heads choose at random on their own, between ``free_low`` and ``free_high``. ``free_compacted`` go when survivors move
+    together: ``repack_copies`` slots of each head and layer in order, of which TriAttention's code changes ``rewritten_slots``, or
+    ``fill_copies`` into holes. ``steady`` is the most that a sequence holds behind its prompt, ``most`` at any time.
     """
 
     block_size: int
+    before: int
     held: int
     nominal: int
-    free: int
+    choosers: int
+    free: int | float
     free_low: int
     free_high: int
     free_compacted: int
     repack_copies: int
     fill_copies: int
+    rewritten_slots: int
+    repack_bytes: int
+    fill_bytes: int
+    steady: int
     most: int
     definition: Definition
     steps: tuple[Step, ...] = ()
@@ -55,8 +62,9 @@ class PolicyInfo:
 
     ``offered`` says whether the engine has it, ``support`` how, or what it would take; the plan of a policy that the engine lacks is as if
     it had it, and ``definition`` is ``assumed``. Bytes are those of the cache of all sequences: without the policy, behind the prompt, at
-    the most while text is generated, and at the end. ``prefill_peak_bytes`` are cache and ``beside`` of the prefill at its fullest, on
-    one GPU; ``loses`` says that this is more than the whole cache and the same prefill without the policy.
+    the most while text is generated, and at the end; ``low`` is the least that the text may leave. ``prefill_peak_bytes`` are cache and
+    ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` the cache behind the same prompt
+    without the policy. ``loses`` says that the memory equation needs more with the policy than without.
     """
 
     name: str
@@ -71,7 +79,9 @@ class PolicyInfo:
     layers: tuple[PolicyLayers, ...]
     full_bytes: int
     prefill_bytes: int
+    prefill_low_bytes: int
     most_bytes: int
+    most_low_bytes: int
     last_bytes: int
     saved_bytes: int
     prefill_peak_bytes: int

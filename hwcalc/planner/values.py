@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.policies.base import Chosen
 
-__all__ = ["LEAST_BYTES", "PART", "PERCENT", "TYPES", "UNITS", "ValueType", "read_flag"]
+__all__ = ["COMPACTIONS", "LEAST_BYTES", "PART", "PERCENT", "POLICY_RULES", "TYPES", "UNITS", "ValueType", "read_flag"]
 
 LEAST_BYTES: Final = MIB
 """Where bytes are expected, a number below this without a unit is taken for a mistake, such as ``20`` for ``20GiB``."""
@@ -167,8 +167,8 @@ def _whole(minimum: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "integer", "minimum": minimum}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
 
 
-_RULES: Final = ("kvpress", "paper")
-_COMPACTIONS: Final = ("repack", "fill", "none")
+POLICY_RULES: Final = ("kvpress", "paper")
+COMPACTIONS: Final = ("repack", "fill", "none")
 """The words of :mod:`hwcalc.policies`, which is not imported on the way to a plan without a policy; a test compares them."""
 _TEXT: Final = {"type": ["string", "number"]}
 _SHARE: Final = {
@@ -191,8 +191,8 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "secret": ValueType(_secret, _TEXT),
     "lora": ValueType(_lora, _TEXT),
     "policy": ValueType(_policy, _TEXT, _policy_text),
-    "policy rules": ValueType(_one_of(_RULES), {"enum": list(_RULES)}),
-    "compaction": ValueType(_one_of(_COMPACTIONS), {"enum": list(_COMPACTIONS)}),
+    "policy rules": ValueType(_one_of(POLICY_RULES), {"enum": list(POLICY_RULES)}),
+    "compaction": ValueType(_one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),
     "model": ValueType(_as_given, _TEXT, _model_text),
     "pairs": ValueType(_engine_options, _PAIRS),
     "flag": ValueType(read_flag, {"type": "boolean"}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hwcalc.errors import UsageError
@@ -11,14 +11,13 @@ from hwcalc.policies.base import Chosen, Policy, PolicyOption, Role
 from hwcalc.policies.decoding import check_parts
 from hwcalc.policies.reading import read_value
 from hwcalc.policies.table import find_policy, policies
+from hwcalc.policies.written import LONGEST, WRITE, split_at
 from hwcalc.text import quoted, shown
 
-__all__ = ["parse_policy"]
+__all__ = ["fitting_inside", "parse_policy"]
 
-_LONGEST: Final = 100_000
 _DEEPEST: Final = 8
 _MOST_PARTS: Final = 32
-_WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
 _NESTED: Final[Mapping[str, tuple[str, tuple[Role, ...]]]] = {
     "scorer": ("a scorer, such as knorm", (Role.SCORER,)),
     "base": ("a scorer, such as knorm, or adakv", (Role.SCORER,)),
@@ -38,7 +37,7 @@ def parse_policy(given: object) -> Chosen | None:
 
 def _policy(given: object, depth: int) -> Chosen:
     if depth > _DEEPEST:
-        raise UsageError(f"policies stand inside each other more than {_DEEPEST} deep.", hint=_WRITE)
+        raise UsageError(f"policies stand inside each other more than {_DEEPEST} deep.", hint=WRITE)
     if isinstance(given, Chosen):
         return given
     if isinstance(given, str):
@@ -48,7 +47,7 @@ def _policy(given: object, depth: int) -> Chosen:
     else:
         name, options = "", None
     if not isinstance(options, Mapping):
-        raise UsageError(f"that is no policy: {quoted(given)}", hint=f'{_WRITE}. In Python also: ["snapkv", {{...}}]')
+        raise UsageError(f"that is no policy: {quoted(given)}", hint=f'{WRITE}. In Python also: ["snapkv", {{...}}]')
     policy = find_policy(name)
     return _with_values(policy, options, depth)
 
@@ -58,8 +57,11 @@ def _with_values(policy: Policy, given: Mapping[Any, Any], depth: int) -> Chosen
     known = {option.name: option for option in policy.options}
     unknown = [name for name in given if name not in known]
     if unknown:
-        listed = ", ".join(name for name, option in known.items() if not name.startswith("_")) or "none"
-        raise UsageError(f"{policy.name} has no option {shown(str(unknown[0]), 40)}.", hint=f"Its options: {listed}.")
+        listed = [name for name in known if not name.startswith("_")]
+        meant = _meant(str(unknown[0])[:40], listed)
+        near = f"Did you mean {meant}? " if meant else ""
+        hint = f"{near}Its options: {', '.join(listed) or 'none'}."
+        raise UsageError(f"{policy.name} has no option {shown(str(unknown[0]), 40)}.", hint=hint)
     values = {
         name: _value(policy, option, given[name], depth) if name in given else option.default for name, option in known.items()
     }
@@ -70,6 +72,16 @@ def _with_values(policy: Policy, given: Mapping[Any, Any], depth: int) -> Chosen
     if policy.name == "prefilldecoding":
         check_parts(chosen)
     return chosen
+
+
+def _meant(word: str, known: list[str]) -> str:
+    """The option that a word resembles, or whose name has it as a part, such as ``ratio``; else empty."""
+    from difflib import get_close_matches
+
+    part = word.lower().replace("-", "_").strip("_ ")
+    holding = [name for name in known if len(part) > 2 and part in name]
+    near = holding or get_close_matches(part, known, n=1, cutoff=0.6)
+    return near[0] if near else ""
 
 
 def _example(policy: Policy, option: PolicyOption) -> str:
@@ -96,12 +108,26 @@ def _value(policy: Policy, option: PolicyOption, value: Any, depth: int) -> Any:
     return tuple(_fitting(policy, option, _policy(_unbracketed(part), depth + 1)) for part in parts)
 
 
+def fitting_inside(option: PolicyOption) -> tuple[str, ...]:
+    """The policies that an option takes; none where it takes a value."""
+    if option.kind not in _NESTED:
+        return ()
+    _, roles = _NESTED[option.kind]
+    return tuple(one.name for one in policies().values() if one.role in roles or (option.kind == "base" and one.name == "adakv"))
+
+
 def _fitting(policy: Policy, option: PolicyOption, inner: Chosen) -> Chosen:
     """The policy inside, if it is of a kind that the one outside takes."""
-    words, roles = _NESTED[option.kind]
-    if inner.policy.role not in roles and not (option.kind == "base" and inner.policy.name == "adakv"):
-        names = ", ".join(one.name for one in policies().values() if one.role in roles)
-        raise UsageError(f"{policy.name}: {option.name} takes {words}, not {inner.policy.name}.", hint=f"Known: {names}.")
+    names = fitting_inside(option)
+    if inner.policy.name not in names:
+        words, _ = _NESTED[option.kind]
+        raise UsageError(
+            f"{policy.name}: {option.name} takes {words}, not {inner.policy.name}.", hint=f"Known: {', '.join(names)}."
+        )
+    if inner.policy.name == "finch":
+        raise UsageError(
+            f"finch does not work inside {policy.name}: it takes its delimiter out of the prompt.", hint="Use it alone."
+        )
     for part in (inner, *inner.inner):
         if part.get("budget") is not None:
             raise UsageError(f"{part.policy.name} has no budget inside {policy.name}.", hint="Give it a compression_ratio.")
@@ -119,23 +145,23 @@ def _unbracketed(value: Any) -> Any:
 def _listed(text: str) -> list[str]:
     """The parts of ``[a,b]``."""
     bare = text.strip()
-    return list(_parts(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
+    return list(split_at(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
 
 
 def _split(text: str) -> tuple[str, Any]:
     """The name and the options of ``NAME:key=value,...``; a text in square brackets is JSON."""
-    if len(text) > _LONGEST:
-        raise UsageError(f"the policy is longer than {_LONGEST:,} characters.", hint=_WRITE)
+    if len(text) > LONGEST:
+        raise UsageError(f"the policy is longer than {LONGEST:,} characters.", hint=WRITE)
     if text.strip().startswith("["):
         return _from_json(text)
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
-    for word in _parts(rest, ",") if rest.strip() else ():
+    for word in split_at(rest, ",") if rest.strip() else ():
         key, sign, value = word.partition("=")
         if not sign or not key.strip():
-            raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=_WRITE)
+            raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=WRITE)
         if key.strip() in options:
-            raise UsageError(f"{shown(key.strip(), 40)} is given twice.", hint=_WRITE)
+            raise UsageError(f"{shown(key.strip(), 40)} is given twice.", hint=WRITE)
         options[key.strip()] = value.strip()
     return name.strip(), options
 
@@ -147,19 +173,4 @@ def _from_json(text: str) -> tuple[str, Any]:
         found = None
     if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):
         return found[0], found[1] if len(found) > 1 and found[1] is not None else {}
-    raise UsageError(f"that is no policy: {shown(text, 60)}", hint=_WRITE)
-
-
-def _parts(text: str, sign: str) -> Iterator[str]:
-    """``text`` cut at each sign that stands in no bracket. Raises an error where brackets do not close."""
-    depth, start = 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([") - (letter in ")]")
-        if depth < 0:
-            break
-        if letter == sign and depth == 0:
-            yield text[start:place]
-            start = place + 1
-    if depth != 0:
-        raise UsageError(f"brackets do not close: {shown(text, 60)}", hint=_WRITE)
-    yield text[start:]
+    raise UsageError(f"that is no policy: {shown(text, 60)}", hint=WRITE)

@@ -120,6 +120,10 @@ def _add_explanation(schema: dict[str, Any]) -> None:
 def _of(class_: type) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
+    # A plan names these two only while types are checked, since most plans have neither; pydantic looks for names here.
+    from hwcalc.planner.policy_result import PolicyInfo  # noqa: F401
+    from hwcalc.planner.sharing_result import SharingInfo  # noqa: F401
+
     schema: dict[str, Any] = TypeAdapter(class_).json_schema()
     _strict(schema)
     return schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
@@ -39,6 +39,11 @@ from hwcalc.formulas import LayerKind, Role
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
+
+if TYPE_CHECKING:
+    from hwcalc.engines.paged import PagedGroup
+    from hwcalc.engines.policies import Support
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["Vllm"]
 
@@ -136,11 +141,14 @@ class Vllm(Engine):
                 f"({planned.blocks:,} blocks x {width:,} B - {pages:,} B of pages)",
             ),
         }
-        return tuple(_extra(opened, name, copies * size, counted) for name, (size, counted) in parts.items() if size)
+        extras = tuple(
+            _extra(opened, name, copies * size, _of_all(opened, counted)) for name, (size, counted) in parts.items() if size
+        )
+        return (*extras, *_prompt_blocks(planned, width))
 
     def needed_bytes(self, opened: Opened) -> int:
         planned = of_vllm(opened)
-        return opened.request.replica_batch * planned.blocks * max(planned.layout.stage_bytes, default=0)
+        return planned.blocks_for(opened.request.replica_batch) * max(planned.layout.stage_bytes, default=0)
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         """The buffers of the pool, with as many blocks as fit into the budget of the plan.
@@ -161,7 +169,7 @@ class Vllm(Engine):
         planned = of_vllm(opened)
         settings, layout = planned.settings, planned.layout
         by_prompt = runs_v0(opened.version) and "max_num_batched_tokens" not in opened.request.options
-        if layout.depends_on_length or by_prompt or not any(layout.stage_bytes):
+        if opened.evicted is not None or layout.depends_on_length or by_prompt or not any(layout.stage_bytes):
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
@@ -179,7 +187,20 @@ class Vllm(Engine):
         return flag_text(name, value)
 
     def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:
-        return group_infos(of_vllm(opened).layout, opened.tokens)
+        return group_infos(of_vllm(opened).held, opened.tokens)
+
+    def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
+        from hwcalc.engines.vllm.policy_support import policy_support
+
+        return policy_support(of_vllm(opened), chosen)
+
+    def paged_groups(self, opened: Opened) -> tuple[PagedGroup, ...]:
+        if opened.evicted is None:
+            return ()
+        from hwcalc.engines.vllm.evicting import paged_groups
+
+        planned = of_vllm(opened)
+        return paged_groups(planned.layout, planned.held, opened, opened.evicted)
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_vllm(opened)
@@ -192,7 +213,12 @@ class Vllm(Engine):
             )
             notes = (Note(code="override-beyond-budget", message=message),)
         longest = max(opened.tokens, opened.model.max_position_embeddings or 0)
-        return Noted(plan_pool(layout, settings, budget_bytes, opened.tokens, longest), notes)
+        pool = plan_pool(layout, settings, budget_bytes, opened.tokens, longest)
+        if opened.evicted is not None and layout.stage_bytes:
+            from hwcalc.engines.vllm.policy_pool import under_policy
+
+            pool = under_policy(planned, pool, longest)
+        return Noted(pool, notes)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool: each scheduler has the blocks of its requests."""
@@ -201,7 +227,7 @@ class Vllm(Engine):
         if budget_bytes < 0 or not any(layout.stage_bytes):
             return budget_bytes >= 0
         own = usable_blocks(layout, planned.settings, budget_bytes) // layout.schedulers
-        return own >= planned.blocks * ceil_div(opened.request.replica_batch, layout.schedulers)
+        return own >= planned.blocks_for(ceil_div(opened.request.replica_batch, layout.schedulers))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget depends only on the largest batch."""
@@ -264,7 +290,7 @@ def _blocks_of_budget(opened: VllmOpened) -> int:
     if size is None and opened.request.hardware.gpu is not None:
         size = None if opened.budget is None else max(0, opened.budget.expected)
     pool = None if size is None else opened.pool(size)
-    needed = opened.request.replica_batch * opened.blocks + 1
+    needed = opened.blocks_for(opened.request.replica_batch) + 1
     return needed if pool is None or pool.blocks is None else pool.blocks
 
 
@@ -292,11 +318,24 @@ def _of_all(opened: Opened, counted: str) -> str:
     return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
 
+def _prompt_blocks(opened: VllmOpened, width: int) -> Iterator[StoredTensor]:
+    """What requests take under a policy while their prompts are read, beyond what they take later."""
+    peak, ranks, replicas = opened.prompt_peak, opened.request.parallel.tp, opened.request.parallel.dp
+    if peak is None:
+        return
+    each, fuller = divmod(opened.batch, replicas)
+    many = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas))
+    more = peak.blocks - opened.blocks
+    counted = f"{many:,} prompts x {more:,} blocks x {width:,} B{f' x {ranks} ranks' if ranks > 1 else ''}"
+    yield _extra(opened, "prompt_blocks", many * more * width * ranks, counted)
+
+
 def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
     words = {
         "draft_layers": "blocks of the layers that draft",
         "unpacked_layers": "outer layers at the model's dtype, beyond a packed layer's bytes",
         "unused_block_space": "a block is as wide as the widest group",
+        "prompt_blocks": "a prompt is in blocks before it is cut",
     }[name]
     return StoredTensor(
         name=name,
@@ -307,5 +346,5 @@ def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
         positions=1,
         span=Once(),
         bytes=size,
-        rule=f"{_of_all(opened, counted)}: {words}",
+        rule=f"{counted}: {words}",
     )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.vllm.layout import LayerCache, PoolLayout, RequestBytes, plan_layout
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
+
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.evicting import PromptPeak
 
 __all__ = ["VllmOpened", "of_vllm"]
 
@@ -38,14 +42,37 @@ class VllmOpened(Opened):
         return layout
 
     @cached_property
+    def held(self) -> PoolLayout:
+        """The layout with what a request holds of it: under a policy less than the tokens of its length, in groups that the policy cuts."""
+        if self.evicted is None:
+            return self.layout
+        from hwcalc.engines.vllm.evicting import held_layout
+
+        return held_layout(self.layout, self, self.evicted)
+
+    @cached_property
+    def prompt_peak(self) -> PromptPeak | None:
+        """What a request holds under a policy while its prompt is read, where that is more."""
+        if self.evicted is None:
+            return None
+        from hwcalc.engines.vllm.evicting import prompt_peak
+
+        return prompt_peak(self.held, self)
+
+    @cached_property
     def blocks(self) -> int:
         """Blocks of one request, in all groups together."""
-        return self.layout.total_blocks(self.tokens)
+        return self.held.total_blocks(self.tokens)
+
+    def blocks_for(self, requests: int) -> int:
+        """Blocks of so many requests: under a policy with those whose prompts are being read."""
+        peak = self.prompt_peak
+        return requests * self.blocks + (0 if peak is None else min(requests, peak.at_once) * (peak.blocks - self.blocks))
 
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        return self.layout.request_bytes(self.tokens)
+        return self.held.request_bytes(self.tokens)
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int]]]:

@@ -120,17 +120,17 @@ def test_what_a_receipt_keeps_can_be_read_back() -> None:
 ADDED = """
 import sys, json
 from hwcalc.planner import options
-row = options.PlanOption("policy", "text", "P", "What is kept: all, or window=N.", lists=("compare",), check="The policy.")
+row = options.PlanOption("keeping", "text", "P", "What is kept: all, or window=N.", lists=("compare",), check="The keeping.")
 options.OPTIONS = (*options.OPTIONS, row)
 from hwcalc.cli import main
 from hwcalc.check.fields import OPTIONS
 from hwcalc.check.schema import check_file_schema
 from hwcalc.cli.quick import read
 said = {
-    "check": OPTIONS["policy"].help,
-    "schema": check_file_schema()["properties"]["defaults"]["properties"]["policy"]["description"],
-    "plan": read(["gpt2", "--policy", "window=8"])[1]["policy"],
-    "compare": read(["compare", "gpt2", "--policy", "all", "--policy", "window=8"])[1]["policy"],
+    "check": OPTIONS["keeping"].help,
+    "schema": check_file_schema()["properties"]["defaults"]["properties"]["keeping"]["description"],
+    "plan": read(["gpt2", "--keeping", "window=8"])[1]["keeping"],
+    "compare": read(["compare", "gpt2", "--keeping", "all", "--keeping", "window=8"])[1]["keeping"],
 }
 for name in sys.argv[1:]:
     main([name, "--help"])
@@ -144,18 +144,18 @@ def test_a_new_option_is_one_row() -> None:
     said = json.loads(done.stderr.splitlines()[-1])
 
     assert done.stdout.count("What is kept: all, or window=N.") == len(table.COMMANDS)
-    assert done.stdout.count("--policy P,...") == 1
-    assert (said["check"], said["schema"]) == ("The policy.", "The policy.")
+    assert done.stdout.count("--keeping P,...") == 1
+    assert (said["check"], said["schema"]) == ("The keeping.", "The keeping.")
     assert (said["plan"], said["compare"]) == ("window=8", ["all", "window=8"])
 
 
 def test_a_new_option_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its field and keyword the tests above say so, and the library refuses it by name until it is there."""
-    row = PlanOption("policy", "text", "P", "What is kept.")
+    row = PlanOption("keeping", "text", "P", "What is kept.")
     monkeypatch.setattr("hwcalc.planner.asked.OPTIONS", (*OPTIONS, row))
 
-    with pytest.raises(TypeError, match="policy"):
-        read_options({"policy": "all"})
+    with pytest.raises(TypeError, match="keeping"):
+        read_options({"keeping": "all"})
 
 
 # --- given twice ------------------------------------------------------------------------------------------------------
