@@ -2,7 +2,7 @@
 
 The rules are those of 5.23.0 (``transformers/cache_utils.py``). Older versions differ:
 
-==========================================  =====================================  ==============================
+==========================================  =====================================  =====================================
 behaviour                                   older                                  since
 ==========================================  =====================================  =====================================
 MLA cache                                   expanded per head                      latent (5.15)
@@ -215,9 +215,6 @@ class Transformers(GeneralEngine):
 
         return offloaded_gpu_bytes(opened.stack, lambda kind: bytes_of(opened.rank_tensors[kind]))
 
-    def preallocates(self, opened: Opened) -> bool:
-        return cache_class(opened) == "static"
-=======
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """A static or offloaded cache is not cut layer after layer; what is quantised is unpacked to be cut."""
         from hwcalc.engines.peaks import stage_prefill_bytes
@@ -234,6 +231,9 @@ class Transformers(GeneralEngine):
         from hwcalc.engines.transformers_policies import policy_support
 
         return policy_support(opened, chosen)
+
+    def preallocates(self, opened: Opened) -> bool:
+        return cache_class(opened) == "static"
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         if cache_class(opened) == "offloaded":
