@@ -160,7 +160,7 @@ class _Prefill:
     @property
     def _streaming(self) -> int:
         """DuoAttention's mask: a byte for each head."""
-        duo = self.chosen is not None and self.chosen.policy.name == "duoattention"
+        duo = self.chosen is not None and any(one.policy.name == "duoattention" for one in self.chosen.whole)
         return sum(shape.kv_heads for shape in self.setting.layers) if duo else 0
 
 
@@ -186,6 +186,9 @@ def _before(chosen: Chosen | None, tokens: int, setting: Setting) -> Iterator[tu
         chosen = chosen.get("prefilling_press")
     if chosen is None:
         return
+    if chosen.policy.name == "perlayercompression":
+        ratios = chosen["compression_ratios"]
+        lengths = tuple(tokens if ratios[shape.index] else 0 for shape in setting.layers)
     if chosen.policy.name != "composed":
         for one in _scoring(chosen):
             yield one, lengths
