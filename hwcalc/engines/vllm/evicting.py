@@ -183,6 +183,6 @@ def most_requests(usable: int, blocks: int, peak: PromptPeak | None) -> int:
     """Requests that ``usable`` blocks hold, of which as many as can be are at their peak."""
     if peak is None:
         return usable // blocks
-    if usable // peak.blocks <= peak.at_once:
+    if usable // peak.blocks < peak.at_once:
         return usable // peak.blocks
-    return max(peak.at_once, (usable - peak.at_once * (peak.blocks - blocks)) // blocks)
+    return peak.at_once + (usable - peak.at_once * peak.blocks) // blocks
