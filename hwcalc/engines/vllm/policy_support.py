@@ -38,20 +38,22 @@ def policy_support(opened: VllmOpened, chosen: Chosen) -> Support:
         if lacking is not None:
             return Support(offered=False, how=f"TriAttention's plug-in: {lacking}")
         how = (
-            f"TriAttention's plug-in (WeianMao/triattention c3744ee) with --enforce-eager, --no-enable-prefix-caching and {_variables(chosen)}; "
-            "it warns where the start-up check would refuse, and a smaller --max-num-batched-tokens lowers what a long prompt takes"
+            f"TriAttention's plug-in (WeianMao/triattention c3744ee) with --enforce-eager, --no-enable-prefix-caching and "
+            f"{' '.join(_variables(chosen))}; it warns where the start-up check would refuse, and a smaller --max-num-batched-tokens lowers "
+            "what a long prompt takes"
         )
-        return Support(offered=True, how=how)
+        options = {"enforce_eager": "true", "enable_prefix_caching": "false"}
+        return Support(offered=True, how=how, options=options, environment=_variables(chosen))
     how = f"vLLM {opened.version} drops no tokens, but for windows and chunks of the model; it would take {_needs(chosen)}"
     return Support(offered=False, how=how)
 
 
-def _variables(chosen: Chosen) -> str:
+def _variables(chosen: Chosen) -> tuple[str, ...]:
     """What tells the plug-in its budget."""
     told = {"KV_BUDGET": chosen["kv_budget"], "DIVIDE_LENGTH": chosen["divide_length"]}
     if chosen["prefill_outside_budget"]:
         told |= {"PROTECT_PREFILL": "true", "INCLUDE_PREFILL_IN_BUDGET": "false"}
-    return " ".join(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
+    return tuple(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
 
 
 def _lacking(opened: VllmOpened) -> str | None:

@@ -16,7 +16,8 @@ CELL = 36 * 2 * 8 * 128 * 2
 
 def planned(policy: str | None, model: str = QWEN, **request: Any) -> Plan:
     """A plan of llama.cpp."""
-    return plan(model, **({"seq": 32768, "engine": "llamacpp", "offline": True, "weights": "q4_k_m"} | request), policy=policy)
+    values: dict[str, Any] = {"seq": 32768, "engine": "llamacpp", "offline": True, "weights": "q4_k_m"} | request
+    return plan(model, policy=policy, **values)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,8 @@ def test_one_buffer_has_room_for_the_prompts_of_a_batch() -> None:
 )
 def test_context_shift(model: str, request_: dict[str, Any], why: str | None) -> None:
     """It is offered where keys can be turned back."""
-    found = planned("streamingllm:budget=4096,n_sink=8", model, **({"prompt": 1000} | request_)).policy
+    values: dict[str, Any] = {"prompt": 1000} | request_
+    found = planned("streamingllm:budget=4096,n_sink=8", model, **values).policy
 
     assert found is not None
     assert found.offered is (why is None)
@@ -81,8 +83,8 @@ def test_context_shift(model: str, request_: dict[str, Any], why: str | None) ->
 
 def test_a_shifted_context_is_a_smaller_one() -> None:
     """The same as with fewer tokens, buffers of the graph too."""
-    gpu = {"gpu": "rtx-4090", "prompt": 1000}
-    shifted, shorter = planned("streamingllm:budget=4096", **gpu), planned(None, gpu="rtx-4090", seq=4096)
+    shifted = planned("streamingllm:budget=4096", gpu="rtx-4090", prompt=1000)
+    shorter = planned(None, gpu="rtx-4090", seq=4096)
 
     assert shifted.cache.total_bytes == shorter.cache.total_bytes
     assert shifted.memory.activations == shorter.memory.activations

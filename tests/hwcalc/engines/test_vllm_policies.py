@@ -22,7 +22,8 @@ BLOCK = 2**16 * 36
 
 def planned(policy: str | None, model: str = QWEN, **request: Any) -> Plan:
     """A plan of vLLM with a budget."""
-    return plan(model, **({"seq": 32768, "engine": "vllm", "kv_memory": "20GiB", "offline": True} | request), policy=policy)
+    values: dict[str, Any] = {"seq": 32768, "engine": "vllm", "kv_memory": "20GiB", "offline": True} | request
+    return plan(model, policy=policy, **values)
 
 
 def test_a_prompt_is_in_blocks_before_it_is_cut() -> None:
@@ -194,7 +195,8 @@ def test_the_plug_in_fits_few_releases(version: str, options: dict[str, str], *,
 
 def test_the_plug_in_repacks() -> None:
     """It has no other way, and no group of unlike layers."""
-    for request in ({"compaction": "fill"}, {"model": GEMMA}):
+    requests: tuple[dict[str, Any], ...] = ({"compaction": "fill"}, {"model": GEMMA})
+    for request in requests:
         found = planned("triattention", engine="vllm@0.18", **request).policy
         assert found is not None
         assert not found.offered
