@@ -48,6 +48,12 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         # A cache policy.
         "kept": "tokens of a sequence that a policy leaves in the layer, at the most",
         "prompt": "tokens of the prompt (--prompt)",
+        "layers_cut": "bytes of the layers that the policy has cut already",
+        "whole_layer": "bytes of the last layer, which is whole until it is cut",
+        "cache_while_scored": "bytes of the cache while the last layer of the prompt is scored",
+        "beside_in_prefill": "bytes of the policy's own scores, or of attention's, beside it",
+        "inner_vectors": "bytes inside a layer's MLP, which are not there while it is scored",
+        "beside_always": "bytes that the policy keeps beside the cache while text is generated",
         "prompts": "prompts that are read at once",
         "prompt_blocks": "blocks of a request while its whole prompt lies in them",
         "blocks_without_policy": "blocks of a request of which every token is kept",
