@@ -14,8 +14,8 @@ __all__ = ["BY_TOKEN", "KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 
 MAX_DIMENSION = 2**31 - 1
 """No real dimension comes near this number. A larger one means that the config is damaged."""
-MOST_KEPT: Final = 2**40
-"""Tokens, as many as a sequence may have."""
+MOST_KEPT: Final = 2**41
+"""Tokens: more than a sequence may have, so that one more can be counted."""
 
 BY_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles of tensors that have a position for each token, of which a cache policy can drop some."""
