@@ -77,10 +77,15 @@ class Evicted:
     most: Mapping[int, int]
     stack: Stack
     """The layers, each with the tokens that it has at the most."""
+    alike: Mapping[int, int]
+    """Of layers that keep so many tokens, how many of them all branches of a request have in common at that time."""
 
 
-def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack) -> Evicted:
-    """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it."""
+def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0) -> Evicted:
+    """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it.
+
+    ``ahead`` are the tokens before them that it does not touch, since other sequences have them too.
+    """
     state = after_prefill(chosen, prompt, setting)
     courses = dict(zip(acted_on(plain), courses_of(chosen, state, prompt, tokens - prompt, setting), strict=True))
     most = {
@@ -88,7 +93,12 @@ def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain
         for (number, course), left in zip(courses.items(), state.layers, strict=True)
     }
     layers = tuple(
-        tuple(replace(kind, kept=most[number]) if number in most and kind.acts_by_token else kind for kind in layer)
+        tuple(replace(kind, kept=ahead + most[number]) if number in most and kind.acts_by_token else kind for kind in layer)
         for number, layer in enumerate(plain)
     )
-    return Evicted(setting=setting, state=state, courses=courses, most=most, stack=Stack(layers))
+    alike: dict[int, int] = {}
+    for (number, course), left in zip(courses.items(), state.layers, strict=True):
+        # Once a branch has cut its own cache, it need not have the same tokens as the others.
+        common = ahead + (0 if course.cuts else left.stored.low)
+        alike[ahead + most[number]] = min(common, alike.get(ahead + most[number], common))
+    return Evicted(setting=setting, state=state, courses=courses, most=most, stack=Stack(layers), alike=alike)

@@ -43,6 +43,7 @@ class Dropping:
     engine: Any
     model: ModelSpec
     request: Request
+    ahead: int
 
     @cached_property
     def evicted(self) -> Evicted | None:
@@ -63,7 +64,9 @@ class Dropping:
             batch=request.batch,
             hidden_size=self.model.hidden_size,
         )
-        return evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, plain)
+        # A prefix that others need too cannot go: the policy acts behind it.
+        ahead: int = self.ahead
+        return evicted_of(asked.chosen, request.seq - ahead, request.prompt_tokens - ahead, setting, plain, ahead)
 
     @property
     def plain_stack(self) -> Stack:

@@ -9,7 +9,7 @@ from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Role
 
-__all__ = ["fullest_rank_bytes"]
+__all__ = ["fullest_rank_bytes", "rank_share"]
 
 _BY_TOKEN = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles whose tokens decode context parallelism divides over ranks. States and indexer keys are whole on every rank."""
@@ -25,7 +25,7 @@ def fullest_rank_bytes(opened: Opened) -> int:
     parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
         raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    size = {kind: sum(_share(tensor, parallel.dcp) for tensor in tensors) for kind, tensors in opened.rank_tensors.items()}
+    size = {kind: sum(rank_share(tensor, parallel.dcp) for tensor in tensors) for kind, tensors in opened.rank_tensors.items()}
     stages = opened.of_stack((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened))
     fullest = max(sum(count * size[kind] for kind, count in stage.items()) for stage in stages)
     return fullest + bytes_of(opened.replica.extras)
@@ -38,8 +38,10 @@ def _kinds_of_stages(opened: Opened) -> tuple[Counter[LayerKind], ...]:
     return tuple(Counter(kind for layer in layers[span.start : span.stop] for kind in layer) for span in spans)
 
 
-def _share(tensor: StoredTensor, dcp: int) -> int:
+def rank_share(tensor: StoredTensor, dcp: int) -> int:
     """Bytes of a tensor on the rank with most of its tokens: with seven tokens on two ranks, that is four tokens."""
     if dcp == 1 or tensor.role not in _BY_TOKEN or not tensor.positions:
         return tensor.bytes
+    if tensor.runs:
+        return tensor.bytes // sum(run.positions for run in tensor.runs) * sum(run.on_rank(dcp) for run in tensor.runs)
     return tensor.bytes // tensor.positions * -(-tensor.positions // dcp)

@@ -10,6 +10,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO, is_auto, parse_kv_dtype
+from hwcalc.engines.policies import Support
 from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
@@ -76,6 +77,11 @@ class Reference(GeneralEngine):
     definition: ClassVar[Definition] = Definition.EXACT
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
+    beams_and_samples: ClassVar[bool] = True
+
+    def sharing_support(self, opened: Opened) -> Support:
+        """The least that any engine must keep."""
+        return Support(offered=True, how="the ideal: what sequences have in common is kept once, to the token")
 
     def deals_experts(self, opened: Opened) -> bool:
         return True

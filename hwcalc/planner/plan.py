@@ -150,7 +150,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
 
 
 def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
-    single = opened.sized(batch=1)
+    single = opened.single
     of_single = stored if single is opened else stored_layers(single)
     return CacheInfo(
         definition=definition,
@@ -162,7 +162,8 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
         per_gpu_bytes=opened.needed_bytes,
         tensors=tuple(_tensor_info(*item) for item in stored),
         groups=opened.groups,
-        read_bytes_per_step=_read_bytes(stored),
+        # Each sequence reads what it has in common with others for itself.
+        read_bytes_per_step=_read_bytes(stored if opened.unshared is opened else stored_layers(opened.unshared)),
     )
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import cached_property
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.sharing import Held
+from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import LayerCache, PoolLayout, RequestBytes, plan_layout
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
+from hwcalc.engines.vllm.sharing import Hits, group_held, hits_of
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
 
@@ -48,12 +51,35 @@ class VllmOpened(Opened):
         return self.layout.request_bytes(self.tokens)
 
     @cached_property
-    def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int]]]:
-        """The caches of one layer of each kind, with their blocks."""
+    def hits(self) -> Hits:
+        """The tokens that sequences find in the cache."""
+        return hits_of(self.layout, self.settings, self.together)
+
+    def held(self, group: BlockGroup) -> Held:
+        """The blocks that all sequences together take in one group."""
+        return group_held(self.layout, group, self.together, self.hits)
+
+    @cached_property
+    def all_blocks(self) -> int:
+        """The blocks that all sequences together take in all groups."""
+        if not self.together.unlike:
+            return self.batch * self.blocks
+        return sum(self.held(group).total for group in self.layout.stage_groups[0])
+
+    @cached_property
+    def all_bytes(self) -> RequestBytes:
+        """What all sequences together take on one rank of every stage, all stages together."""
+        if not self.together.unlike:
+            return self.layout.taken(lambda group: self.batch * self.layout.blocks(group, self.tokens))
+        return self.layout.taken(lambda group: self.held(group).total)
+
+    @cached_property
+    def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
+        """The caches of one layer of each kind, with the blocks of one sequence and of all."""
         kinds = [group.kind for group in self.stack.groups]
-        caches: dict[LayerKind, list[tuple[LayerCache, LayerSpec, int]]] = {kind: [] for kind in kinds}
-        for cache, spec, blocks in self.request_bytes.kinds:
-            caches[kinds[cache.kind]].append((cache, spec, blocks))
+        caches: dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]] = {kind: [] for kind in kinds}
+        for (cache, spec, blocks), (_, _, held) in zip(self.request_bytes.kinds, self.all_bytes.kinds, strict=True):
+            caches[kinds[cache.kind]].append((cache, spec, blocks, held))
         return caches
 
 

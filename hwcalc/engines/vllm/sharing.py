@@ -1,0 +1,113 @@
+"""How vLLM keeps what sequences have in common: whole blocks of prompts, found by the hash of their tokens.
+
+Samples and beams are requests of their own, which find the blocks of their prompt. At least one token of a prompt is computed anew, so
+that of a prompt of whole blocks the last one is not found. Until 0.6.3 samples were forked from one request, and the last block copied.
+
+Source: vLLM 0.33, v1/core/kv_cache_coordinator.py (lengths of hits), v1/core/single_type_kv_cache_manager.py (what is cached of windows and
+states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2, core/block_manager_v1.py (fork).
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Final
+
+from hwcalc.engines.policies import Support
+from hwcalc.engines.request import Request
+from hwcalc.engines.sharing import Blocks, Held, Together, held_blocks
+from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.layout import PoolLayout
+from hwcalc.engines.vllm.settings import VllmSettings
+from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["Hits", "group_held", "hits_of", "sharing_support"]
+
+_ENDS: Final = "ends"
+_SPARSE: Final = "sparse"
+_ASK: Final = "--engine-option enable_prefix_caching=true"
+
+
+def sharing_support(settings: VllmSettings, request: Request) -> Support:
+    """Whether this release shares blocks between these sequences, and how."""
+    sharing, rules = request.sharing, settings.rules
+    forks = (sharing.samples > 1 and rules.forks_samples) or (sharing.beams > 1 and rules.forks_beams)
+    caches = caches_prefixes(settings, request)
+    if caches:
+        return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")
+    if forks and not sharing.prefix:
+        return Support(
+            offered=True, how="sequences of one request are forked: whole blocks are kept once, the last one is copied"
+        )
+    if settings.state_caching == "none" and not settings.prefix_caching and rules.engine == "V1":
+        how = "prefix caching is off for this model, and without it every sequence is computed and kept by itself"
+    else:
+        how = "prefix caching is off, and without it every sequence is computed and kept by itself"
+    return Support(offered=False, how=f"{how}; it takes {_ASK}")
+
+
+def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
+    """Whether prefixes are cached. V0 does so only if it is asked."""
+    return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.options)
+
+
+@frozen
+class Hits:
+    """Tokens whose blocks are found: of the prefix, and of a whole prompt. ``copies`` is how often the prefix lies in the pool of a replica."""
+
+    prefix: int
+    prompt: int
+    copies: int
+
+
+def hits_of(layout: PoolLayout, settings: VllmSettings, together: Together) -> Hits:
+    """The tokens of a prompt that are found in the cache. Nothing is found of a prefix that is shorter than a block."""
+    prefix, prompt = together.prefix, together.prompt
+    if layout.rules.engine == "V0":
+        block = layout.block_size
+        return Hits(prefix // block * block, prompt // block * block, 1)
+    specs = [spec for group in layout.groups for spec in group.distinct]
+    sizes = {group.specs[0].block_size for group in layout.groups if not isinstance(group.specs[0], CrossSpec)}
+    aligned = lcm(*sizes) * settings.dcp if sizes else 1
+    drafts = settings.speculation is not None and settings.speculation.reads_hidden_states
+
+    def found(tokens: int) -> int:
+        if drafts:
+            # The last block is computed again, for the hidden states that the draft reads.
+            tokens -= min(sizes, default=0) * settings.dcp
+        return max(0, tokens) // aligned * aligned
+
+    whole, common = found(prompt - 1), found(min(prefix, prompt - 1))
+    states = any(isinstance(spec, StateSpec) and not spec.every for spec in specs)
+    windows = any(isinstance(spec, WindowSpec) for spec in specs)
+    kept = settings.rules.kept_states
+    if states and kept != _SPARSE and prompt % aligned == 0:
+        # The state is kept where the prompt ends, which is one token too far.
+        return Hits(0, 0, 1)
+    if common == whole or not (states or (windows and kept == _SPARSE)):
+        return Hits(common, whole, 1)
+    if kept == _ENDS or len(layout.groups) == 1:
+        return Hits(0, whole, 1)
+    # Windows and states are kept where a prompt ends. The second request sees that the first one had only a part of its prompt, computes
+    # that part once more and keeps it, and all others find it.
+    return Hits(common, whole, 2)
+
+
+def group_held(layout: PoolLayout, group: BlockGroup, together: Together, hits: Hits) -> Held:
+    """The blocks that all sequences take in one group."""
+    return held_blocks(
+        (
+            (_blocks(layout, group, tokens, together, hits), requests * together.prompts, requests * together.branches)
+            for tokens, requests in together.lengths
+        ),
+        min(together.requests * together.prompts, hits.copies * together.copies * layout.schedulers),
+    )
+
+
+def _blocks(layout: PoolLayout, group: BlockGroup, tokens: int, together: Together, hits: Hits) -> Blocks:
+    most = layout.blocks(group, tokens)
+    spec = group.specs[0]
+    if isinstance(spec, CrossSpec) or (isinstance(spec, StateSpec) and not spec.every):
+        return Blocks(most, most, 0, 0)
+    size = spec.block_size * layout.limits.dcp
+    return Blocks(max(most, ceil_div(tokens, size)), most, hits.prefix // size, hits.prompt // size)
