@@ -107,6 +107,7 @@ def _option(option: PolicyOption) -> PolicyOptionInfo:
 
 def _one(policy: PolicyInfo, view: View) -> str:
     """A policy as tables: its facts, its options, and published figures."""
+    from hwcalc.report.policy import MEMORY
     from hwcalc.report.rows import listing
 
     facts = (
@@ -115,7 +116,7 @@ def _one(policy: PolicyInfo, view: View) -> str:
         ("class in kvpress", policy.press or "none: it has code of its own"),
         ("keeps", policy.keeps),
         ("formula", policy.formula),
-        ("memory", _MEMORY[policy.effect.value]),
+        ("memory", MEMORY[policy.effect.value]),
         ("beside the cache", policy.memory),
         ("attention", policy.kernel),
         ("numbers", policy.definition),
@@ -133,15 +134,6 @@ def _one(policy: PolicyInfo, view: View) -> str:
         header = ("model", "published for", "budget", "accuracy %", "whole cache %", "source")
         text += "\n" + listing(header, figures, format_=view.format, right=(2, 3, 4), color=view.color, width=view.width)
     return text
-
-
-_MEMORY: Final = {
-    "frees": "comes back: the tensors shrink",
-    "masks": "does not come back: what is masked is stored",
-    "zeroes": "does not come back: zeroes are stored",
-    "reads less": "does not come back: a step reads less of it",
-    "as its parts": "as the policies inside",
-}
 
 
 def _csv_rows(policy: PolicyInfo) -> list[tuple[str, ...]]:

@@ -159,8 +159,19 @@ class Request:
         return self.replica_requests * self.sharing.branches
 
     def flat(self) -> dict[str, Any]:
-        """All values by name, with those of :class:`Parallel` and :class:`Hardware` on the same level."""
-        return {**vars(self), **vars(self.parallel), **vars(self.hardware)}
+        """All values by the names of the options, with those of :class:`Parallel` and :class:`Hardware` on the same level."""
+        asked, sharing = self.policy, self.sharing
+        return {
+            **vars(self),
+            **vars(self.parallel),
+            **vars(self.hardware),
+            "policy": None if asked is None else asked.chosen.text,
+            "policy_rules": None if asked is None else asked.rules,
+            "compaction": None if asked is None else asked.compaction,
+            "shared_prefix": sharing.prefix or None,
+            "samples": sharing.samples,
+            "beams": sharing.beams,
+        }
 
     def changed(self, **change: Any) -> Request:
         """A copy with other values. Fields of :class:`Parallel` and :class:`Hardware` are given by their own names.

@@ -13,12 +13,13 @@ from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
+from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
 from hwcalc.library.plan import engine_of, option_draft, plan_loaded
 from hwcalc.model import MODEL_WARNINGS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
+from hwcalc.planner.policy_options import with_policy
 from hwcalc.planner.result import Plan, Verdict
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
 
 MOST_VARIANTS: Final = 24
-AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "seq", "batch")
+AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "policy", "seq", "batch")
 """The fields that may differ between variants. The last one changes fastest."""
 
 
@@ -40,7 +41,9 @@ class Variant:
     ``cache_ratio`` is the cache in times of the first variant that was planned. What is said of the accelerator is per GPU; ``low`` and
     ``high`` are the ends of its estimate. ``max_seq`` and ``max_batch`` hold for sure, those with ``expected`` by the expected value.
     Of an engine that splits models ``gpu_layers`` of ``all_layers`` lie on the GPUs; ``host_bytes`` is what layers or experts, if any,
-    and all else take in host memory.
+    and all else take in host memory. Of a ``policy``, ``kept_tokens`` and ``kept_tokens_low`` are those of the layers that keep most and
+    least behind the prompt, ``blocks_freed`` those of the ``blocks_held`` by one sequence, and ``loses`` says that the prefill takes more
+    than the policy saves. ``policy_offered`` is false where the engine lacks it: then all is as if it had it.
     """
 
     model: str
@@ -50,6 +53,7 @@ class Variant:
     weights: str | None
     gpu: str | None
     tp: int
+    policy: str | None
     seq: int | None
     batch: int
     bytes_per_token: int | None = None
@@ -73,6 +77,14 @@ class Variant:
     all_layers: int | None = None
     host_bytes: int | None = None
     decode_tokens_per_s_bound: float | None = None
+    policy_offered: bool | None = None
+    kept_tokens: int | None = None
+    kept_tokens_low: int | None = None
+    policy_saved_bytes: int | None = None
+    prefill_peak_bytes: int | None = None
+    blocks_held: int | None = None
+    blocks_freed: int | None = None
+    loses: bool | None = None
     error: str | None = None
 
 
@@ -106,18 +118,21 @@ def compare(
     engine: Words = None,
     gpu: Words = None,
     tp: Numbers = None,
+    policy: object = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
     """Plan every combination of the models and of the lists; ``options`` are further keywords of :func:`hwcalc.plan`.
 
     A list may be a Python list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model may be
-    a pattern of catalog ids. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared.
+    a pattern of catalog ids. A list of policies may hold ``None`` (``"none"`` in text), and a policy as a name with a dict of options. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared.
     A variant that cannot be planned has an ``error``, and so has a model that cannot be read.
 
     Raises the first error, a :class:`~hwcalc.errors.KvplanError`, if no variant can be planned, and
     :class:`~hwcalc.errors.UsageError` for too many variants, or for a name that is unknown to all models and engines.
     """
-    lists = {"seq": seq, "batch": batch, "dtype": dtype, "weights": weights, "engine": engine, "gpu": gpu, "tp": tp}
+    lists = {
+        "seq": seq, "batch": batch, "dtype": dtype, "weights": weights, "engine": engine, "gpu": gpu, "tp": tp, "policy": policy,
+    }  # fmt: skip
     return compared(models, {**lists, **options})[0]
 
 
@@ -130,6 +145,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     axes: dict[str, tuple[Any, ...]] = {
         **{name: words(given.get(name), name) or (None,) for name in ("engine", "dtype", "weights")},
         "gpu": gpu_ids(words(given.get("gpu"), "gpu"), said) or (None,),
+        "policy": policies_of(given.get("policy")),
         **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
     }
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
@@ -185,9 +201,10 @@ def _planned(
             errors.append((asked, asked["model"].error))
             variants.append(_failed(asked, asked["model"].error))
             continue
-        keywords = {name: value for name, value in asked.items() if name != "model" and value is not None}
+        keywords = {name: value for name, value in asked.items() if name not in {"model", "policy"} and value is not None}
+        keywords = with_policy({**options, **keywords}, asked["policy"], axes["policy"])
         try:
-            planned = plan_loaded(asked["model"], {**options, **keywords}, draft_of(asked["engine"]))
+            planned = plan_loaded(asked["model"], keywords, draft_of(asked["engine"]))
         except KvplanError as error:
             errors.append((asked, error))
             variants.append(_failed(asked, error))
@@ -238,6 +255,7 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         weights=memory.weights.format or None,
         gpu=gpu if fit is None else fit.gpu,
         tp=request.tp,
+        policy=request.policy,
         seq=request.seq,
         batch=request.batch,
         bytes_per_token=cache.bytes_per_token,
@@ -261,7 +279,29 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         all_layers=None if fit is None else fit.all_layers,
         host_bytes=_on_host(plan),
         decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
+        **_of_policy(plan),
     )
+
+
+def _of_policy(plan: Plan) -> dict[str, Any]:
+    """What a row says of the policy of a plan; nothing without one."""
+    policy = plan.policy
+    if policy is None:
+        return {}
+    from hwcalc.policies.asked import NO_COMPACTION
+
+    blocks = policy.blocks
+    moved = plan.request.compaction != NO_COMPACTION
+    return {
+        "policy_offered": policy.offered,
+        "kept_tokens": max(layers.kept for layers in policy.layers),
+        "kept_tokens_low": min(layers.kept_low for layers in policy.layers),
+        "policy_saved_bytes": policy.saved_bytes,
+        "prefill_peak_bytes": policy.prefill_peak_bytes,
+        "blocks_held": None if blocks is None else blocks.held,
+        "blocks_freed": None if blocks is None else blocks.free_compacted if moved else blocks.free,
+        "loses": policy.loses,
+    }
 
 
 def _on_host(plan: Plan) -> int | None:
@@ -282,6 +322,7 @@ def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:
         weights=asked["weights"],
         gpu=asked["gpu"],
         tp=asked["tp"] or 1,
+        policy=None if asked["policy"] is None else asked["policy"].text,
         seq=asked["seq"],
         batch=asked["batch"],
         error=error.message,

@@ -21,7 +21,6 @@ class _Everywhere(TypedDict, total=False):
     draft: ModelLike | None
     encoder_seq: int | str | None
     prompt: int | str | None
-    policy: object
     policy_rules: str | None
     compaction: str | None
     shared_prefix: int | str | None
@@ -76,6 +75,7 @@ class SweepOptions(CompareOptions, total=False):
 class PlanOptions(SweepOptions, total=False):
     """All options of a plan."""
 
+    policy: object
     seq: int | str | None
     batch: int | str
     dtype: str | None
@@ -86,6 +86,7 @@ class PlanOptions(SweepOptions, total=False):
 class RecommendOptions(_Everywhere, _Dimensions, total=False):
     """Options of a plan that name no hardware."""
 
+    policy: object
     margin: float | str | None
     seq: int | str | None
     batch: int | str
@@ -97,6 +98,7 @@ class RecommendOptions(_Everywhere, _Dimensions, total=False):
 class ReconcileOptions(_Hardware, total=False):
     """Options of a plan that replace what a log states, or add to it."""
 
+    policy: object
     seq: int | str | None
     batch: int | str | None
     dtype: str | None

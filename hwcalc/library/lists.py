@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.library.load import ModelLike
 from hwcalc.text import brief, quoted, shown
 from hwcalc.units import parse_tokens
 
-__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "texts", "words"]
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Chosen
+
+__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "policies_of", "texts", "words"]
 
 Words = str | Sequence[str] | None
 Numbers = int | str | Sequence[int | str] | None
@@ -84,6 +87,15 @@ def _doubled(start: int, end: int) -> list[int]:
     while 2 * values[-1] <= end:
         values.append(2 * values[-1])
     return values
+
+
+def policies_of(given: object) -> tuple[Chosen | None, ...]:
+    """The policies of a list (:func:`~hwcalc.policies.several.policy_list`); ``None`` stands for no policy, and is the list without one."""
+    if given is None or given == []:
+        return (None,)
+    from hwcalc.policies.several import policy_list
+
+    return policy_list(given) or (None,)
 
 
 def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -> tuple[ModelLike, ...]:

@@ -107,12 +107,21 @@ def read_options(given: Mapping[str, Any]) -> Asked:
 
 def _no_list(row: PlanOption, value: Any) -> Any:
     """The value of an option that takes one. Raises an error for a list of words, which names a command that takes one."""
-    if row.lists and row.type == "text" and isinstance(value, str) and "," in value.strip(", "):
+    if row.lists and isinstance(value, str) and _is_list(row, value):
         raise UsageError(
             f"--{row.name} {shown(value, 60)} is a list, and one is taken here.",
             hint=f"Several side by side: kvplan {row.lists[0]} MODEL --{row.name} {brief(value, 60)}",
         )
     return value
+
+
+def _is_list(row: PlanOption, value: str) -> bool:
+    """Whether this text names several."""
+    if row.type == "policy" and "," in value:
+        from hwcalc.policies.several import policy_texts
+
+        return len(policy_texts(value)) > 1
+    return row.type == "text" and "," in value.strip(", ")
 
 
 def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Asked]:

@@ -17,6 +17,7 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.auto_weights import best_weights, is_auto
 from hwcalc.planner.layouts import chosen_sizes, has_experts, node_of
+from hwcalc.planner.policy_options import OF_POLICY
 from hwcalc.planner.result import Layout
 from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
@@ -174,7 +175,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
 def _policy(asked: Asked) -> AskedPolicy | None:
     """The policy with its rules; what is said of a policy needs one."""
     if asked.policy is None:
-        for name in ("policy_rules", "compaction"):
+        for name in OF_POLICY:
             if getattr(asked, name) is not None:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} is about a cache policy, and there is none.", hint="Add one: --policy NAME")

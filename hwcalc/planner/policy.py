@@ -6,6 +6,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
+from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
 from hwcalc.policies.outcome import extras_of
 from hwcalc.policies.quality import quality_of
@@ -46,7 +47,7 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         prefill_peak_bytes=0,
         full_prefill_peak_bytes=0,
         loses=False,
-        blocks=None,
+        blocks=policy_blocks(opened, evicted),
         beside=beside,
         quality=quality_of(asked.chosen.policy.name),
     )

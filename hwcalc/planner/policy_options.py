@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.planner.option import PlanOption
 
-__all__ = ["POLICY_OPTIONS"]
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Chosen
+
+__all__ = ["OF_POLICY", "POLICY_OPTIONS", "with_policy"]
+
+OF_POLICY: Final = ("policy_rules", "compaction")
+"""Options that say something of the policy, and need one."""
 
 POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
     PlanOption(
@@ -16,6 +23,7 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
         check="Tokens of the prompt, of those of seq. Default: all.",
         document="prompt",
+        in_reconciliation=True,
         group="workload",
     ),
     PlanOption(
@@ -24,8 +32,14 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         "P",
         "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
         complete="policies",
+        helps=dict.fromkeys(
+            ("compare", "sweep"),
+            "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies.",
+        ),
+        lists=("compare", "sweep"),
         check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
         document="policy",
+        in_reconciliation=True,
         group="workload",
     ),
     PlanOption(
@@ -36,6 +50,7 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         complete="policy_rules",
         check="Whose rules a policy follows where they differ: kvpress or paper.",
         document="policy_rules",
+        in_reconciliation=True,
         group="workload",
     ),
     PlanOption(
@@ -46,6 +61,7 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         complete="compactions",
         check="What a policy does with the blocks of a paged cache: repack, fill or none.",
         document="compaction",
+        in_reconciliation=True,
         group="workload",
     ),
     PlanOption(
@@ -55,6 +71,7 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         "Tokens that all sequences begin with, kept once where the engine can. Default: 0.",
         check="Tokens that all sequences begin with, kept once where the engine can.",
         document="shared_prefix",
+        in_reconciliation=True,
         group="workload",
     ),
     *(
@@ -71,3 +88,10 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         for name, words in {"samples": "Parallel samples", "beams": "Beams"}.items()
     ),
 )
+
+
+def with_policy(options: Mapping[str, Any], policy: Chosen | None, axis: Sequence[Chosen | None]) -> dict[str, Any]:
+    """The options of one plan of several that differ in their policy. A plan without one takes nothing of what is said of the others."""
+    if policy is not None:
+        return {**options, "policy": policy}
+    return {name: value for name, value in options.items() if name not in OF_POLICY or not any(axis)}

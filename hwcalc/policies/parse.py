@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hwcalc.errors import UsageError
@@ -11,14 +11,13 @@ from hwcalc.policies.base import Chosen, Policy, PolicyOption, Role
 from hwcalc.policies.decoding import check_parts
 from hwcalc.policies.reading import read_value
 from hwcalc.policies.table import find_policy, policies
+from hwcalc.policies.written import LONGEST, WRITE, split_at
 from hwcalc.text import quoted, shown
 
 __all__ = ["fitting_inside", "parse_policy"]
 
-_LONGEST: Final = 100_000
 _DEEPEST: Final = 8
 _MOST_PARTS: Final = 32
-_WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
 _NESTED: Final[Mapping[str, tuple[str, tuple[Role, ...]]]] = {
     "scorer": ("a scorer, such as knorm", (Role.SCORER,)),
     "base": ("a scorer, such as knorm, or adakv", (Role.SCORER,)),
@@ -38,7 +37,7 @@ def parse_policy(given: object) -> Chosen | None:
 
 def _policy(given: object, depth: int) -> Chosen:
     if depth > _DEEPEST:
-        raise UsageError(f"policies stand inside each other more than {_DEEPEST} deep.", hint=_WRITE)
+        raise UsageError(f"policies stand inside each other more than {_DEEPEST} deep.", hint=WRITE)
     if isinstance(given, Chosen):
         return given
     if isinstance(given, str):
@@ -48,7 +47,7 @@ def _policy(given: object, depth: int) -> Chosen:
     else:
         name, options = "", None
     if not isinstance(options, Mapping):
-        raise UsageError(f"that is no policy: {quoted(given)}", hint=f'{_WRITE}. In Python also: ["snapkv", {{...}}]')
+        raise UsageError(f"that is no policy: {quoted(given)}", hint=f'{WRITE}. In Python also: ["snapkv", {{...}}]')
     policy = find_policy(name)
     return _with_values(policy, options, depth)
 
@@ -142,23 +141,23 @@ def _unbracketed(value: Any) -> Any:
 def _listed(text: str) -> list[str]:
     """The parts of ``[a,b]``."""
     bare = text.strip()
-    return list(_parts(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
+    return list(split_at(bare[1:-1], ",")) if bare.startswith("[") and bare.endswith("]") else [bare]
 
 
 def _split(text: str) -> tuple[str, Any]:
     """The name and the options of ``NAME:key=value,...``; a text in square brackets is JSON."""
-    if len(text) > _LONGEST:
-        raise UsageError(f"the policy is longer than {_LONGEST:,} characters.", hint=_WRITE)
+    if len(text) > LONGEST:
+        raise UsageError(f"the policy is longer than {LONGEST:,} characters.", hint=WRITE)
     if text.strip().startswith("["):
         return _from_json(text)
     name, _, rest = text.partition(":")
     options: dict[str, str] = {}
-    for word in _parts(rest, ",") if rest.strip() else ():
+    for word in split_at(rest, ",") if rest.strip() else ():
         key, sign, value = word.partition("=")
         if not sign or not key.strip():
-            raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=_WRITE)
+            raise UsageError(f"{shown(word.strip(), 60)} is not KEY=VALUE.", hint=WRITE)
         if key.strip() in options:
-            raise UsageError(f"{shown(key.strip(), 40)} is given twice.", hint=_WRITE)
+            raise UsageError(f"{shown(key.strip(), 40)} is given twice.", hint=WRITE)
         options[key.strip()] = value.strip()
     return name.strip(), options
 
@@ -170,19 +169,4 @@ def _from_json(text: str) -> tuple[str, Any]:
         found = None
     if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):
         return found[0], found[1] if len(found) > 1 and found[1] is not None else {}
-    raise UsageError(f"that is no policy: {shown(text, 60)}", hint=_WRITE)
-
-
-def _parts(text: str, sign: str) -> Iterator[str]:
-    """``text`` cut at each sign that stands in no bracket. Raises an error where brackets do not close."""
-    depth, start = 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([") - (letter in ")]")
-        if depth < 0:
-            break
-        if letter == sign and depth == 0:
-            yield text[start:place]
-            start = place + 1
-    if depth != 0:
-        raise UsageError(f"brackets do not close: {shown(text, 60)}", hint=_WRITE)
-    yield text[start:]
+    raise UsageError(f"that is no policy: {shown(text, 60)}", hint=WRITE)

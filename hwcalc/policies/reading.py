@@ -9,22 +9,22 @@ from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import PolicyOption
+from hwcalc.policies.written import split_at
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
 __all__ = ["KINDS", "read_value"]
 
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _MOST_VALUES: Final = 100_000
 _FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def _real(value: Any, what: str, allowed: str) -> float:
     """A finite number. A string is read as a number is written; a flag is none."""
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        return float(value)
+    written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
     try:
-        number = math.nan if isinstance(value, (str, bool)) else float(value)
+        number = math.nan if isinstance(value, (str, bool)) and not written else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
@@ -72,7 +72,7 @@ def _flag(value: Any, what: str, option: PolicyOption) -> bool:
 def _several(value: Any, what: str) -> list[Any]:
     """A list, or the text of one: ``[0.1,0.5]``."""
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
-        value = [word for word in value.strip()[1:-1].split(",") if word.strip()]
+        value = [word for word in split_at(value.strip()[1:-1], ",") if word.strip()]
     values = list(value) if isinstance(value, (list, tuple)) else None
     if not values or len(values) > _MOST_VALUES:
         raise UsageError(f"{what} is not a list of values: {quoted(value)}", hint="Write: [0.1,0.5,0.9]")
@@ -93,10 +93,17 @@ def _counts(value: Any, what: str, option: PolicyOption) -> tuple[int, ...]:
 
 
 def _any(value: Any, what: str, option: PolicyOption) -> Any:
-    """A value that bears on quality alone: scalars are taken as they are."""
+    """A value that bears on quality alone: scalars are taken as they are, and text as it would be written."""
     if not isinstance(value, (str, int, float, bool)):
         raise UsageError(f"{what} takes one value: {quoted(value)}", hint="Give a number or a word.")
-    return value
+    if not isinstance(value, str):
+        return value
+    word = value.strip()
+    if not word.isprintable() or any(sign in word for sign in ",()[]"):
+        raise UsageError(f"{what} takes one word: {quoted(value)}", hint="Leave out commas and brackets.")
+    if word.lower() in {"true", "false"}:
+        return word.lower() == "true"
+    return (float(word) if not word.isdigit() else int(word)) if _NUMBER.fullmatch(word) else word
 
 
 KINDS: Final[Mapping[str, Callable[[Any, str, PolicyOption], Any]]] = {

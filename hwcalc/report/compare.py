@@ -44,6 +44,10 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         tables.insert(
             0, (titles, [(names[place], (*_verdict(variants[place]), *_split(variants[place], split))) for place in planned])
         )
+    if any(variant.policy is not None for variant in variants):
+        paged = any(variant.blocks_freed is not None for variant in variants)
+        titles = _POLICY if paged else tuple(title for title in _POLICY if title != _FREED)
+        tables.append((titles, [(names[place], _policy(variants[place], titles)) for place in planned]))
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 
     def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -56,7 +60,7 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
             (header, [(names[place], cells) for place, (_, cells) in zip(planned, rows, strict=True)]) for header, rows in tables
         ]
     for header, rows in tables:
-        right = [len(labels) + place for place, title in enumerate(header) if title != "verdict"]
+        right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]
         parts.append(table([*labels, *header], [[*named, *cells] for named, cells in rows], right))
     failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
     if failed:
@@ -68,6 +72,10 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
 
 _MEMORY = ("cache", "a token", "ratio", "weights", "total")
 _VERDICT = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
+_FREED = "blocks freed"
+_POLICY = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
+_TEXTS = ("verdict", "the engine", "in all")
+"""Columns of words, which stand on the left."""
 _SPLIT = ("layers on GPU", "in host memory", "tok/s")
 """What else is told of engines that may leave a part of a model to the host, which makes it slower."""
 
@@ -94,6 +102,7 @@ def _shared(comparison: Comparison, first: Variant) -> str:
         "engine": _engine(first, comparison),
         "gpu": first.gpu or "",
         "tp": f"tp {first.tp}" if first.tp > 1 else "",
+        "policy": first.policy or "",
     }
     same = [word for name, word in words.items() if word and name not in comparison.varying]
     return clean(" · ".join(same))
@@ -105,7 +114,7 @@ def _names(variant: Variant, comparison: Comparison) -> list[str]:
         **{name: getattr(variant, name) for name in comparison.varying},
         **({"engine": _engine(variant, comparison)} if "engine" in comparison.varying else {}),
     }
-    cells = [_cell(values[name]) for name in comparison.varying]
+    cells = [_cell(values[name], "none" if name == "policy" else "default") for name in comparison.varying]
     return cells or [variant.model]
 
 
@@ -116,9 +125,9 @@ def _engine(variant: Variant, comparison: Comparison) -> str:
     return f"{variant.engine}@{variant.engine_version}" if len(versions) > 1 and variant.engine_version else variant.engine
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, missing: str) -> str:
     if value is None:
-        return "default"
+        return missing
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -140,6 +149,22 @@ def _verdict(variant: Variant) -> Sequence[str]:
         _UNKNOWN if variant.verdict is None else variant.verdict.text,
         how_many(variant.max_seq),
         how_many(variant.max_batch),
+    )
+
+
+def _policy(variant: Variant, titles: Sequence[str]) -> Sequence[str]:
+    """What the policy of a variant leaves, what that saves, and whether the engine has it."""
+    if variant.kept_tokens is None or variant.kept_tokens_low is None or variant.policy_saved_bytes is None:
+        return ("all", *[""] * (len(titles) - 1))
+    kept = f"{variant.kept_tokens:,}"
+    freed = "" if variant.blocks_freed is None else f"{variant.blocks_freed:,} of {variant.blocks_held:,}"
+    return (
+        kept if variant.kept_tokens_low == variant.kept_tokens else f"{variant.kept_tokens_low:,} to {kept}",
+        _size(variant.policy_saved_bytes),
+        _size(variant.prefill_peak_bytes),
+        *([freed] if _FREED in titles else []),
+        "has it" if variant.policy_offered else "as if it had it",
+        "loses" if variant.loses else "saves" if variant.policy_saved_bytes > 0 else "frees nothing",
     )
 
 

@@ -9,6 +9,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.report.places import host_line
+from hwcalc.report.policy import brief_lines
 from hwcalc.report.summary import fit_lines, source_line
 from hwcalc.report.text import UNSURE, VERDICT_COLORS, plural
 from hwcalc.text import clean
@@ -60,6 +61,7 @@ def first_lines(plan: Plan, *, full: bool = False) -> Lines:
     answer = [line for line in lines if line[0] not in _DETAILS]
     host = host_line(plan)
     whole = [("needs", _needs(plan)), *([("host", host)] if host else []), ("cache", _cache(plan))]
+    whole += brief_lines(plan)
     # Why it does not fit comes first.
     place = sum(label == "error" for label, _ in answer)
     return Lines(answer=(*answer[:place], *whole, *answer[place:]), details=tuple(line for line in lines if line[0] in shown))

@@ -21,6 +21,7 @@ from hwcalc.report.explain_lines import (
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
+from hwcalc.report.policy import policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import exact, percent
 from hwcalc.text import clean
@@ -61,12 +62,19 @@ def plan_markdown(plan: Plan, *, quiet: bool = False, detail: str = "usual", **_
         [
             *parts,
             markdown_table(("KV cache", "bytes", "", ""), figure_rows, right=(1, 2)),
+            *_dropped_and_shared(plan, full=full),
             *([markdown_table(DEVICE_HEADER, devices, right=range(2, len(DEVICE_HEADER)))] if devices else []),
             markdown_table(("layers", "count", "which", "kept", "dtype", "share", "bytes"), share_rows, right=(1, 5, 6)),
             *([markdown_table(*_tensors(plan))] if full else []),
             *_foot(plan, quiet=quiet, full=full),
         ]
     )
+
+
+def _dropped_and_shared(plan: Plan, *, full: bool) -> list[str]:
+    """What the policy of the cache does, and what sequences have in common, as lists."""
+    found = (policy_lines(plan, full=full), sharing_lines(plan))
+    return ["".join(f"- {label}: {escaped(text)}\n" for label, text in lines) for lines in found if lines]
 
 
 def _verdict(plan: Plan, *, full: bool) -> list[str]:

@@ -23,6 +23,7 @@ _PLAN_COLUMNS = (
     "kind", "layers", "count", "tensor", "role", "axes", "shape", "dtype", "span", "positions", "bytes",
     "cache_total_bytes", "weights_bytes", "total_bytes", "gpu", "gpus", "total_per_gpu_bytes", "total_per_gpu_low_bytes",
     "total_per_gpu_high_bytes", "usable_bytes", "fits",
+    "prompt", "policy", "policy_offered", "without_policy_bytes", "policy_saved_bytes", "policy_loses", "sequences", "unshared_bytes",
 )  # fmt: skip
 
 _EXPLAIN_COLUMNS = (
@@ -61,6 +62,7 @@ def plan_csv(plan: Plan, **_style: object) -> str:
         *((None,) * 7 if fit is None else (
             fit.gpu, fit.gpus, memory.per_gpu.total, fit.needed_low_bytes, fit.needed_high_bytes, fit.usable_bytes, fit.verdict.value,
         )),
+        *_dropped_and_shared(plan),
     )  # fmt: skip
     common = (
         plan.model.id, request.engine, request.engine_version or "", request.seq, request.batch, request.kv_dtype,
@@ -75,6 +77,15 @@ def plan_csv(plan: Plan, **_style: object) -> str:
     )  # fmt: skip
     nothing = (*common, *(None,) * (len(_PLAN_COLUMNS) - len(common) - len(sums)), *sums)
     return csv_text(_PLAN_COLUMNS, rows if plan.cache.tensors else [nothing])
+
+
+def _dropped_and_shared(plan: Plan) -> tuple[object, ...]:
+    """What the policy of the cache gives back, and what sharing does; empty without them."""
+    policy, sharing, request = plan.policy, plan.sharing, plan.request
+    of_policy: tuple[object, ...] = (request.prompt, request.policy, *(None,) * 4)
+    if policy is not None:
+        of_policy = (policy.prompt, request.policy, policy.offered, policy.full_bytes, policy.saved_bytes, policy.loses)
+    return (*of_policy, *((None, None) if sharing is None else (sharing.sequences, sharing.unshared_bytes)))
 
 
 def explain_csv(explanation: Explanation) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step
-from hwcalc.formulas import Full, LayerNumbers, Role, Strided
+from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span, Strided
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
-from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, SpeedInfo, TensorInfo
+from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.places import per_gpu, places
 from hwcalc.report.text import both, parameters, plural
@@ -62,6 +64,8 @@ _SOURCES = {
     "options": "the dimensions that were given",
 }
 
+_ALIKE = 3
+"""Lengths that a policy leaves in layers are told apart up to so many."""
 _HOST_COUNTS = 0.05
 """A part of the time that is said."""
 
@@ -90,6 +94,8 @@ class LayerShare:
 def definition(plan: Plan) -> str:
     """What the numbers are (exact, an engine's, assumed), in words."""
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
+    if plan.policy is not None and not plan.policy.offered:
+        return f"ASSUMED: as if {engine} had the policy, which it lacks"
     return _OF_ONE_MODEL.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
 
 
@@ -141,8 +147,23 @@ def request_line(plan: Plan) -> str:
         parts.append(f"state dtype {request.state_dtype}")
     if request.encoder_seq is not None:
         parts.append(plural(request.encoder_seq, "encoder token"))
+    parts += _of_sequences(request)
     parts += [f"{name}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
     return " · ".join(parts)
+
+
+def _of_sequences(request: RequestInfo) -> list[str]:
+    """The prompt, what is dropped of the cache, and what sequences have in common."""
+    parts = [] if request.prompt is None else [f"prompt of {plural(request.prompt, 'token')}"]
+    if request.policy is not None:
+        parts.append(f"policy {clean(cut(request.policy, LONGEST_WORD))}")
+        parts += [] if request.policy_rules in (None, "kvpress") else [f"rules of the {request.policy_rules}"]
+        parts += [] if request.compaction in (None, "repack") else [f"compaction {request.compaction}"]
+    parts += [] if request.shared_prefix is None else [f"{plural(request.shared_prefix, 'token')} shared by all"]
+    parts += [
+        f"{number:,} {name} of each" for name, number in (("samples", request.samples), ("beams", request.beams)) if number > 1
+    ]
+    return parts
 
 
 def source_line(plan: Plan) -> str:
@@ -166,7 +187,13 @@ def figures(plan: Plan) -> list[Figure]:
         copied = human_bytes(cache.copied_bytes * cache.bytes_per_sequence // cache.total_bytes)
         copies = f"; {copied} are copies on {request.tp:,} ranks"
     out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token") + copies))
-    out.append(Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch, "sequence")))
+    out.append(
+        Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch * request.samples * request.beams, "sequence"))
+    )
+    if plan.policy is not None:
+        out.append(Figure(name="no policy", bytes=plan.policy.full_bytes, meaning="the same with every token kept"))
+    if plan.sharing is not None:
+        out.append(Figure(name="not shared", bytes=plan.sharing.unshared_bytes, meaning="the same with every sequence by itself"))
     weights, together = plan.memory.weights, plan.memory.total_bytes
     if weights.bytes is not None and together is not None:
         out.append(Figure(name="weights", bytes=weights.bytes, meaning=f"{weights.definition}: {clean(weights.source)}"))
@@ -212,7 +239,8 @@ def _growth(plan: Plan) -> str:
     if not plan.cache.bytes_per_token:
         return "no layer grows at this length"
     by = "" if plan.request.engine == "reference" else ", by the formulas"
-    return f"each further token of a sequence{by}"
+    which = "each further token of a sequence" if plan.policy is None else "each token that is kept of a sequence"
+    return f"{which}{by}"
 
 
 def verdict(plan: Plan) -> str:
@@ -358,9 +386,11 @@ def _pool(plan: Plan, pool: PoolInfo) -> list[tuple[str, str]]:
 def shares(plan: Plan) -> list[LayerShare]:
     """Layers grouped by kind and by how many positions they keep."""
     groups: dict[tuple[str, str], list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]] = {}
-    for layer, tensors in stored(plan):
+    found = stored(plan)
+    cut = _kept_numbers(found)
+    for layer, tensors in found:
         kind = layer.kind if layer is not None else "model"
-        groups.setdefault((kind, _rule(tensors)), []).append((layer, tensors))
+        groups.setdefault((kind, _rule(tensors, cut)), []).append((layer, tensors))
     return [
         LayerShare(
             title=kind_title(kind),
@@ -374,12 +404,24 @@ def shares(plan: Plan) -> list[LayerShare]:
     ]
 
 
-def _rule(tensors: tuple[TensorInfo, ...]) -> str:
-    """How many positions the tensors keep: growing tensors first, then fixed state."""
+def _kept_numbers(found: Iterable[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]) -> tuple[int, ...]:
+    """The numbers of tokens that a policy leaves in layers, from the least to the most."""
+    spans = {tensor.span for _, tensors in found for tensor in tensors if isinstance(tensor.span, Kept)}
+    return tuple(sorted(span.numbers[0] for span in spans))
+
+
+def _rule(tensors: tuple[TensorInfo, ...], cut: Sequence[int] = ()) -> str:
+    """How many positions the tensors keep: growing tensors first, then fixed state. ``cut`` are the numbers that a policy leaves."""
     if not tensors:
         return "nothing kept"
     growing = dict.fromkeys(tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV})
-    words = ["every token" if isinstance(span, Full) else span.text for span in growing]
+    words = list(dict.fromkeys(_words_of(span, cut) for span in growing))
     if any(tensor.role in {Role.STATE, Role.CONV} for tensor in tensors):
         words.append("fixed state")
     return " + ".join(words)
+
+
+def _words_of(span: Span, cut: Sequence[int]) -> str:
+    if isinstance(span, Kept) and len(cut) > _ALIKE:
+        return f"{cut[0]:,} to {cut[-1]:,} kept of n"
+    return "every token" if isinstance(span, Full) else span.text

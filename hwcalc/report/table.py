@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
+from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.summary import LayerShare, definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
@@ -102,6 +103,7 @@ def plan_table(
     parts = _first_screen(plan, width, command, detail=detail, quiet=quiet)
     if detail != "brief":
         parts += _figures(plan, width) if plan.fit is not None else []
+        parts += _dropped_and_shared(plan, full=full)
         parts += _details(plan, full=full)
         parts += _devices(plan, width, full=full)
         parts += _layers(plan, width)
@@ -125,6 +127,8 @@ def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet
     warnings = hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])
     if plan.fit is None:
         parts += _figures(plan, width)
+        if detail == "brief":
+            parts += hanging([(label, text, "") for label, text in brief_lines(plan)])
         asked = None if quiet else ask_line(plan, command)
         parts += [] if asked is None else [*_command("ask", *asked), Text()]
     else:
@@ -198,6 +202,26 @@ def _figures(plan: Plan, width: int) -> list[RenderableType]:
         columns(rows, width=width, right=(1, 2)),
         Text(),
     ]
+
+
+def _dropped_and_shared(plan: Plan, *, full: bool) -> list[RenderableType]:
+    """What the policy of the cache does, and what sequences have in common."""
+    from rich.text import Text
+
+    out: list[RenderableType] = []
+    for lines in (policy_lines(plan, full=full), sharing_lines(plan)):
+        if lines:
+            (title, first), *others = _unrepeated(lines)
+            out += [Text.assemble((title, "bold"), f"  {first}"), *hanging([(label, text, "") for label, text in others]), Text()]
+    return out
+
+
+def _unrepeated(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Each label once, beside its first line."""
+    before = ""
+    for label, text in lines:
+        yield "" if label == before else label, text
+        before = label
 
 
 def _details(plan: Plan, *, full: bool) -> list[RenderableType]:

@@ -1,4 +1,4 @@
-"""Blocks of rows, stored by column. All rows of a block have the same model, format, accelerator and number of ranks."""
+"""Blocks of rows, stored by column. All rows of a block have the same model, format, accelerator, number of ranks and policy."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RowBlock:
 
 def row_of(plan: Plan) -> dict[str, Value]:
     """A plan as one row."""
-    request, cache, memory = plan.request, plan.cache, plan.memory
+    request, cache, memory, policy = plan.request, plan.cache, plan.memory, plan.policy
     return {
         "model": plan.model.id,
         "engine": request.engine,
@@ -55,6 +55,7 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "gpu": None if plan.fit is None else plan.fit.gpu,
         "gpus": None if plan.fit is None else plan.fit.gpus,
         "tp": request.tp,
+        "policy": request.policy,
         "seq": request.seq,
         "batch": request.batch,
         "bytes_per_token": cache.bytes_per_token,
@@ -68,6 +69,9 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "total_per_gpu_low_bytes": None if plan.fit is None else plan.fit.needed_low_bytes,
         "total_per_gpu_high_bytes": None if plan.fit is None else plan.fit.needed_high_bytes,
         "usable_bytes": None if plan.fit is None else plan.fit.usable_bytes,
+        "kept_tokens": None if policy is None else max(layers.kept for layers in policy.layers),
+        "policy_saved_bytes": None if policy is None else policy.saved_bytes,
+        "prefill_peak_bytes": None if policy is None else policy.prefill_peak_bytes,
         "fits": None if plan.fit is None else plan.fit.verdict.value,
         "warning": " ".join(note.code for note in plan.warnings) or None,
         "error": None,

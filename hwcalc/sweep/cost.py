@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from itertools import product
 from time import perf_counter
 from typing import Final
 
@@ -63,23 +64,23 @@ def estimated_seconds(grid: Grid, most: float) -> float:
     models = [model for model in grid.models if isinstance(model, ModelSpec)]
     settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)
     points = settings * len(grid.seqs or (0,)) * len(grid.batches)
-    keywords = grid.keywords(grid.dtypes[0], grid.gpus[0], grid.tps[0])
+    first = next(grid.settings)
     total = 0.0
-    for model in models:
+    for model, policy in product(models, grid.policies):
         if total > most:
             break
+        keywords = grid.keywords(first._replace(policy=policy))
         curves = find_engine(grid.engine_of(model))[0].name in CURVES and keywords.keys() <= ON_CURVES
         # Every point of a curve costs little, but each of its settings is planned; the lists are checked with one plan for each entry.
         plans = settings if curves else points
         total += points * _CURVE_SECONDS if curves else 0.0
-        total += plans * _seconds_of_a_plan(grid, model, plans)
+        total += plans * _seconds_of_a_plan(grid, model, keywords, plans)
     return total
 
 
-def _seconds_of_a_plan(grid: Grid, model: ModelSpec, plans: int) -> float:
+def _seconds_of_a_plan(grid: Grid, model: ModelSpec, keywords: dict[str, object], plans: int) -> float:
     if plans < _WORTH_TIMING:
         return _PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups)
-    keywords = grid.keywords(grid.dtypes[0], grid.gpus[0], grid.tps[0])
     ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
     # The first plans load modules and profiles, so quick ones are timed again.
     spent: list[float] = []

@@ -43,7 +43,7 @@ _OF_A_GPU: Final = frozenset({"gpu", "memory_utilization", "margin"})
 
 
 def blocks(grid: Grid) -> Iterator[RowBlock]:
-    """All rows; the batch changes fastest, then length, ranks, accelerator, dtype and model. Reports progress.
+    """All rows; the batch changes fastest, then length, policy, ranks, accelerator, dtype and model. Reports progress.
 
     A point that cannot be planned becomes a row with an ``error``; nothing is raised.
     """
@@ -69,14 +69,15 @@ def _missing(model: Missing, grid: Grid) -> RowBlock:
 
 def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[RowBlock]:
     per_model = _PerModel(model)
-    for dtype, gpu, tp in product(grid.dtypes, grid.gpus, grid.tps):
-        keywords = grid.keywords(dtype, gpu, tp)
+    for setting in grid.settings:
+        keywords = grid.keywords(setting)
         known: dict[str, Value] = {
             "model": model.id,
             "engine": grid.engine_of(model).partition("@")[0],
-            "dtype": dtype,
-            "gpu": gpu,
-            "tp": tp,
+            "dtype": setting.dtype,
+            "gpu": setting.gpu,
+            "tp": setting.tp,
+            "policy": None if setting.policy is None else setting.policy.text,
         }
         try:
             point = _curves(grid, model, keywords)
@@ -88,7 +89,7 @@ def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[RowBlock]:
         if prepared is None:
             yield from _planned(grid, model, keywords, known)
         else:
-            yield from _evaluated(own, prepared, gpu)
+            yield from _evaluated(own, prepared, setting.gpu)
 
 
 @frozen

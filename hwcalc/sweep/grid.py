@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import product, starmap
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.library.load import Missing
 from hwcalc.library.plan import engine_of, plan_loaded
 from hwcalc.model import ModelSpec
+from hwcalc.planner.policy_options import with_policy
 from hwcalc.planner.result import Plan
 
-__all__ = ["Grid", "check", "count"]
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Chosen
+
+__all__ = ["Grid", "Setting", "check", "count"]
+
+
+class Setting(NamedTuple):
+    """What the rows of one block have in common, beside the model."""
+
+    dtype: str | None
+    gpu: str | None
+    tp: int | None
+    policy: Chosen | None
 
 
 @frozen
 class Grid:
     """Every combination of the lists.
 
-    Without ``seqs``, each model is planned at its own maximum. A dtype of ``None`` is the default, a GPU of ``None`` is no GPU, and a
-    ``tp`` of ``None`` leaves the number of ranks to ``options``. These are further keywords of :func:`hwcalc.plan` that were given; a draft among
+    Without ``seqs``, each model is planned at its own maximum. A dtype of ``None`` is the default, a GPU of ``None`` is no GPU, a policy of
+    ``None`` keeps everything, and a ``tp`` of ``None`` leaves the number of ranks to ``options``. These are further keywords of :func:`hwcalc.plan` that were given; a draft among
     them is loaded, and so is ``option_draft``, the draft that an engine option names.
     """
 
@@ -32,6 +46,7 @@ class Grid:
     dtypes: tuple[str | None, ...] = (None,)
     gpus: tuple[str | None, ...] = (None,)
     tps: tuple[int | None, ...] = (None,)
+    policies: tuple[Chosen | None, ...] = (None,)
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     option_draft: ModelSpec | None = None
 
@@ -39,10 +54,16 @@ class Grid:
         """The engine that plans a model: the one that was given, which may include a version, or the model's own."""
         return engine_of(model, self.options.get("engine"))
 
-    def keywords(self, dtype: str | None, gpu: str | None, tp: int | None) -> dict[str, Any]:
+    @property
+    def settings(self) -> Iterator[Setting]:
+        """Every combination of all lists but the models, the lengths and the batches."""
+        return starmap(Setting, product(self.dtypes, self.gpus, self.tps, self.policies))
+
+    def keywords(self, setting: Setting) -> dict[str, Any]:
         """All keywords of a plan except model, length and batch."""
-        own = {"dtype": dtype, "gpu": gpu, "tp": tp}
-        return dict(self.options) | {name: value for name, value in own.items() if value is not None}
+        own = {"dtype": setting.dtype, "gpu": setting.gpu, "tp": setting.tp}
+        named = {**self.options, **{name: value for name, value in own.items() if value is not None}}
+        return with_policy(named, setting.policy, self.policies)
 
     def plan(self, model: ModelSpec, keywords: Mapping[str, Any], seq: int | None, batch: int) -> Plan:
         """The plan of one point. Nothing is read."""
@@ -52,7 +73,7 @@ class Grid:
 def count(grid: Grid) -> int:
     """The number of rows: the points of the grid, and one for each missing model."""
     missing = sum(isinstance(model, Missing) for model in grid.models)
-    lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps)
+    lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps, grid.policies)
     return missing + prod(map(len, lists), start=len(grid.models) - missing)
 
 
@@ -61,19 +82,18 @@ def check(grid: Grid) -> None:
 
     Each entry is tried together with the first entry of every other list, on one model after the other until a model accepts it.
     """
-    dtype, gpu, tp = grid.dtypes[0], grid.gpus[0], grid.tps[0]
     longest, most = max(grid.seqs, default=None), max(grid.batches)
-    tries: list[tuple[int | None, int, str | None, str | None, int | None]] = [
-        (longest, most, entry, gpu, tp) for entry in grid.dtypes
-    ]
-    tries += [(longest, most, dtype, entry, tp) for entry in grid.gpus[1:]]
-    tries += [(longest, most, dtype, gpu, entry) for entry in grid.tps[1:]]
+    base = next(grid.settings)
+    tries = [base._replace(dtype=entry) for entry in grid.dtypes]
+    tries += [base._replace(gpu=entry) for entry in grid.gpus[1:]]
+    tries += [base._replace(tp=entry) for entry in grid.tps[1:]]
+    tries += [base._replace(policy=entry) for entry in grid.policies[1:]]
     models = [model for model in grid.models if isinstance(model, ModelSpec)]
-    for seq, batch, dtype, gpu, tp in tries:
+    for setting in tries:
         first: UsageError | None = None
         for model in models:
             try:
-                grid.plan(model, grid.keywords(dtype, gpu, tp), seq, batch)
+                grid.plan(model, grid.keywords(setting), longest, most)
             except UsageError as error:
                 first = first or error
                 continue

@@ -12,8 +12,8 @@ class SweepPoint:
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
     Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of the cache. ``low`` and ``high`` are the ends of the estimate of one GPU,
-    and ``fits`` is the verdict: ``fits``, ``probably``, ``probably_not`` or ``no``. ``warning`` holds the codes of the plan's warnings; with
-    an ``error`` nothing was planned.
+    and ``fits`` is the verdict: ``fits``, ``probably``, ``probably_not`` or ``no``. Of a ``policy``, ``kept_tokens`` are those of the layer that
+    keeps most behind the prompt. ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
     """
 
     model: str
@@ -23,6 +23,7 @@ class SweepPoint:
     gpu: str | None
     gpus: int | None
     tp: int | None
+    policy: str | None
     seq: int | None
     batch: int | None
     bytes_per_token: int | None
@@ -36,6 +37,9 @@ class SweepPoint:
     total_per_gpu_low_bytes: int | None
     total_per_gpu_high_bytes: int | None
     usable_bytes: int | None
+    kept_tokens: int | None
+    policy_saved_bytes: int | None
+    prefill_peak_bytes: int | None
     fits: str | None
     warning: str | None
     error: str | None

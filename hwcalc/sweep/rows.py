@@ -12,7 +12,7 @@ from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
+from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import ModelLike, load, load_each
 from hwcalc.library.plan import option_draft
 from hwcalc.model import ModelSpec, Note
@@ -85,6 +85,7 @@ def sweep(
     dtype: Words = None,
     gpu: Words = None,
     tp: Numbers = None,
+    policy: object = None,
     every: bool = False,
     keep_going: bool = False,
     max_time: str | float = MAX_TIME,
@@ -93,7 +94,7 @@ def sweep(
     """Plan every combination of the models and of the lists, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
 
     A list may be a Python list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog ids;
-    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``, and so is a model that cannot be
+    ``every`` adds the whole catalog. A list of policies is that of :func:`hwcalc.compare`. A point that cannot be planned is a row with an ``error``, and so is a model that cannot be
     read; with ``keep_going`` also where no model can. A grid that would take longer than ``max_time`` by estimate is refused. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
     """
     from hwcalc.hardware.named import gpu_ids
@@ -108,6 +109,7 @@ def sweep(
         "dtypes": words(dtype, "dtype") or (None,),
         "gpus": gpus or (None,),
         "tps": numbers(tp, "tp") or (None,),
+        "policies": policies_of(policy),
     }
     given = each_model(models, every=read_flag(every, "every"))
     grid = Grid(models=load_each(given, asked, keep_going=read_flag(keep_going, "keep_going")), options=one_for_all)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hwcalc.formulas import Chunk, Encoder, Fixed, Full, Once, Remainder, Sink, Span, Strided, Window
+from hwcalc.formulas import Chunk, Encoder, Fixed, Full, Kept, Once, Remainder, Sink, Span, Strided, Window
 
 __all__ = ["Integers", "positions"]
 
@@ -26,6 +26,7 @@ def _constant(count: int, tokens: Integers) -> Integers:
 
 _RULES: Final[Mapping[type[Span], Callable[[Span, Integers, Integers], Integers]]] = {
     Full: lambda _span, tokens, _encoder: tokens,
+    Kept: _at_most,
     Window: _at_most,
     Sink: _at_most,
     Chunk: _at_most,

@@ -27,6 +27,9 @@ VALUES = {
     "instance": "p5.48xlarge",
     "dtype": "fp8",
     "kv_memory": "20GiB",
+    "policy": "knorm:compression_ratio=0.5",
+    "policy_rules": "paper",
+    "compaction": "fill",
 }
 
 

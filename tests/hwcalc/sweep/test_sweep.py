@@ -107,7 +107,7 @@ def test_a_thousand_points_are_their_plans(models: tuple[ModelSpec, ...]) -> Non
         grid = Grid(models=(model,), seqs=seqs, batches=batches, dtypes=(dtype,), tps=(tp,), options=options)
         found = rows(grid)
         points += len(found)
-        keywords = grid.keywords(dtype, None, tp)
+        keywords = grid.keywords(next(grid.settings))
 
         assert len(found) == count(grid)
         for row, (seq, batch) in zip(found, ((seq, batch) for seq in seqs for batch in batches), strict=True):
@@ -329,13 +329,14 @@ def test_formats_agree(mixed: Grid, tmp_path: Path) -> None:
 
 def test_numbers_are_numbers() -> None:
     """The columns of whole numbers are those that end so, and the axes."""
-    assert {"seq", "batch", "gpus", "tp"} == {name for name in NUMBERS if "bytes" not in name}
+    assert {"seq", "batch", "gpus", "tp", "kept_tokens"} == {name for name in NUMBERS if "bytes" not in name}
     assert set(NUMBERS) | {
         "model",
         "engine",
         "engine_version",
         "dtype",
         "gpu",
+        "policy",
         "definition",
         "fits",
         "warning",

@@ -1,0 +1,230 @@
+"""Blocks of a paged cache that come back when tokens are dropped.
+
+A block is free when nobody needs a token of it: no head and no layer of the group that shares it, and no other request. How many these are
+depends on where the tokens that stay (the survivors) lie. Compaction moves them together first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Sequence
+from math import ceil, exp, fsum, inf, log
+from typing import Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.policies.base import Count
+
+__all__ = [
+    "Compacted",
+    "blocks_of",
+    "expected_copies",
+    "expected_free",
+    "filled",
+    "free_of_ranges",
+    "free_of_survivors",
+    "free_range",
+    "freed_by_compaction",
+    "moves_of_ranges",
+    "nominal_free",
+    "ranges_of",
+    "repacked",
+]
+
+Ranges = Sequence[tuple[int, int]]
+"""Positions from start to end, in order and apart."""
+
+_NEVER: Final = -inf
+
+
+def blocks_of(tokens: int, block: int) -> int:
+    """Blocks that hold so many tokens in a row."""
+    return -(-tokens // block)
+
+
+def nominal_free(tokens: int, kept: int, block: int) -> int:
+    """Whole blocks that the dropped tokens would fill, if they lay together.
+
+    >>> nominal_free(16_000, 1_600, 16)
+    900
+    """
+    return (tokens - kept) // block
+
+
+def freed_by_compaction(tokens: int, kept: int, block: int) -> int:
+    """Blocks that come back when the survivors lie together: at times one more than the dropped tokens fill.
+
+    >>> freed_by_compaction(16_000, 1_600, 16), freed_by_compaction(2_176, 2_048, 16)
+    (900, 8)
+    """
+    return blocks_of(tokens, block) - blocks_of(kept, block)
+
+
+def ranges_of(positions: Iterable[int]) -> list[tuple[int, int]]:
+    """Positions as ranges.
+
+    >>> ranges_of([7, 0, 1, 2, 8])
+    [(0, 3), (7, 9)]
+    """
+    found: list[tuple[int, int]] = []
+    for place in sorted(set(positions)):
+        if found and found[-1][1] == place:
+            found[-1] = (found[-1][0], place + 1)
+        else:
+            found.append((place, place + 1))
+    return found
+
+
+def free_of_survivors(
+    tokens: int,
+    survivors: Iterable[Iterable[int]],
+    block: int,
+    *,
+    shared: Collection[int] = (),
+    growing: bool = False,
+) -> int:
+    """Blocks that are free without compaction: exact.
+
+    ``survivors`` are the positions that stay, a set for each head of each layer of the group. ``shared`` are the numbers of blocks that
+    others hold too. With ``growing`` the sequence goes on, and the next token is written behind the last one, so that a last block that is
+    not full stays.
+
+    >>> free_of_survivors(64, [[*range(32), *range(48, 64)]], 16)
+    1
+    >>> free_of_survivors(64, [range(32), range(16, 48)], 16)
+    1
+    """
+    needed = {place // block for head in survivors for place in head}
+    needed.update(number for number in shared if 0 <= number < blocks_of(tokens, block))
+    if growing and tokens % block:
+        needed.add(tokens // block)
+    return blocks_of(tokens, block) - len(needed)
+
+
+def free_of_ranges(tokens: int, ranges: Ranges, block: int, *, shared: int = 0, growing: bool = False) -> int:
+    """The same where every head keeps these ranges; others hold the first ``shared`` blocks too.
+
+    >>> free_of_ranges(16_000, [(0, 4), (14_404, 16_000)], 16)
+    899
+    """
+    free, behind = 0, shared
+    for start, end in (*ranges, (tokens, None)):
+        first = blocks_of(tokens, block) if end is None else start // block
+        if end is None and growing and tokens % block:
+            first = tokens // block
+        free += max(0, first - behind)
+        behind = max(behind, first if end is None else blocks_of(end, block))
+    return free
+
+
+def expected_free(tokens: int, kept: int, block: int, heads: int = 1, *, growing: bool = False) -> float:
+    """Blocks that are free on average without compaction, if each of ``heads`` heads keeps ``kept`` tokens at random on its own.
+
+    A block of b tokens is free for one head with the chance C(n - b, k) / C(n, k), and for all with its power.
+
+    >>> [round(expected_free(16_000, 1_600, 16, heads), 1) for heads in (1, 2)], round(expected_free(16_000, 160, 16, 8), 1)
+    ([185.1, 34.3], 276.1)
+    """
+    full, rest = divmod(tokens, block)
+    free = full * exp(heads * _log_chance(tokens, kept, block))
+    return free if growing or not rest else free + exp(heads * _log_chance(tokens, kept, rest))
+
+
+def _log_chance(tokens: int, kept: int, block: int) -> float:
+    """The logarithm of C(n - b, k) / C(n, k), which is the product of (n - k - i) / (n - i) for i from 0 to b - 1."""
+    if tokens - kept < block:
+        return _NEVER
+    few, many = sorted((kept, block))
+    return fsum(log((tokens - many - one) / (tokens - one)) for one in range(few))
+
+
+def free_range(tokens: int, kept: int, block: int, heads: int = 1, *, growing: bool = False) -> Count:
+    """The fewest and the most blocks that can be free without compaction, wherever the survivors of ``heads`` heads lie."""
+    full, rest = divmod(tokens, block)
+    if growing and rest:
+        return Count(low=max(0, full - min(heads * kept, tokens)), high=full - blocks_of(max(0, kept - rest), block))
+    held = blocks_of(tokens, block)
+    return Count(low=max(0, held - heads * kept), high=held - blocks_of(kept, block))
+
+
+@frozen
+class Compacted:
+    """A cache behind a compaction, with the numbers by their names in TriAttention's code and its logs.
+
+    ``survivor_moves`` are survivors that change their slot, and ``copies`` slots that must be written for that.
+    ``slots_changed_in_whole_table`` are those that have another token behind it, with dropped ones. ``layout`` is the token in each slot.
+    """
+
+    cache_len_after: int
+    kept_blocks: int
+    removed_blocks: int
+    slots_changed_in_whole_table: int
+    survivor_moves: int
+    copies: int
+    in_order: bool
+    layout: tuple[int, ...]
+
+
+def repacked(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
+    """Survivors move to the front, in the order in which they are given, and dropped tokens behind them.
+
+    TriAttention writes the whole table so, since the dropped tokens would else stay in the attention until the request is told its length.
+    Source: WeianMao/triattention c3744ee, kv_compaction.py with ``preserve_dropped_tokens``, which layout_engine.py always sets.
+
+    >>> toy = repacked(24, [place for place in range(24) if place not in (2, 9, 13, 21)], 4)
+    >>> toy.removed_blocks, toy.survivor_moves, toy.slots_changed_in_whole_table
+    (1, 18, 22)
+    """
+    order = tuple(survivors)
+    if not order or len(order) >= tokens:
+        return _behind(tokens, tuple(range(tokens)), len(order), block)
+    stay = set(order)
+    return _behind(tokens, (*order, *(place for place in range(tokens) if place not in stay)), len(order), block)
+
+
+def filled(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
+    """Survivors behind the new end move into the holes before it, in the order in which they are given; all others stay where they are.
+
+    Source: WeianMao/triattention c3744ee, kv_compaction.py, ``_build_fill_hole_placement_shared``, which is switched off.
+
+    >>> toy = filled(24, [place for place in range(24) if place not in (2, 9, 13, 21)], 4)
+    >>> toy.removed_blocks, toy.copies, toy.in_order
+    (1, 3, False)
+    """
+    kept, layout = len(survivors), list(range(tokens))
+    stay = set(survivors)
+    holes = (place for place in range(kept) if place not in stay)
+    for hole, place in zip(holes, (place for place in survivors if place >= kept), strict=True):
+        layout[hole] = place
+    return _behind(tokens, tuple(layout), kept, block)
+
+
+def _behind(tokens: int, layout: tuple[int, ...], kept: int, block: int) -> Compacted:
+    moves = sum(place != slot for slot, place in enumerate(layout[:kept]))
+    return Compacted(
+        cache_len_after=kept,
+        kept_blocks=blocks_of(kept, block),
+        removed_blocks=freed_by_compaction(tokens, kept, block),
+        slots_changed_in_whole_table=sum(place != slot for slot, place in enumerate(layout)),
+        survivor_moves=moves,
+        copies=moves,
+        in_order=all(before < after for before, after in zip(layout, layout[1:kept], strict=False)),
+        layout=layout,
+    )
+
+
+def moves_of_ranges(ranges: Ranges, *, fill: bool = False) -> int:
+    """Slots that a compaction copies, where the survivors are these ranges."""
+    kept = sum(end - start for start, end in ranges)
+    if fill:
+        return sum(end - max(start, kept) for start, end in ranges if end > kept)
+    return kept - (ranges[0][1] if ranges and ranges[0][0] == 0 else 0)
+
+
+def expected_copies(tokens: int, kept: int, *, fill: bool = False) -> float:
+    """Slots that a compaction copies on average, if survivors lie at random.
+
+    A repack leaves those before the first dropped token alone, k / (n - k + 1) on average; filling copies those behind the new end.
+    """
+    if kept >= tokens:
+        return 0.0
+    return kept * (tokens - kept) / tokens if fill else kept - kept / (tokens - kept + 1)

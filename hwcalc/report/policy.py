@@ -1,0 +1,276 @@
+"""What reports of a plan say of its cache policy, and of what sequences have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines import find_engine
+from hwcalc.planner.result import Plan
+from hwcalc.report.text import both, layer_words, percent, plural
+from hwcalc.text import TIMES, clean
+from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo, PolicyLayers
+    from hwcalc.planner.sharing_result import SharingInfo
+    from hwcalc.policies.base import Extra, Policy
+    from hwcalc.policies.quality import Quality
+
+__all__ = ["MEMORY", "brief_lines", "policy_line", "policy_lines", "sharing_line", "sharing_lines"]
+
+MEMORY: Final = {
+    "frees": "comes back: the tensors shrink",
+    "masks": "does not come back: what is masked is stored",
+    "zeroes": "does not come back: zeroes are stored",
+    "reads less": "does not come back: a step reads less of it",
+    "as its parts": "as the policies inside",
+}
+"""What becomes of the memory of what a policy does not want, by its effect."""
+_FEW: Final = 3
+"""Groups of layers, or published figures, that are listed one by one."""
+
+
+def brief_lines(plan: Plan) -> list[tuple[str, str]]:
+    """A labelled line for the policy and one for what is shared; none without them."""
+    return [(label, line) for label, line in (("policy", policy_line(plan)), ("shared", sharing_line(plan))) if line]
+
+
+def policy_line(plan: Plan) -> str:
+    """The policy in a line: what it is, what it leaves, and what comes back; empty without one."""
+    info = plan.policy
+    if info is None:
+        return ""
+    as_if = "" if info.offered else ", as if the engine had it"
+    if info.loses:
+        return f"{clean(info.name)}: takes more than it saves{as_if}"
+    return f"{clean(info.name)}: {_back(info)}{as_if}"
+
+
+def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
+    """Labelled lines: what is kept, what comes back, the prefill, blocks, the engine, and published quality. ``full`` lists everything."""
+    info = plan.policy
+    if info is None:
+        return []
+    lines = [
+        ("policy", _named(info)),
+        ("keeps", _row_of(info).keeps),
+        *(("tokens", text) for text in _kept(info, plan, full=full)),
+    ]
+    lines += [("memory", _memory(info))]
+    lines += [] if info.blocks is None else [("blocks", text) for text in _blocks(info.blocks, plan)]
+    lines += [("prefill", text) for text in _prefill(info)]
+    lines += [("beside", f"{one.name}: {both(one.bytes)} {one.when}, {_known(one, full=full)}") for one in info.beside]
+    lines += [("engine", _engine(info, plan))]
+    lines += [("quality", text) for text in _quality(info, plan, full=full)]
+    return [(label, clean(text)) for label, text in lines]
+
+
+def _named(info: PolicyInfo) -> str:
+    rules = "" if info.rules == "kvpress" else f", by the rules of its {info.rules}"
+    if info.blocks is not None and info.effect.value == "frees":
+        return f"{info.name}{rules}; what it drops comes back in whole blocks alone"
+    return f"{info.name}{rules}; what it drops {MEMORY[info.effect.value]}"
+
+
+def _row_of(info: PolicyInfo) -> Policy:
+    """The row of the policy in their table."""
+    from hwcalc.policies.table import find_policy
+
+    return find_policy(info.name.partition(":")[0])
+
+
+def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
+    """Tokens by layer: each group of layers that are alike, or the range over all of them."""
+    if not info.layers:
+        yield "it acts on no layer of this model: windows, states and shared caches keep what they keep"
+        return
+    if full or len(info.layers) <= _FEW:
+        for group in info.layers:
+            yield f"{_tokens(group, info)} in {_layers(group)}{_later(group, info)}"
+    else:
+        ranked = sorted(info.layers, key=lambda group: group.kept)
+        low, high = ranked[0], ranked[-1]
+        count = sum(len(group.layers) for group in info.layers)
+        mean = sum(group.kept * len(group.layers) for group in info.layers) / count
+        span = f"{_tokens(low, info)} in {_layers(low)}, up to {high.kept:,} in {_layers(high)}"
+        yield f"{span}; {mean:,.0f} in the mean of {count:,} layers; each layer: -v"
+    acted = sum(len(group.layers) for group in info.layers)
+    numbers = {number for layer in plan.model.layers for number in layer.layers}
+    if len(numbers) > acted:
+        yield f"the other {plural(len(numbers) - acted, 'layer')} keep what they keep: windows, states and shared caches"
+    from hwcalc.policies.base import Role
+
+    if not info.output and _row_of(info).role in (Role.DECODING, Role.METHOD):
+        yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
+
+
+def _known(extra: Extra, *, full: bool) -> str:
+    words = "the engine's rule" if extra.definition == "engine" else str(extra.definition)
+    return f"{words}: {extra.formula} ({extra.source})" if full else words
+
+
+def _layers(group: PolicyLayers) -> str:
+    count = len(group.layers)
+    return f"layer {group.layers.text}" if count == 1 else f"each of {layer_words(count, group.layers)}"
+
+
+def _tokens(group: PolicyLayers, info: PolicyInfo) -> str:
+    """The tokens behind the prompt; both ends where the text decides."""
+    if group.kept_low == info.prompt:
+        return f"all {info.prompt:,} tokens of the prompt"
+    span = f"{group.kept:,}" if group.kept == group.kept_low else f"{group.kept_low:,} to {group.kept:,}"
+    return f"{span} of the {info.prompt:,} tokens of the prompt"
+
+
+def _later(group: PolicyLayers, info: PolicyInfo) -> str:
+    """What the layer has while text is generated, where that is more."""
+    if not info.output:
+        return ""
+    end = f"{group.last:,} behind the {plural(info.output, 'generated token')}"
+    return f", {end}" if group.most == max(group.kept, group.last) else f", at the most {group.most:,} within a step, {end}"
+
+
+def _back(info: PolicyInfo) -> str:
+    """What comes back of the cache."""
+    if not info.saved_bytes:
+        return "nothing comes back"
+    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.full_bytes)} come back"
+
+
+def _memory(info: PolicyInfo) -> str:
+    """The bytes of the cache without the policy and with it, at each moment that differs."""
+    if not info.saved_bytes:
+        return f"nothing comes back: the cache takes {both(info.most_bytes)}, without the policy {both(info.full_bytes)}"
+    share = percent(info.saved_bytes, info.full_bytes)
+    moments = f"{both(info.most_bytes)} at the most"
+    if info.prefill_bytes != info.most_bytes:
+        moments += f", {human_bytes(info.prefill_bytes)} behind the prompt"
+    if info.output and info.last_bytes != info.most_bytes:
+        moments += f", {human_bytes(info.last_bytes)} at the end"
+    return f"{moments}; without the policy {both(info.full_bytes)}: {human_bytes(info.saved_bytes)} ({share}) come back"
+
+
+def _blocks(blocks: PolicyBlocks, plan: Plan) -> Iterator[str]:
+    """What a paged cache gives back: only whole blocks go."""
+    of = f"blocks of {blocks.block_size:,} tokens"
+    yield (
+        f"a sequence takes {blocks.held:,} {of} before the largest cut; the dropped tokens would fill {blocks.nominal:,}, "
+        "but a block goes only when no head and no layer of its group needs a token of it"
+    )
+    span = "" if blocks.free_low == blocks.free_high else f", {blocks.free_low:,} to {blocks.free_high:,}"
+    known = {"estimate": "expected of a random choice", "exact": "by the rule", "engine": "by the rule"}
+    words = known.get(blocks.definition.value, blocks.definition.value)
+    yield f"as they are {blocks.free:,} go ({words}{span})"
+    copies = {"repack": blocks.repack_copies, "fill": blocks.fill_copies}
+    asked = plan.request.compaction or "repack"
+    moves = f"{blocks.repack_copies:,} copies of slots in order, or {blocks.fill_copies:,} that fill holes"
+    if asked in copies:
+        moves += f"; planned with {asked}"
+    else:
+        moves += "; planned without compaction"
+    yield f"{blocks.free_compacted:,} go when the survivors move together: {moves}"
+    yield f"at the most {blocks.most:,} blocks a sequence"
+
+
+def _prefill(info: PolicyInfo) -> Iterator[str]:
+    """The prefill at its fullest, with and without the policy."""
+    if not info.prefill_peak_bytes:
+        return
+    yield (
+        f"cache and what the policy needs beside it take {both(info.prefill_peak_bytes)} at the fullest moment of the prefill; "
+        f"without the policy {both(info.full_prefill_peak_bytes)}"
+    )
+    if info.loses:
+        more = human_bytes(max(0, info.prefill_peak_bytes - info.full_prefill_peak_bytes))
+        yield f"the policy loses: its prefill takes {more} more than keeping everything"
+
+
+def _engine(info: PolicyInfo, plan: Plan) -> str:
+    label = find_engine(plan.request.engine)[0].label
+    if info.offered:
+        return info.support or f"{label} has it"
+    return f"{label} does not have it: these numbers are as if it had" + (f". {info.support}" if info.support else "")
+
+
+def _quality(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
+    """Figures that others published, those of the planned model first."""
+    name = info.name.partition(":")[0]
+    if not info.quality:
+        yield "no published accuracy is known here: measure it before you rely on it"
+        return
+    own = [one for one in info.quality if _names_same(one, plan)]
+    shown = info.quality if full else tuple(own)
+    for one in shown:
+        yield f"{_figure(one)} (published by {one.source}; no promise)"
+    if len(shown) < len(info.quality):
+        others = "other models" if own else "other models, none of this one"
+        yield f"{plural(len(info.quality) - len(shown), 'published figure')} of {others}: kvplan policies {name}"
+
+
+def _names_same(one: Quality, plan: Plan) -> bool:
+    return plan.model.id.rpartition("/")[2].lower() == one.model.lower()
+
+
+def _figure(one: Quality) -> str:
+    return f"{one.model}, {one.benchmark}: {one.accuracy:g} % right with {one.budget:,} tokens, {one.full_accuracy:g} % with the whole cache"
+
+
+def sharing_line(plan: Plan) -> str:
+    """What sharing saves, in a line; empty without it."""
+    info = plan.sharing
+    if info is None:
+        return ""
+    if not info.saved_bytes:
+        return f"nothing saved for {plural(info.sequences, 'sequence')}"
+    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info, plan)}"
+
+
+def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
+    """Labelled lines: what is kept once, what each sequence has alone, copies, bytes, and what the engine does."""
+    info = plan.sharing
+    if info is None:
+        return []
+    lines = [("sharing", f"{plural(info.sequences, 'sequence')} alive: {_sequences(plan)}")]
+    rows = (
+        ("once", info.shared_tokens, info.shared_blocks, "kept once for all sequences"),
+        ("request", info.request_tokens, info.request_blocks, "kept once for the sequences of one request"),
+        ("own", info.own_tokens, info.own_blocks, "of each sequence alone"),
+    )
+    lines += [
+        (label, f"{plural(tokens, 'token')}{_in_blocks(blocks)} {words}")
+        for label, tokens, blocks, words in rows
+        if tokens or label == "own"
+    ]
+    if info.copied_blocks is not None:
+        lines.append(
+            ("copied", f"{plural(info.copied_blocks, 'block')}: the last one of a prompt, which all but one write to anew")
+        )
+    share = percent(info.saved_bytes, info.unshared_bytes)
+    lines.append(
+        (
+            "memory",
+            f"{both(plan.cache.total_bytes)}; unshared {both(info.unshared_bytes)}: {human_bytes(info.saved_bytes)} ({share}) saved",
+        )
+    )
+    label = find_engine(plan.request.engine)[0].label
+    lines.append(("engine", info.support or (f"{label} shares them" if info.offered else f"{label} shares nothing")))
+    return [(label, clean(text)) for label, text in lines]
+
+
+def _in_blocks(blocks: int | None) -> str:
+    return "" if blocks is None else f" in {plural(blocks, 'block')}"
+
+
+def _sequences(plan: Plan) -> str:
+    request = plan.request
+    parts = [f"batch {request.batch:,}"]
+    parts += [f"{request.samples:,} samples"] if request.samples > 1 else []
+    parts += [f"{request.beams:,} beams"] if request.beams > 1 else []
+    return f" {TIMES} ".join(parts)
+
+
+def _parts(info: SharingInfo, plan: Plan) -> str:
+    parts = [f"{info.shared_tokens:,} tokens once for all"] if info.shared_tokens else []
+    parts += [f"{info.request_tokens:,} once a request"] if info.request_tokens else []
+    return ", ".join([*parts, f"{info.own_tokens:,} of each sequence"])
