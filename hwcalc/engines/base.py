@@ -298,7 +298,7 @@ class Opened(Dropping, Alive):
         seq, batch = self.request.seq if seq is None else seq, self.request.batch if batch is None else batch
         if (seq, batch) == (self.request.seq, self.request.batch):
             return self
-        return self._of_family(replace(self.request, seq=seq, batch=batch))
+        return self.with_request(replace(self.request, seq=seq, batch=batch))
 
     def changed(self, **change: Any) -> Opened:
         """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
@@ -313,19 +313,20 @@ class Opened(Dropping, Alive):
             return self
         request = self.request
         sharing = replace(request.sharing, scattered=self.together.scattered) if request.sharing.asked else request.sharing
-        return self._of_family(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
+        return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
 
     @property
     def single(self) -> Opened:
         """The same request with one sequence."""
-        return self._of_family(replace(self.request, batch=1, sharing=UNSHARED, lengths=()))
+        return self.with_request(replace(self.request, batch=1, sharing=UNSHARED, lengths=()))
 
     @property
     def unshared(self) -> Opened:
         """The same request, with every sequence by itself."""
-        return self._of_family(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
+        return self.with_request(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
 
-    def _of_family(self, request: Request) -> Opened:
+    def with_request(self, request: Request) -> Opened:
+        """Another request of the same family, which differs only in lengths, sequences, and what they have in common. It is not checked."""
         if request == self.request:
             return self
         other = replace(self, request=request)

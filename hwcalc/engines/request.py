@@ -169,6 +169,7 @@ class Request:
             "policy_rules": None if asked is None else asked.rules,
             "compaction": None if asked is None else asked.compaction,
             "shared_prefix": sharing.prefix or None,
+            "lengths": self.lengths or None,
             "samples": sharing.samples,
             "beams": sharing.beams,
         }

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
 
 from hwcalc.engines.policies import Support
+from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Run
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import Encoder, Kept, Span
@@ -19,7 +20,7 @@ from hwcalc.formulas.tensor import Encoder, Kept, Span
 if TYPE_CHECKING:
     from hwcalc.engines.request import Request
 
-__all__ = ["Alive", "Blocks", "Held", "Part", "Sharers", "Together", "held_blocks", "words_of"]
+__all__ = ["Alive", "Blocks", "Held", "Part", "SharedBlocks", "Sharers", "Together", "held_blocks", "words_of"]
 
 OpenedT = TypeVar("OpenedT")
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
@@ -157,6 +158,23 @@ def held_blocks(lengths: Iterable[tuple[Blocks, int, int]], copies: int) -> Held
     return min(ways, key=lambda held: held.total)
 
 
+@frozen
+class SharedBlocks:
+    """Blocks of one group of layers: ``shared`` of the prefix, which lie ``copies`` times in the pools; those of each ``request`` behind it;
+    the ``own`` ones of each sequence; the ``copied`` ones, which have the same tokens as those of another branch; and ``total`` of all.
+    """
+
+    kind: str
+    block_size: int
+    shared: int
+    copies: int
+    request: int
+    own: int
+    copied: int
+    total: int
+    steps: tuple[Step, ...] = ()
+
+
 class Sharers(Generic[OpenedT]):
     """The part of an engine that is about what sequences have in common. By default it keeps every sequence by itself."""
 
@@ -170,6 +188,17 @@ class Sharers(Generic[OpenedT]):
     def sharing_support(self, opened: OpenedT) -> Support:
         """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
         return Support(offered=False, how="every sequence is kept by itself")
+
+    def shared_tokens(self, opened: OpenedT) -> tuple[int, int]:
+        """Tokens that are kept once for all sequences, and once for the branches of a request; of the longest, before windows cut it."""
+        together: Together = cast("Alive", opened).together
+        longest = together.lengths[0][0]
+        prefix = min(together.prefix, longest)
+        return prefix, max(prefix, min(together.prompt, longest)) if together.branches > 1 else prefix
+
+    def shared_blocks(self, opened: OpenedT) -> tuple[SharedBlocks, ...]:
+        """The blocks of each group of layers, where the engine keeps what is alike in whole blocks."""
+        return ()
 
 
 class Alive:
@@ -194,7 +223,7 @@ class Alive:
             lengths=((request.seq, request.batch),) if self.engine.pads else request.lengths_of,
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
-            prompt=request.prompt_tokens if shares and sharing.branches > 1 else 0,
+            prompt=request.prompt_tokens if shares else 0,
             replicas=request.parallel.dp,
             scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
         )

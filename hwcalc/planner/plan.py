@@ -112,7 +112,7 @@ def _policy_info(opened: Opened) -> PolicyInfo | None:
 
 
 def _sharing_info(opened: Opened) -> SharingInfo | None:
-    if opened.request.sharing == UNSHARED:
+    if opened.request.sharing == UNSHARED and not opened.request.lengths:
         return None
     from hwcalc.planner.sharing import sharing_info
 
@@ -142,6 +142,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         policy_rules=None if request.policy is None else request.policy.rules,
         compaction=None if request.policy is None else request.policy.compaction,
         shared_prefix=request.sharing.prefix or None,
+        lengths=request.lengths,
         samples=request.sharing.samples,
         beams=request.sharing.beams,
         environment=opened.engine.environment(opened),

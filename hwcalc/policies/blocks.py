@@ -6,9 +6,8 @@ depends on where the tokens that stay (the survivors) lie. Compaction moves them
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from math import ceil, exp, fsum, inf, log
+from math import exp, fsum, inf, log
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen

@@ -18,6 +18,7 @@ from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
+from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.steps import step
 from hwcalc.engines.stored import Dtypes, StoredTensor
@@ -33,7 +34,7 @@ from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.savings import savings
-from hwcalc.engines.vllm.sharing import sharing_support
+from hwcalc.engines.vllm.sharing import blocks_of_groups, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
@@ -94,6 +95,15 @@ class Vllm(Engine):
 
     def sharing_support(self, opened: Opened) -> Support:
         return sharing_support(of_vllm(opened).settings, opened.request)
+
+    def shared_tokens(self, opened: Opened) -> tuple[int, int]:
+        planned, together = of_vllm(opened), opened.together
+        hits = hits_of(planned.layout, planned.settings, together.prefix, together.prompt)
+        return hits.prefix, max(hits.prefix, hits.prompt) if together.branches > 1 else hits.prefix
+
+    def shared_blocks(self, opened: Opened) -> tuple[SharedBlocks, ...]:
+        planned = of_vllm(opened)
+        return blocks_of_groups(planned.layout, planned.settings, planned.together)
 
     def resolve_version(self, requested: str) -> str:
         return versions.resolve(requested)

@@ -9,7 +9,7 @@ from hwcalc.engines.sharing import Held
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import LayerCache, PoolLayout, RequestBytes, plan_layout
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
-from hwcalc.engines.vllm.sharing import Hits, group_held, hits_of
+from hwcalc.engines.vllm.sharing import group_held
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
 
@@ -50,14 +50,9 @@ class VllmOpened(Opened):
         """What one request takes on one rank of every stage, all stages together."""
         return self.layout.request_bytes(self.tokens)
 
-    @cached_property
-    def hits(self) -> Hits:
-        """The tokens that sequences find in the cache."""
-        return hits_of(self.layout, self.settings, self.together)
-
     def held(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
-        return group_held(self.layout, group, self.together, self.hits)
+        return group_held(self.layout, self.settings, group, self.together)
 
     @cached_property
     def all_blocks(self) -> int:

@@ -10,18 +10,18 @@ states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2
 from __future__ import annotations
 
 from math import lcm
-from typing import Final
+from typing import Final, NamedTuple
 
 from hwcalc.engines.policies import Support
 from hwcalc.engines.request import Request
-from hwcalc.engines.sharing import Blocks, Held, Together, held_blocks
+from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, held_blocks
+from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
-from hwcalc.formulas.frozen import frozen
 
-__all__ = ["Hits", "group_held", "hits_of", "sharing_support"]
+__all__ = ["Hits", "blocks_of_groups", "group_held", "hits_of", "sharing_support"]
 
 _ENDS: Final = "ends"
 _SPARSE: Final = "sparse"
@@ -51,8 +51,7 @@ def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
     return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.options)
 
 
-@frozen
-class Hits:
+class Hits(NamedTuple):
     """Tokens whose blocks are found: of the prefix, and of a whole prompt. ``copies`` is how often the prefix lies in the pool of a replica."""
 
     prefix: int
@@ -60,9 +59,8 @@ class Hits:
     copies: int
 
 
-def hits_of(layout: PoolLayout, settings: VllmSettings, together: Together) -> Hits:
+def hits_of(layout: PoolLayout, settings: VllmSettings, prefix: int, prompt: int) -> Hits:
     """The tokens of a prompt that are found in the cache. Nothing is found of a prefix that is shorter than a block."""
-    prefix, prompt = together.prefix, together.prompt
     if layout.rules.engine == "V0":
         block = layout.block_size
         return Hits(prefix // block * block, prompt // block * block, 1)
@@ -93,21 +91,58 @@ def hits_of(layout: PoolLayout, settings: VllmSettings, together: Together) -> H
     return Hits(common, whole, 2)
 
 
-def group_held(layout: PoolLayout, group: BlockGroup, together: Together, hits: Hits) -> Held:
+def group_held(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> Held:
     """The blocks that all sequences take in one group."""
-    return held_blocks(
-        (
-            (_blocks(layout, group, tokens, together, hits), requests * together.prompts, requests * together.branches)
-            for tokens, requests in together.lengths
-        ),
-        min(together.requests * together.prompts, hits.copies * together.copies * layout.schedulers),
-    )
+    parts, copies = [], 1
+    for tokens, requests in together.lengths:
+        hits = hits_of(layout, settings, min(together.prefix, tokens), min(together.prompt, tokens))
+        copies = max(copies, hits.copies)
+        blocks = _blocks(layout, group, tokens, hits.prefix, hits.prompt if together.branches > 1 else hits.prefix)
+        parts.append((blocks, requests * together.prompts, requests * together.branches))
+    return held_blocks(parts, min(together.requests * together.prompts, copies * together.copies * layout.schedulers))
 
 
-def _blocks(layout: PoolLayout, group: BlockGroup, tokens: int, together: Together, hits: Hits) -> Blocks:
+def _blocks(layout: PoolLayout, group: BlockGroup, tokens: int, prefix: int, prompt: int) -> Blocks:
     most = layout.blocks(group, tokens)
     spec = group.specs[0]
     if isinstance(spec, CrossSpec) or (isinstance(spec, StateSpec) and not spec.every):
         return Blocks(most, most, 0, 0)
     size = spec.block_size * layout.limits.dcp
-    return Blocks(max(most, ceil_div(tokens, size)), most, hits.prefix // size, hits.prompt // size)
+    return Blocks(max(most, ceil_div(tokens, size)), most, prefix // size, prompt // size)
+
+
+def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Together) -> tuple[SharedBlocks, ...]:
+    """The blocks of each group, as a plan reports them: of the longest sequence."""
+    return tuple(_reported(layout, settings, group, together) for group in layout.groups)
+
+
+def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> SharedBlocks:
+    held, size = group_held(layout, settings, group, together), group.specs[0].block_size * layout.limits.dcp
+    first, kept = held.parts[0], held.shared + held.parts[0].request
+    # Where a branch finds blocks of its prompt, it has the others for itself, though their tokens are the same.
+    missed = max(0, ceil_div(min(together.prompt, together.lengths[0][0]), size) - kept) if kept and together.branches > 1 else 0
+    steps = (
+        step(
+            "blocks",
+            "copies x shared_blocks + prompts x request_blocks + sequences x own_blocks",
+            held.total,
+            unit="blocks",
+            copies=held.copies,
+            shared_blocks=held.shared,
+            prompts=first.prompts,
+            request_blocks=first.request,
+            sequences=first.sequences,
+            own_blocks=first.own,
+        ),
+    )
+    return SharedBlocks(
+        kind="+".join(dict.fromkeys(spec.form for spec in group.specs)),
+        block_size=group.specs[0].block_size,
+        shared=held.shared,
+        copies=held.copies,
+        request=first.request,
+        own=first.own,
+        copied=min(missed, first.own) * sum(part.sequences - part.prompts for part in held.parts),
+        total=held.total,
+        steps=steps if len(held.parts) == 1 else (),
+    )
