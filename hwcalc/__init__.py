@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hwcalc._version import __version__
     from hwcalc.check.run import check
     from hwcalc.errors import KvplanError
+    from hwcalc.library.blocks import free_blocks
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
     from hwcalc.library.fit import fit
@@ -34,6 +35,7 @@ __all__ = [
     "compare",
     "explain",
     "fit",
+    "free_blocks",
     "keep",
     "load_model",
     "plan",
@@ -54,6 +56,7 @@ def __getattr__(name: str) -> object:
         "compare": "library.compare",
         "explain": "library.explain",
         "fit": "library.fit",
+        "free_blocks": "library.blocks",
         "keep": "library.keep",
         "load_model": "library.load",
         "plan": "library.plan",

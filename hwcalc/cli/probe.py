@@ -47,7 +47,9 @@ def run(*, model: str | None, verify: str | None, receipt: str | None, **options
     from hwcalc.probe.more import MoreOptions, check_alone
 
     view = view_of(**options)
-    chosen = MoreOptions(live=options["live"], search=options["find_max"], bandwidth=options["bandwidth"])
+    chosen = MoreOptions(
+        live=options["live"], search=options["find_max"], bandwidth=options["bandwidth"], policy=options["policy"] is not None
+    )
     if verify is not None:
         if model is not None or receipt is not None or chosen.any or options["fill"]:
             raise UsageError(

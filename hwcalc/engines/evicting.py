@@ -9,7 +9,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.kind import BY_TOKEN
-from hwcalc.policies.base import Chosen, LayerShape, Setting, State
+from hwcalc.policies.base import EAGER, KVPRESS, Chosen, LayerShape, Setting, State
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of
 
 __all__ = ["Evicted", "acted_on", "courses_of", "evicted_of", "setting_of"]
@@ -58,11 +58,30 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
             hint=f"At most {MOST_STEPS:,} in all are followed.",
         )
     known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
-    if any(left.masked is not None for left in state.layers) and any(course.cuts for course in known.values()):
+    if steps and setting.attention == EAGER and setting.rules == KVPRESS:
+        _check_one_mask(state, known)
+    if any(left.masked is not None and left.masked.total.high for left in state.layers) and any(
+        course.cuts for course in known.values()
+    ):
         raise UsageError(
             "a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK
         )
     return [known[key] for key in keys]
+
+
+def _check_one_mask(state: State, courses: Mapping[tuple[int, int], Course]) -> None:
+    """Eager attention adds one mask to the scores of all layers, as long as the first: a step fails where another has more or fewer.
+
+    Source: transformers 5.2.0 under kvpress 0.5.5, run.
+    """
+    if not all(left.stored.is_exact for left in state.layers):
+        return
+    before = {(start, tuple(course.lengths[:-1])) for (start, _), course in courses.items()}
+    if len(before) > 1:
+        raise UsageError(
+            "eager attention has one mask for all layers, and this policy leaves them unlike lengths: no token can follow.",
+            hint="Use attention sdpa, or leave it out.",
+        )
 
 
 @frozen

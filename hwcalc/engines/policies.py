@@ -13,6 +13,7 @@ from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.paged import PagedGroup
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Dropping", "Policies", "Support"]
@@ -35,6 +36,10 @@ class Policies(Generic[OpenedT]):
     def policy_support(self, opened: OpenedT, chosen: Chosen) -> Support:
         """Whether the engine has this policy, and how, or what it would take."""
         return Support(offered=False, how="")
+
+    def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
+        """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
+        return ()
 
 
 class Dropping:

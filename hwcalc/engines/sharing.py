@@ -31,7 +31,7 @@ class Together:
     """The sequences that are alive at once, as an engine keeps them.
 
     ``lengths`` has the tokens of requests, longest first, and how many requests have so many. ``prefix`` and ``prompt`` are 0 in an engine
-    that shares nothing. ``replicas`` have a copy of the prefix each; the branches of a request are ``scattered`` over so many of them.
+    that shares nothing; where it ``forks``, the branches of a request have its prompt once. ``replicas`` have a copy of the prefix each; the branches of a request are ``scattered`` over so many of them.
     """
 
     lengths: tuple[tuple[int, int], ...]
@@ -40,6 +40,7 @@ class Together:
     prompt: int = 0
     replicas: int = 1
     scattered: int = 1
+    forks: bool = False
 
     @property
     def requests(self) -> int:
@@ -54,7 +55,12 @@ class Together:
     @property
     def unlike(self) -> bool:
         """Whether the sequences are more than so many times one sequence."""
-        return bool(self.prefix or self.prompt) or len(self.lengths) > 1
+        return bool(self.prefix) or self.forks or len(self.lengths) > 1
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a request is more than one sequence, or they are unlike."""
+        return self.unlike or self.branches > 1
 
     @property
     def copies(self) -> int:
@@ -69,7 +75,7 @@ class Together:
     def runs(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = _NOTHING) -> tuple[Run, ...]:
         """The positions of one tensor. ``alike`` says how many of the tokens that a policy leaves all branches of a request share."""
         if isinstance(span, Encoder):
-            copies = self.prompts if self.prompt else self.branches
+            copies = self.prompts if self.forks else self.branches
             return tuple(Run(0, span.positions(tokens, encoder_tokens), count * copies) for tokens, count in self.lengths)
         own: list[Run] = []
         shared = 0
@@ -84,10 +90,10 @@ class Together:
 
     def _in_common(self, span: Span, tokens: int, alike: Mapping[int, int]) -> tuple[int, int]:
         """Positions of the prefix, and of the whole prompt."""
-        prefix, prompt = (min(part, tokens) for part in (self.prefix, self.prompt))
+        prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
         if isinstance(span, Kept):
             (kept,) = span.numbers
-            return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)))
+            return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
         return span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
 
     def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = _NOTHING) -> int:
@@ -194,7 +200,7 @@ class Sharers(Generic[OpenedT]):
         together: Together = cast("Alive", opened).together
         longest = together.lengths[0][0]
         prefix = min(together.prefix, longest)
-        return prefix, max(prefix, min(together.prompt, longest)) if together.branches > 1 else prefix
+        return prefix, max(prefix, min(together.prompt, longest)) if together.forks else prefix
 
     def shared_blocks(self, opened: OpenedT) -> tuple[SharedBlocks, ...]:
         """The blocks of each group of layers, where the engine keeps what is alike in whole blocks."""
@@ -224,6 +230,8 @@ class Alive:
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
             prompt=request.prompt_tokens if shares else 0,
+            # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
+            forks=shares and sharing.branches > 1 and not (self.engine.pooled and request.policy is not None),
             replicas=request.parallel.dp,
             scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import KvplanError
@@ -121,10 +122,18 @@ def _needs(opened: Opened, end: str, **change: int) -> tuple[int | None, int | N
             return changed.needed_bytes, max(0, size), "bytes"
         terms = {term.name: int(term.expected) for term in held.terms}
         # Each scheduler has its share of the blocks and of the requests.
-        requests = -(-changed.request.replica_batch // terms["schedulers"])
-        return requests * terms["blocks_per_request"], terms["usable_blocks"] // terms["schedulers"], "blocks"
+        schedulers = terms.get("schedulers", 1)
+        requests = -(-changed.request.replica_batch // schedulers)
+        return _blocks_of(requests, terms), terms["usable_blocks"] // schedulers, "blocks"
     except KvplanError:
         return None, None, "bytes"
+
+
+def _blocks_of(requests: int, terms: Mapping[str, int]) -> int:
+    """Blocks of so many requests; under a cache policy the prompts that are read have more."""
+    peak = terms.get("prompt_blocks", 0)
+    each = terms.get("blocks_per_request", peak)
+    return requests * each + min(requests, terms.get("prompts", 0)) * (peak - each)
 
 
 def speed(plan: Plan) -> ExplainedSection | None:

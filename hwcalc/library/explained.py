@@ -31,13 +31,26 @@ __all__ = [
     "symbol_name",
 ]
 
-SECTIONS: Final = ("cache", "weights", "activations", "overhead", "devices", "pool", "verdict", "limits", "speed", "quoted")
+SECTIONS: Final = (
+    "cache",
+    "policy",
+    "sharing",
+    "weights",
+    "activations",
+    "overhead",
+    "devices",
+    "pool",
+    "verdict",
+    "limits",
+    "speed",
+    "quoted",
+)
 """The sections of an explanation, in order. The kinds of layers are ``cache``."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _PLUS: Final = re.compile(r" \+ (?![^()]*\))")
 """A plus outside of brackets, where these are not nested."""
 _PRODUCT: Final = re.compile(r"\w+(?: x \w+)*")
-_FUNCTIONS: Final = frozenset({"floor", "ceil", "max", "min", "x"})
+_FUNCTIONS: Final = frozenset({"floor", "ceil", "max", "min", "round", "x"})
 
 
 @frozen

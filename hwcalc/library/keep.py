@@ -12,6 +12,7 @@ from hwcalc.engines.reference import model_dtype
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.kept import Kept, MaskedPairs
 from hwcalc.library.load import ModelLike, load
@@ -72,7 +73,7 @@ def _one_of(value: object, what: str, known: tuple[str, ...]) -> str:
 
 
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:
-    return setting_of(
+    setting = setting_of(
         opened.stack,
         rules=rules,
         attention=attention,
@@ -80,6 +81,7 @@ def _setting(opened: Opened, attention: str, rules: str) -> Setting:
         batch=opened.batch,
         hidden_size=opened.model.hidden_size,
     )
+    return replace(setting, together=opened.batch)
 
 
 def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:

@@ -27,23 +27,30 @@ class PolicyLayers:
 
 @frozen
 class PolicyBlocks:
-    """What the policy gives back of the blocks of one sequence, in all groups, behind its largest cut.
+    """What the policy gives back of the blocks of one sequence at its largest cut, in all groups of layers that it cuts.
 
-    ``held`` were taken before it; ``nominal`` are as many as the dropped tokens fill. Without compaction a block goes when no head and no
-    layer of its group needs a token of it: ``free`` is exact where the rule says which tokens stay, else expected for a random choice,
-    between ``free_low`` and ``free_high``. ``free_compacted`` go when survivors move together, which takes ``copies`` of slots.
-    ``most`` is the most that a sequence holds at any time.
+    ``held`` blocks have the ``before`` tokens; ``nominal`` are as many as the dropped tokens would fill. Without compaction a block goes
+    when no head and no layer of its group needs a token of it: ``free`` is exact where the rule says which tokens stay, else expected where
+    ``choosers`` heads choose at random on their own, between ``free_low`` and ``free_high``. ``free_compacted`` go when survivors move
+    together: ``repack_copies`` slots of each head and layer in order, of which TriAttention's code changes ``rewritten_slots``, or
+    ``fill_copies`` into holes. ``steady`` is the most that a sequence holds behind its prompt, ``most`` at any time.
     """
 
     block_size: int
+    before: int
     held: int
     nominal: int
-    free: int
+    choosers: int
+    free: int | float
     free_low: int
     free_high: int
     free_compacted: int
     repack_copies: int
     fill_copies: int
+    rewritten_slots: int
+    repack_bytes: int
+    fill_bytes: int
+    steady: int
     most: int
     definition: Definition
     steps: tuple[Step, ...] = ()

@@ -140,6 +140,8 @@ class Setting:
     element_bytes: int = 2
     batch: int = 1
     hidden_size: int | None = None
+    together: int = 1
+    """Sequences that go through one prefill: the batch under kvpress, one in an engine that serves requests."""
 
 
 @frozen
@@ -232,6 +234,8 @@ class Policy:
     budget: Callable[[Chosen, float, int, int, int], int] | None = None
     decode: Callable[[Chosen, Start], Iterator[tuple[int, int]]] | None = None
     extra: Callable[[Chosen, int, Setting], tuple[Extra, ...]] | None = None
+    worked: Callable[[Chosen, int, int, Setting], tuple[str, Mapping[str, float]]] | None = None
+    """What a layer keeps of so many tokens as a formula with its numbers (:mod:`hwcalc.policies.worked`)."""
     needs: str | None = None
     """The only attention kernel that it works with."""
     forbids: str | None = None

@@ -6,7 +6,9 @@ depends on where the tokens that stay (the survivors) lie. Compaction moves them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import exp, fsum, inf, log
 from typing import Final
 
@@ -18,15 +20,19 @@ __all__ = [
     "blocks_of",
     "expected_copies",
     "expected_free",
+    "expected_free_of",
+    "expected_rewritten",
     "filled",
     "free_of_ranges",
     "free_of_survivors",
     "free_range",
+    "free_range_of",
     "freed_by_compaction",
     "moves_of_ranges",
     "nominal_free",
     "ranges_of",
     "repacked",
+    "rewritten_of_ranges",
 ]
 
 Ranges = Sequence[tuple[int, int]]
@@ -123,9 +129,32 @@ def expected_free(tokens: int, kept: int, block: int, heads: int = 1, *, growing
     >>> [round(expected_free(16_000, 1_600, 16, heads), 1) for heads in (1, 2)], round(expected_free(16_000, 160, 16, 8), 1)
     ([185.1, 34.3], 276.1)
     """
+    return expected_free_of(tokens, {kept: heads}, block, growing=growing)
+
+
+def expected_free_of(tokens: int, choosers: Mapping[int, int], block: int, *, chunk: int = 1, growing: bool = False) -> float:
+    """The same where heads keep unlike numbers of tokens: ``choosers`` are as many heads by that number.
+
+    With ``chunk`` they choose whole chunks of so many tokens.
+    """
+    units = blocks_of(tokens, chunk)
+    free = 0.0
+    for many, touched in _touched(tokens, block, chunk, growing=growing).items():
+        chances = (heads * _log_chance(units, blocks_of(kept, chunk), many) for kept, heads in choosers.items())
+        free += touched * exp(fsum(chances))
+    return free
+
+
+def _touched(tokens: int, block: int, chunk: int, *, growing: bool) -> Counter[int]:
+    """How many blocks lie in how many chunks, of which a last one may be short."""
     full, rest = divmod(tokens, block)
-    free = full * exp(heads * _log_chance(tokens, kept, block))
-    return free if growing or not rest else free + exp(heads * _log_chance(tokens, kept, rest))
+    if chunk == 1:
+        found = Counter({block: full})
+        if rest and not growing:
+            found[rest] += 1
+        return found
+    ends = [min(tokens, (number + 1) * block) for number in range(full + bool(rest and not growing))]
+    return Counter((end - 1) // chunk - number * block // chunk + 1 for number, end in enumerate(ends))
 
 
 def _log_chance(tokens: int, kept: int, block: int) -> float:
@@ -138,11 +167,17 @@ def _log_chance(tokens: int, kept: int, block: int) -> float:
 
 def free_range(tokens: int, kept: int, block: int, heads: int = 1, *, growing: bool = False) -> Count:
     """The fewest and the most blocks that can be free without compaction, wherever the survivors of ``heads`` heads lie."""
+    return free_range_of(tokens, {kept: heads}, block, growing=growing)
+
+
+def free_range_of(tokens: int, choosers: Mapping[int, int], block: int, *, growing: bool = False) -> Count:
+    """The same where heads keep unlike numbers of tokens."""
     full, rest = divmod(tokens, block)
+    most, survivors = max(choosers, default=0), sum(kept * heads for kept, heads in choosers.items())
     if growing and rest:
-        return Count(low=max(0, full - min(heads * kept, tokens)), high=full - blocks_of(max(0, kept - rest), block))
+        return Count(low=max(0, full - survivors), high=full - blocks_of(max(0, most - rest), block))
     held = blocks_of(tokens, block)
-    return Count(low=max(0, held - heads * kept), high=held - blocks_of(kept, block))
+    return Count(low=max(0, held - survivors), high=held - blocks_of(most, block))
 
 
 @frozen
@@ -206,7 +241,7 @@ def _behind(tokens: int, layout: tuple[int, ...], kept: int, block: int) -> Comp
         slots_changed_in_whole_table=sum(place != slot for slot, place in enumerate(layout)),
         survivor_moves=moves,
         copies=moves,
-        in_order=all(before < after for before, after in zip(layout, layout[1:kept], strict=False)),
+        in_order=all(before < after for before, after in pairwise(layout[:kept])),
         layout=layout,
     )
 
@@ -227,3 +262,21 @@ def expected_copies(tokens: int, kept: int, *, fill: bool = False) -> float:
     if kept >= tokens:
         return 0.0
     return kept * (tokens - kept) / tokens if fill else kept - kept / (tokens - kept + 1)
+
+
+def rewritten_of_ranges(tokens: int, ranges: Ranges) -> int:
+    """Slots that have another token behind TriAttention's rewrite of the whole table, where the survivors are these ranges.
+
+    Survivors before the first dropped token stay where they are, and dropped tokens behind the last survivor.
+    """
+    if not moves_of_ranges(ranges):
+        return 0
+    return tokens - (ranges[0][1] if ranges[0][0] == 0 else 0) - (tokens - ranges[-1][1])
+
+
+def expected_rewritten(tokens: int, kept: int) -> float:
+    """The same on average, if survivors lie at random."""
+    dropped = tokens - kept
+    if dropped <= 0 or not kept:
+        return 0.0
+    return tokens - kept / (dropped + 1) - dropped / (kept + 1)

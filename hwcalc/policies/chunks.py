@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import EAGER, Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
-from hwcalc.policies.counting import check_attention, check_scores, each_layer, kept
+from hwcalc.policies.counting import check_attention, check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER
 from hwcalc.policies.scorers import SHARE_FORMULA
+from hwcalc.policies.worked import share_or_budget
 
 __all__ = ["POLICIES", "whole_chunks"]
 
@@ -38,15 +39,23 @@ def _chunkkv(chosen: Chosen, state: State, setting: Setting) -> State:
     if ratio == 0:
         return state
     check_attention(chosen, setting.attention)
-    if any(layer.stored.low < chunk for layer in state.layers):
-        inner: Chosen = chosen["press"]
+    inner: Chosen = chosen["press"]
+    if all(layer.stored.high < chunk for layer in state.layers):
         return inner.policy.prefill(inner, state, setting)
     for layer in state.layers:
         _check(chosen, setting, layer.stored.low, state.hidden)
-    each_layer(state, lambda _, tokens: tokens)
-    counts = tuple(whole_chunks(layer.stored.low, ratio, chunk) for layer in state.layers)
-    highs = tuple(whole_chunks(layer.stored.high, ratio, chunk).high for layer in state.layers)
-    return state.with_stored(tuple(Count(low=one.low, high=high) for one, high in zip(counts, highs, strict=True)))
+    check_unmasked(state)
+
+    def stays(number: int, tokens: int) -> Count:
+        if tokens >= chunk:
+            return whole_chunks(tokens, ratio, chunk)
+        return Count.of(scorer_budget(inner, ratio, tokens, setting.layers[number].index, setting.depth))
+
+    def counted(number: int, stored: Count) -> Count:
+        ends = (stays(number, stored.low), stays(number, stored.high))
+        return Count(low=min(end.low for end in ends), high=max(end.high for end in ends))
+
+    return state.with_stored(tuple(counted(number, layer.stored) for number, layer in enumerate(state.layers)))
 
 
 def _within_chunks(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -57,8 +66,10 @@ def _within_chunks(chosen: Chosen, state: State, setting: Setting) -> State:
         return state
     check_attention(chosen, setting.attention)
     for layer in state.layers:
-        for size in {min(chunk, layer.stored.low), layer.stored.low % chunk} - {0}:
-            _check(chosen, setting, size, size)
+        whole, rest = divmod(layer.stored.low, chunk)
+        # Hidden states are cut where keys are: behind another policy there are more of them than keys in the last chunk.
+        for size, before in ((chunk, 0),) * (whole > 0) + ((rest, whole * chunk),) * (rest > 0):
+            _check(chosen, setting, size, min(chunk, state.hidden - before))
 
     def stays(_: int, tokens: int) -> int:
         whole, rest = divmod(tokens, chunk)
@@ -69,8 +80,10 @@ def _within_chunks(chosen: Chosen, state: State, setting: Setting) -> State:
 
 def _in_blocks(chosen: Chosen, state: State, setting: Setting) -> State:
     """The share of the whole prompt stays; it is found by going through the prompt in blocks."""
-    check_attention(chosen, setting.attention)
     ratio, block = chosen.ratio, chosen["block_size"]
+    if ratio == 0:
+        return state
+    check_attention(chosen, setting.attention)
     for layer in state.layers:
         tokens, stays = layer.stored.low, kept(layer.stored.low, ratio)
         if tokens != state.hidden:
@@ -109,7 +122,7 @@ POLICIES: Final = (
         formula="k chunks of c tokens, k = max(1, int(ceil(n / c) x (1 - r))); c - n mod c fewer in layers that choose the short last one",
     ),
     _wrapper(
-        "entropygatedchunkkv", "EntropyGatedChunkKVPress", "ChunkKV, gated by entropy", "arXiv:2502.00299", prefill=_by_entropy,
+        "entropygatedchunkkv", "EntropyGatedChunkKVPress", "ChunkKV, gated by entropy", "arXiv:2502.00299", prefill=_by_entropy, worked=share_or_budget,
         options=(
             INNER,
             _chunk(10),
@@ -122,7 +135,7 @@ POLICIES: Final = (
         keeps="a share of each chunk", formula="the sum of max(1, int(chunk x (1 - compression_ratio))) over the chunks",
     ),
     _wrapper(
-        "block", "BlockPress", "block by block", "arXiv:2504.15364", options=(INNER, _chunk(128, "block_size")), prefill=_in_blocks,
+        "block", "BlockPress", "block by block", "arXiv:2504.15364", options=(INNER, _chunk(128, "block_size")), prefill=_in_blocks, worked=share_or_budget,
         keeps="the highest scores, found block by block", formula=SHARE_FORMULA,
     ),
 )  # fmt: skip

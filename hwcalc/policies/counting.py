@@ -7,13 +7,15 @@ from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.policies.base import Chosen, Count, Masked, Scored, Setting, State
+from hwcalc.policies.base import EAGER, Chosen, Count, Masked, Scored, Setting, State
 from hwcalc.text import shown
 
 __all__ = [
     "NOTHING_MASKED",
     "check_attention",
+    "check_model_scores",
     "check_scores",
+    "check_unmasked",
     "each_layer",
     "even_split",
     "kept",
@@ -88,14 +90,33 @@ def check_scores(chosen: Chosen, scored: Scored) -> None:
         check_scores(inner, scored)
 
 
+def check_model_scores(chosen: Chosen, scored: Scored) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if the policy would read scores of eager attention for keys that are gone.
+
+    A single key is no trouble where they are summed over queries; the rules that read the last queries cannot have it anyway.
+    """
+    if scored.attention == EAGER and not scored.decoding and scored.keys not in (scored.queries, 1):
+        raise UsageError(
+            f"{chosen.policy.name} reads the scores of eager attention, which has seen {scored.queries:,} tokens and not {scored.keys:,}.",
+            hint=f"Put {chosen.policy.name} first, or use attention sdpa.",
+        )
+
+
+def check_unmasked(state: State) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if pairs may be masked: where tokens go, the places of the others move."""
+    if any(layer.masked is not None and layer.masked.total.high for layer in state.layers):
+        raise UsageError("a policy that masks must come last: the places of what it masked move.", hint="Put it at the end.")
+
+
 def each_layer(state: State, rule: Callable[[int, int], int]) -> State:
     """Each layer cut by a rule of its number and its length. No policy can cut where pairs are masked: their places would be others."""
-    if any(layer.masked is not None for layer in state.layers) or state.masked_total is not None:
-        raise UsageError("a policy that masks must come last: the places of what it masked move.", hint="Put it at the end.")
     counts = tuple(
         layer.stored.each(lambda tokens, number=number: rule(number, tokens))  # type: ignore[misc]
         for number, layer in enumerate(state.layers)
     )
+    if all(new == layer.stored for new, layer in zip(counts, state.layers, strict=True)):
+        return state
+    check_unmasked(state)
     return state.with_stored(counts)
 
 
@@ -110,7 +131,6 @@ def even_split(total: int, heads: int) -> tuple[int, ...]:
 
 
 def mask_layers(state: State, setting: Setting, rule: Callable[[int, int], Masked]) -> State:
-    """Pairs masked in each layer by a rule of its number and its length; nothing is freed."""
-    each_layer(state, lambda _, tokens: tokens)
+    """Pairs masked in each layer by a rule of its number and its length, in place of those masked before; nothing is freed."""
     layers = tuple(replace(left, masked=rule(number, left.stored.high)) for number, left in enumerate(state.layers))
-    return replace(state, layers=layers)
+    return replace(state, layers=layers, masked_total=None)

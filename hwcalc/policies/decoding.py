@@ -10,6 +10,7 @@ from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, Start, State
 from hwcalc.policies.counting import check_attention, check_scores, kept, scorer_budget, searched_ratio
 from hwcalc.policies.repeated import grow
+from hwcalc.policies.worked import all_stay
 
 __all__ = ["POLICIES"]
 
@@ -108,7 +109,7 @@ POLICIES: Final = (
         name="decoding", press="DecodingPress", title="a cut every so many steps, to a target", role=Role.DECODING, effect=Effect.FREES,
         keeps="all of the prompt at first; then, every compression_interval steps, target_size tokens",
         formula="grows to target_size + compression_interval - 1, then target_size again; before the first cut n + compression_interval - 1",
-        kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, decode=_to_target, extra=_buffers,
+        kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, worked=all_stay, decode=_to_target, extra=_buffers,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",
         options=(
             _BASE,
@@ -119,7 +120,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="compressionratiodecoding", press="CompressionRatioDecodingPress", title="a cut every so many steps, to a share of the text",
-        role=Role.DECODING, effect=Effect.FREES, kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched,
+        role=Role.DECODING, effect=Effect.FREES, kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, worked=all_stay,
         keeps="all of the prompt at first; then, every compression_interval steps, a share of the text so far",
         formula="every compression_interval steps max(1, int(text x (1 - target_compression_ratio)))", decode=_to_share, extra=_buffers,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.errors import UsageError
@@ -18,10 +19,13 @@ from hwcalc.policies.base import (
     Role,
     Scored,
     Setting,
+    Start,
     State,
 )
 from hwcalc.policies.counting import check_attention, check_scores, even_split, kept, mask_layers
 from hwcalc.policies.options import ALPHA, INNER, RATIO, quality
+from hwcalc.policies.repeated import grow
+from hwcalc.policies.worked import all_stay
 
 __all__ = ["POLICIES", "adaptive_mask"]
 
@@ -50,6 +54,22 @@ def _adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
     return mask_layers(
         state, setting, lambda number, tokens: adaptive_mask(tokens, ratio, alpha, setting.layers[number].kv_heads)
     )
+
+
+def _critical_adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
+    """As Ada-KV. kvpress adds up what heads keep over all sequences of a batch, so that two sequences are too many at most ratios."""
+    ratio, together = chosen.ratio, setting.together
+    after = _adaptive(chosen, state, setting)
+    if ratio == 0 or together == 1:
+        return after
+    for layer in state.layers:
+        if together * kept(layer.stored.high, ratio) > layer.stored.high:
+            raise UsageError(
+                f"criticaladakv adds up what {together:,} sequences keep, which is more than the {layer.stored.high:,} tokens of one.",
+                hint="Use a batch of 1.",
+            )
+    # A head may then lose more than the safeguard says.
+    return mask_layers(state, setting, lambda number, tokens: adaptive_mask(tokens, ratio, 0, setting.layers[number].kv_heads))
 
 
 def _made_up(layers: int, heads: int, seed: int) -> tuple[tuple[float, ...], ...]:
@@ -112,15 +132,25 @@ def _dms(chosen: Chosen, state: State, setting: Setting) -> State:
     # The scores of eager attention are not handed on, whatever the kernel is; and in a decode step there is one new token to score.
     for layer in state.layers:
         check_scores(chosen["press"], Scored(keys=layer.stored.low, queries=state.hidden, attention=""))
-        if chosen["decoding"]:
-            check_scores(chosen["press"], Scored(keys=1, queries=1, attention="", decoding=True))
 
     def below(layer: int, tokens: int) -> Masked:
-        heads = setting.layers[layer].kv_heads
-        each = Count(low=0, high=max(0, tokens - window))
-        return Masked(total=Count(low=0, high=heads * each.high), heads=(each,) * heads, split=())
+        """What is masked before stays so, and a pair may be masked twice."""
+        heads, before = setting.layers[layer].kv_heads, state.layers[layer].masked
+        most = max(0, tokens - window)
+        if before is None:
+            each = Count(low=0, high=most)
+            return Masked(total=Count(low=0, high=heads * most), heads=(each,) * heads, split=())
+        total = Count(low=before.total.low, high=before.total.high + heads * most)
+        return Masked(total=total, heads=tuple(Count(low=head.low, high=head.high + most) for head in before.heads), split=())
 
     return mask_layers(state, setting, below)
+
+
+def _dms_steps(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
+    """Nothing goes; with ``decoding`` the one new token of a step is scored by itself."""
+    if chosen["decoding"] and start.steps:
+        check_scores(chosen["press"], Scored(keys=1, queries=1, attention=""))
+    return grow(start)
 
 
 def _whole_model(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -154,17 +184,17 @@ POLICIES: Final = (
     Policy(
         name="adakv", press="AdaKVPress", title="Ada-KV", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED,
         keeps="one budget for all heads of a layer: heads with high scores keep more", formula=_ADAPTIVE, source="arXiv:2407.11550",
-        options=(INNER, ALPHA), prefill=_adaptive, memory="as the scorer inside, and an index for each masked pair",
+        options=(INNER, ALPHA), prefill=_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
     ),
     Policy(
         name="criticaladakv", press="CriticalAdaKVPress", title="CriticalKV with Ada-KV", role=Role.PREFILL, effect=Effect.MASKS,
         forbids=EAGER, kernel=_FAKED, keeps="as Ada-KV, by scores times the norm of projected values", formula=_ADAPTIVE,
         source="arXiv:2502.03805", options=(INNER, ALPHA, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)),
-        prefill=_adaptive, memory="as the scorer inside, and an index for each masked pair",
+        prefill=_critical_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
     ),
     Policy(
         name="duoattention", press="DuoAttentionPress", title="DuoAttention", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER,
-        kernel=_FAKED, aliases=("duo",), source="arXiv:2410.10819", prefill=_duo, memory="an index for each masked pair",
+        kernel=_FAKED, aliases=("duo",), source="arXiv:2410.10819", prefill=_duo, worked=all_stay, memory="an index for each masked pair",
         keeps="all tokens in retrieval heads; sinks and the last ones in streaming heads",
         formula="all n are stored; round(layers x kv_heads x ratio) heads mask max(0, n - sink_size - recent_size) each",
         options=(
@@ -178,7 +208,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="dms", press="DMSPress", title="DMS, by a threshold", role=Role.PREFILL, effect=Effect.MASKS,
-        kernel="sdpa; under eager the mask has no effect", source="arXiv:2506.05345", prefill=_dms,
+        kernel="sdpa; under eager the mask has no effect", source="arXiv:2506.05345", prefill=_dms, decode=_dms_steps, worked=all_stay,
         keeps="all tokens; those that score below the threshold are masked once they leave the window",
         formula="all n are stored; at most kv_heads x max(0, n - sliding_window_size) pairs a layer are masked",
         memory="scores of the window: kv_heads x sliding_window_size",
@@ -193,7 +223,7 @@ POLICIES: Final = (
         Policy(
             name=name, press=press, title=title, role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED, keeps=_WHOLE,
             formula="all n are stored; int(layers x kv_heads x n x r) pairs are masked, or int(kv_heads x n x r) a layer",
-            source=source, options=(RATIO, _LAYERWISE, *more), prefill=_whole_model, memory=memory,
+            source=source, options=(RATIO, _LAYERWISE, *more), prefill=_whole_model, worked=all_stay, memory=memory,
         )
         for name, press, title, source, memory, more in (
             (

@@ -27,6 +27,7 @@ from hwcalc.policies.counting import each_layer
 from hwcalc.policies.options import DIVIDE, quality
 from hwcalc.policies.repeated import cut_at_lengths, cut_each_step, cut_to
 from hwcalc.policies.scratch import eager_scores, page_keys, similarity, window_scores
+from hwcalc.policies.worked import Worked, all_stay, to_budget
 
 __all__ = ["POLICIES", "pages_read", "triggers"]
 
@@ -88,6 +89,12 @@ def _triattention_prefill(chosen: Chosen, state: State, setting: Setting) -> Sta
     return each_layer(state, lambda _, tokens: budget if triggers(chosen, tokens, prompt) else tokens)
 
 
+def _triattention_worked(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    if not triggers(chosen, tokens, tokens):
+        return all_stay(chosen, tokens, layer, setting)
+    return "policy_budget", {"policy_budget": _triattention_budget(chosen, tokens)}
+
+
 def _triattention_steps(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
     length, budget = start.length, _triattention_budget(chosen, start.prompt)
     for _ in range(start.steps):
@@ -131,13 +138,13 @@ POLICIES: Final = (
         name="h2o", press="", title="H2O: heavy hitters and recent tokens", role=Role.METHOD, effect=Effect.FREES, needs=EAGER,
         keeps="half of the budget of the tokens that got most attention so far, half of the last ones",
         formula="min(n, budget); one token out for each that comes in", kernel="eager alone: the scores of every query, in every step",
-        source="arXiv:2306.14048", prefill=_to_budget, decode=_one_out, extra=_all_queries, options=(_BUDGET, DIVIDE),
+        source="arXiv:2306.14048", prefill=_to_budget, worked=to_budget, decode=_one_out, extra=_all_queries, options=(_BUDGET, DIVIDE),
         memory="the scores of eager attention: batch x heads x n x n, and a sum for each token and head", definition=Definition.PUBLISHED,
     ),
     Policy(
         name="scissorhands", press="", title="Scissorhands", role=Role.METHOD, effect=Effect.FREES, source="arXiv:2305.17118",
         keeps="the tokens that stay important, and the last ones", kernel="one that gives its scores",
-        formula="min(n, budget); when it is full, drop tokens go at once", prefill=_to_budget, decode=_batch_out,
+        formula="min(n, budget); when it is full, drop tokens go at once", prefill=_to_budget, worked=to_budget, decode=_batch_out,
         memory="a count for each token and head", definition=Definition.PUBLISHED,
         options=(
             _BUDGET,
@@ -149,7 +156,7 @@ POLICIES: Final = (
         name="rkv", press="", title="R-KV", role=Role.METHOD, effect=Effect.FREES, source="arXiv:2505.24133; Zefan-Cai/R-KV d15c976",
         aliases=("r1kv",), keeps="important tokens that are not like others, and the last window_size", kernel="any",
         formula="min(n, budget) behind the prefill; budget again in the step behind each divide_length tokens of text",
-        prefill=_rkv_prefill, decode=_rkv_steps, extra=_rkv_extra,
+        prefill=_rkv_prefill, worked=to_budget, decode=_rkv_steps, extra=_rkv_extra,
         memory="similarities of keys: kv_heads x n x n while a layer is cut, and the last window_size queries",
         options=(
             PolicyOption(name="budget", kind="count", default=128, help="tokens that stay", least=1),
@@ -161,7 +168,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="triattention", press="", title="TriAttention", role=Role.METHOD, effect=Effect.FREES, kernel="any",
-        source="arXiv:2604.04921; WeianMao/triattention c3744ee", prefill=_triattention_prefill, decode=_triattention_steps,
+        source="arXiv:2604.04921; WeianMao/triattention c3744ee", prefill=_triattention_prefill, worked=_triattention_worked, decode=_triattention_steps,
         keeps="tokens by a series of distances from statistics of the model, each head its own, all equally many",
         formula="grows to kv_budget + divide_length, then kv_budget again", memory="statistics of queries and keys for each head",
         options=(
@@ -173,7 +180,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="quest", press="", title="Quest", role=Role.METHOD, effect=Effect.READS_LESS, kernel="its own, by pages",
-        source="arXiv:2406.10774; mit-han-lab/Quest 01c1623", prefill=_quest, extra=page_keys,
+        source="arXiv:2406.10774; mit-han-lab/Quest 01c1623", prefill=_quest, worked=all_stay, extra=page_keys,
         keeps="all tokens; a decode step reads the pages whose keys promise most, each head its own",
         formula="n stored; min(max(3, min(n, token_budget) // chunk_size), ceil(n / chunk_size)) pages read",
         memory="the least and the greatest key of each page: 1 / chunk_size of the cache",

@@ -124,6 +124,10 @@ def _fitting(policy: Policy, option: PolicyOption, inner: Chosen) -> Chosen:
         raise UsageError(
             f"{policy.name}: {option.name} takes {words}, not {inner.policy.name}.", hint=f"Known: {', '.join(names)}."
         )
+    if inner.policy.name == "finch":
+        raise UsageError(
+            f"finch does not work inside {policy.name}: it takes its delimiter out of the prompt.", hint="Use it alone."
+        )
     for part in (inner, *inner.inner):
         if part.get("budget") is not None:
             raise UsageError(f"{part.policy.name} has no budget inside {policy.name}.", hint="Give it a compression_ratio.")

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import EAGER, Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
-from hwcalc.policies.counting import check_scores, each_layer, scorer_budget
+from hwcalc.policies.counting import check_model_scores, check_scores, each_layer, scorer_budget
 from hwcalc.policies.options import BUDGET, DIVIDE, INNER, RATIO, SINKS, quality
 from hwcalc.policies.repeated import budgeted, cut_to, repeated
 from hwcalc.policies.scratch import eager_scores, window_scores
+from hwcalc.policies.worked import share_or_budget
 
 __all__ = ["POLICIES", "SHARE", "SHARE_FORMULA", "act_as_scorer", "more_than_sinks", "scorer"]
 
@@ -60,6 +61,7 @@ def _two_keys(chosen: Chosen, scored: Scored) -> None:
     """The last token scores the others, so there must be one."""
     if scored.keys < 2:
         raise UsageError(f"{chosen.policy.name} needs two tokens.", hint=_NO_LONGER_THAN)
+    check_model_scores(chosen, scored)
 
 
 def _last_query(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
@@ -79,6 +81,7 @@ def scorer(name: str, press: str, title: str, source: str, *options: PolicyOptio
         "formula": SHARE_FORMULA,
         "kernel": "any",
         "prefill": act_as_scorer,
+        "worked": share_or_budget,
     }
     return Policy(name=name, press=press, title=title, source=source, options=(RATIO, *options), **(common | facts))
 
@@ -118,7 +121,7 @@ POLICIES: Final = (
         memory="scores of one query: heads x n",
     ),
     scorer(
-        "observedattention", "ObservedAttentionPress", "observed attention", "arXiv:2306.14048", check=None, extra=_all_queries,
+        "observedattention", "ObservedAttentionPress", "observed attention", "arXiv:2306.14048", check=check_model_scores, extra=_all_queries,
         keeps="the tokens to which all queries of the prompt paid most, as H2O counts", needs=EAGER, kernel="eager alone",
         memory="the scores of eager attention: batch x heads x n x n",
     ),
@@ -151,6 +154,6 @@ POLICIES: Final = (
         keeps="the tokens of highest score times the norm of their projected values",
         formula=f"{SHARE_FORMULA}, with the ratio of the scorer inside", kernel="as the scorer inside", source="arXiv:2502.03805",
         options=(INNER, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)), prefill=act_as_scorer,
-        memory="projected values of a layer: heads x n x hidden_size, one head at a time",
+        worked=share_or_budget, memory="projected values of a layer: heads x n x hidden_size, one head at a time",
     ),
 )  # fmt: skip

@@ -7,11 +7,12 @@ from typing import Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import PAPER, Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
-from hwcalc.policies.counting import check_attention, each_layer, kept
+from hwcalc.policies.counting import check_attention, check_model_scores, each_layer, kept
 from hwcalc.policies.options import BUDGET, DIVIDE, RATIO, WINDOW, quality
 from hwcalc.policies.repeated import repeated
 from hwcalc.policies.scorers import SHARE_FORMULA, act_as_scorer, scorer
 from hwcalc.policies.scratch import window_scores
+from hwcalc.policies.worked import Worked, all_stay, without_delimiter
 
 __all__ = ["POLICIES", "pyramid_budget"]
 
@@ -27,18 +28,15 @@ def _check_window(chosen: Chosen, scored: Scored) -> None:
             f"{chosen.policy.name} needs more than window_size={window:,} {what}, not {min(scored.keys, scored.queries):,}.",
             hint="Make window_size smaller, or the interval longer." if scored.decoding else "Make window_size smaller.",
         )
+    check_model_scores(chosen, scored)
 
 
 def _scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
     return window_scores(chosen["window_size"] or 1, tokens, setting)
 
 
-def pyramid_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers: int) -> int:
-    """What PyramidKV keeps in one layer: many tokens in the first, few in the last, in equal steps, rounded.
-
-    Of m = n x (1 - ratio) the last layer has m / beta, and the first what makes the mean m, but never more than n without the window. Unless
-    the last one has the window at least, all layers have round(m). Source: kvpress 0.5.5, PyramidKVPress.get_layer_budget.
-    """
+def _pyramid_ends(chosen: Chosen, ratio: float, tokens: int) -> tuple[float, float] | None:
+    """What the first and the last layer keep before rounding; nothing where all layers get the same."""
     window: int = chosen["window_size"]
     beta: float = chosen["beta"]
     # As kvpress adds the window and takes it off again, so that the doubles are the same.
@@ -48,8 +46,35 @@ def pyramid_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers
     if high >= tokens - window:
         high = tokens - window
         low = (most - window) * 2 - high
-    if not tokens >= high >= low >= window:
+    return (high, low) if tokens >= high >= low >= window else None
+
+
+def _pyramid_worked(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    """The line from the first layer to the last one; without it the mean."""
+    ends, layers = _pyramid_ends(chosen, chosen.ratio, tokens), setting.depth
+    window = "min(n, " if setting.rules == PAPER else ""
+    behind = " + window_size)" if window else ""
+    values = {"n": tokens, "window_size": chosen["window_size"]}
+    if chosen.ratio == 0:
+        return all_stay(chosen, tokens, layer, setting)
+    if ends is None:
+        values |= {"compression_ratio": chosen.ratio}
+        return f"{window}max(1, round(n x (1 - compression_ratio))){behind}", values
+    values |= {"first_layer": ends[0], "last_layer": ends[1], "layer": setting.layers[layer].index, "layers": layers}
+    less = " - layer x ((first_layer - last_layer) / (layers - 1))" if layers > 1 else ""
+    return f"{window}round(first_layer{less}){behind}", values
+
+
+def pyramid_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers: int) -> int:
+    """What PyramidKV keeps in one layer: many tokens in the first, few in the last, in equal steps, rounded.
+
+    Of m = n x (1 - ratio) the last layer has m / beta, and the first what makes the mean m, but never more than n without the window. Unless
+    the last one has the window at least, all layers have round(m). Source: kvpress 0.5.5, PyramidKVPress.get_layer_budget.
+    """
+    ends = _pyramid_ends(chosen, ratio, tokens)
+    if ends is None:
         return max(1, round(tokens * (1 - ratio)))
+    high, low = ends
     step = (high - low) / (layers - 1) if layers > 1 else 0.0
     return round(high - layer * step)
 
@@ -67,14 +92,16 @@ def _finch(chosen: Chosen, state: State, setting: Setting) -> State:
     """The token that parts prompt and question never enters; then a share of all, or of each chunk, is kept."""
     if state.hidden < 2:
         raise UsageError("finch needs a token beside the delimiter.", hint="Give a longer prompt.")
+    if setting.together > 1:
+        raise UsageError("finch takes one sequence at a time: it finds one delimiter.", hint="Use a batch of 1.")
     entered = each_layer(replace(state, hidden=state.hidden - 1), lambda _, tokens: tokens - 1)
     ratio, window = chosen.ratio, chosen["window_size"]
     chunk: int | None = chosen["chunk_length"]
     if ratio == 0:
         return entered
     check_attention(chosen, setting.attention)
-    if window is not None and entered.hidden <= window:
-        raise UsageError(f"finch needs tokens before the question of {window:,}.", hint="Give a longer prompt.")
+    if entered.hidden <= (window or 1):
+        raise UsageError(f"finch needs tokens before the question of {window or 1:,}.", hint="Give a longer prompt.")
     if chunk is not None and chunk <= (window or 1) / (1 - ratio):
         raise UsageError(
             f"finch: chunk_length {chunk:,} is not above window_size / (1 - compression_ratio).", hint="Make the chunks longer."
@@ -99,7 +126,7 @@ POLICIES: Final = (
     scorer(
         "pyramidkv", "PyramidKVPress", "PyramidKV", "arXiv:2406.02069", WINDOW, quality("kernel_size", 5),
         PolicyOption(name="beta", kind="number", default=20, help="how steep: the last layer keeps 1/beta of the mean", least=1),
-        check=_check_window, budget=pyramid_budget, prefill=_pyramid, extra=_scores, memory=_MEMORY, by_layer=True,
+        check=_check_window, budget=pyramid_budget, prefill=_pyramid, worked=_pyramid_worked, extra=_scores, memory=_MEMORY, by_layer=True,
         keeps="as SnapKV, many tokens in the first layer and few in the last",
         formula="round(hi - layer x (hi - lo) / (layers - 1)), lo = m / beta, hi = 2m - lo, m = n x (1 - compression_ratio)",
     ),
@@ -116,6 +143,6 @@ POLICIES: Final = (
             PolicyOption(name="window_size", kind="count", default=None, help="tokens of the question behind the delimiter", least=1),
             quality("_delimiter", None),
         ),
-        prefill=_finch, extra=_scores,
+        prefill=_finch, worked=without_delimiter, extra=_scores,
     ),
 )  # fmt: skip

@@ -7,10 +7,11 @@ from typing import Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
-from hwcalc.policies.counting import check_scores, each_layer, kept, scorer_budget
+from hwcalc.policies.counting import check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER, quality
 from hwcalc.policies.scorers import SHARE_FORMULA
 from hwcalc.policies.streaming import sink_ranges
+from hwcalc.policies.worked import all_stay, share_or_budget
 
 __all__ = ["POLICIES"]
 
@@ -64,16 +65,24 @@ def _composed(chosen: Chosen, state: State, setting: Setting) -> State:
 def _lazy_layers(chosen: Chosen, state: State, setting: Setting) -> State:
     """Lazy layers keep the first and the last tokens. The attention of the last tokens says which layers are lazy, so the text does."""
     threshold, first, recent, last = (chosen[name] for name in ("lazy_threshold", "n_initial", "n_recent", "n_last"))
-    if recent <= last:
-        raise UsageError("simlayerkv: n_recent must be above n_last.", hint="Its defaults are 1,024 and 1.")
-    stays = first + recent - last
-    counts = tuple(
-        layer.stored
-        if threshold == 1 or layer.stored.low <= first + recent + last
-        else Count(low=stays, high=stays if threshold == 0 else layer.stored.high)
-        for layer in state.layers
-    )
-    each_layer(state, lambda _, tokens: tokens)
+
+    def lazy(tokens: int) -> int:
+        """A slice from -n_recent + n_last: with n_last the greater of them it starts at the front, and most tokens stay twice."""
+        return first + len(range(tokens)[last - recent :])
+
+    def counted(stored: Count) -> Count:
+        if threshold == 1 or stored.high <= first + recent + last:
+            return stored
+        ends = {lazy(stored.low), lazy(stored.high)} if stored.low > first + recent + last else {stored.low, lazy(stored.high)}
+        return (
+            Count(low=min(ends), high=max(ends))
+            if threshold == 0
+            else Count(low=min(ends | {stored.low}), high=max(ends | {stored.high}))
+        )
+
+    counts = tuple(counted(layer.stored) for layer in state.layers)
+    if any(new != layer.stored for new, layer in zip(counts, state.layers, strict=True)):
+        check_unmasked(state)
     return state.with_stored(counts)
 
 
@@ -86,12 +95,12 @@ POLICIES: Final = (
     Policy(
         name="keyrerotation", press="KeyRerotationPress", title="re-rotated keys", role=Role.PREFILL, effect=Effect.FREES,
         keeps="what the scorer inside keeps, with keys turned to positions without gaps", formula=SHARE_FORMULA, kernel="as the scorer inside",
-        source="kvpress 0.5.5", options=(INNER,), prefill=_share_of_inner, rerotates=True, memory="a turned copy of the keys of a layer",
+        source="kvpress 0.5.5", options=(INNER,), prefill=_share_of_inner, worked=share_or_budget, rerotates=True, memory="a turned copy of the keys of a layer",
     ),
     Policy(
         name="merging", press="MergingPress", title="merged values", role=Role.PREFILL, effect=Effect.FREES,
         keeps="what the scorer inside keeps; values that go are added to their nearest", formula=SHARE_FORMULA,
-        kernel="as the scorer inside", source="arXiv:2210.09461", prefill=_share_of_inner,
+        kernel="as the scorer inside", source="arXiv:2210.09461", prefill=_share_of_inner, worked=share_or_budget,
         options=(INNER, quality("similarity_threshold", 0.0), quality("merge_fraction", 1.0)),
         memory="similarities of dropped and kept keys: kv_heads x dropped x kept x 4",
     ),
@@ -118,7 +127,7 @@ POLICIES: Final = (
         options=(
             PolicyOption(name="lazy_threshold", kind="share", default=1.0, help="share of attention above which a layer is lazy"),
             PolicyOption(name="n_last", kind="count", default=1, help="last tokens whose attention decides", least=1),
-            PolicyOption(name="n_recent", kind="count", default=1024, help="last tokens of a lazy layer", least=1),
+            PolicyOption(name="n_recent", kind="count", default=1024, help="last tokens of a lazy layer, of which n_last go"),
             PolicyOption(name="n_initial", kind="count", default=4, help="first tokens of a lazy layer"),
         ),
     ),
@@ -126,7 +135,7 @@ POLICIES: Final = (
         name="think", press="ThinKPress", title="ThinK", role=Role.PREFILL, effect=Effect.ZEROES, kernel="any",
         keeps="all tokens; the channels of keys that matter least are set to zero",
         formula="n; int(head_dim x key_channel_compression_ratio) channels of each key are zero and stored", source="arXiv:2407.21018",
-        prefill=_channels, memory="norms of channels: heads x head_dim",
+        prefill=_channels, worked=all_stay, memory="norms of channels: heads x head_dim",
         options=(
             PolicyOption(name="key_channel_compression_ratio", kind="ratio", default=0.0, help="share of the channels of keys"),
             quality("window_size", 32),

@@ -12,6 +12,7 @@ from hwcalc.model import Note
 from hwcalc.probe.bandwidth import BandwidthResult
 from hwcalc.probe.limits import MaxResult
 from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult
+from hwcalc.probe.policy_result import PolicyRun
 from hwcalc.text import shown
 from hwcalc.units import MIB, human_bytes
 
@@ -32,11 +33,12 @@ class MoreOptions:
     live: bool = False
     search: str | None = None
     bandwidth: bool = False
+    policy: bool = False
 
     @property
     def any(self) -> bool:
         """Whether there is anything to measure."""
-        return self.live or self.bandwidth or self.search is not None
+        return self.live or self.bandwidth or self.policy or self.search is not None
 
 
 @frozen
@@ -47,12 +49,13 @@ class More:
     maximum: MaxResult | None
     bandwidth: BandwidthResult | None
     notes: tuple[Note, ...]
+    policy: PolicyRun | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether every measurement that was requested agrees. A live model that could not be run does not count as agreement."""
         same = self.live is None or self.live.status not in {DIFFERS, NOT_RUN}
-        return same and (self.maximum is None or self.maximum.agrees)
+        return same and (self.maximum is None or self.maximum.agrees) and (self.policy is None or self.policy.agrees)
 
 
 def check_alone(chosen: MoreOptions) -> None:
@@ -60,7 +63,9 @@ def check_alone(chosen: MoreOptions) -> None:
     if chosen.search is not None and chosen.search not in SEARCHES:
         raise UsageError(f"--find-max {shown(chosen.search, 40)} is not known.", hint=f"Allowed: {', '.join(SEARCHES)}.")
     if chosen.any and os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UsageError("--live, --find-max and --bandwidth are measured by one process.", hint="Start it without torchrun.")
+        raise UsageError(
+            "--live, --find-max, --bandwidth and --policy are measured by one process.", hint="Start it without torchrun."
+        )
 
 
 def measure_more(opened: Opened, options: ProbeOptions, chosen: MoreOptions) -> More:
@@ -69,7 +74,7 @@ def measure_more(opened: Opened, options: ProbeOptions, chosen: MoreOptions) -> 
 
     device = open_device(options.device)
     notes: list[Note] = []
-    live = maximum = bandwidth = None
+    live = maximum = bandwidth = policy = None
     if chosen.live:
         from hwcalc.probe.live import run_live
 
@@ -81,7 +86,21 @@ def measure_more(opened: Opened, options: ProbeOptions, chosen: MoreOptions) -> 
         maximum = find_max(opened, device, chosen.search, reserve_bytes=reserve, available_bytes=available)
     if chosen.bandwidth:
         bandwidth = _bandwidth(opened, device, options, notes)
-    return More(live=live, maximum=maximum, bandwidth=bandwidth, notes=tuple(notes))
+    if chosen.policy:
+        policy = _policy(opened, device, options)
+    return More(live=live, maximum=maximum, bandwidth=bandwidth, policy=policy, notes=tuple(notes))
+
+
+def _policy(opened: Opened, device: Device, options: ProbeOptions) -> PolicyRun:
+    """Run the policy in what is free beside the reserve, or in as much as the user allows."""
+    from hwcalc.probe.devices import default_reserve
+    from hwcalc.probe.policy_run import run_policy
+
+    available, reserve = _limits(device, options)
+    free = device.free_bytes() if available is None else available
+    reserve = default_reserve(device) if reserve is None else reserve
+    usable = None if free is None else max(0, free - reserve)
+    return run_policy(opened, device, usable_bytes=usable, limited=available is not None, scale=options.scale)
 
 
 def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | None]:

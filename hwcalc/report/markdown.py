@@ -20,9 +20,10 @@ from hwcalc.report.explain_lines import (
 )
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
+from hwcalc.report.layer_shares import shares
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import policy_lines, sharing_lines
-from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
+from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
 from hwcalc.report.text import exact, percent
 from hwcalc.text import clean
 from hwcalc.units import human_bytes

@@ -52,11 +52,8 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     info = plan.policy
     if info is None:
         return []
-    lines = [
-        ("policy", _named(info)),
-        ("keeps", _row_of(info).keeps),
-        *(("tokens", text) for text in _kept(info, plan, full=full)),
-    ]
+    lines = [("policy", info.name), *(("rules", text) for text in _rules(info)), ("keeps", _row_of(info).keeps)]
+    lines += [("drops", _dropped(info)), *(("tokens", text) for text in _kept(info, plan, full=full))]
     lines += [("memory", _memory(info))]
     lines += [] if info.blocks is None else [("blocks", text) for text in _blocks(info.blocks, plan)]
     lines += [("prefill", text) for text in _prefill(info)]
@@ -66,11 +63,15 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     return [(label, clean(text)) for label, text in lines]
 
 
-def _named(info: PolicyInfo) -> str:
-    rules = "" if info.rules == "kvpress" else f", by the rules of its {info.rules}"
-    if info.blocks is not None and info.effect.value == "frees":
-        return f"{info.name}{rules}; what it drops comes back in whole blocks alone"
-    return f"{info.name}{rules}; what it drops {MEMORY[info.effect.value]}"
+def _rules(info: PolicyInfo) -> Iterator[str]:
+    if info.rules != "kvpress":
+        yield f"those of the {info.rules}, where the code of kvpress differs"
+
+
+def _dropped(info: PolicyInfo) -> str:
+    """What becomes of the memory of the others."""
+    paged = info.blocks is not None and info.effect.value == "frees"
+    return f"the others; their memory {'comes back in whole blocks alone' if paged else MEMORY[info.effect.value]}"
 
 
 def _row_of(info: PolicyInfo) -> Policy:
@@ -132,45 +133,50 @@ def _later(group: PolicyLayers, info: PolicyInfo) -> str:
 
 
 def _back(info: PolicyInfo) -> str:
-    """What comes back of the cache."""
-    if not info.saved_bytes:
-        return "nothing comes back"
-    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.full_bytes)} come back"
+    """What comes back of the cache, counted at its most."""
+    if info.saved_bytes:
+        return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.full_bytes)} come back"
+    if min(info.prefill_bytes, info.last_bytes) < info.full_bytes:
+        return f"{human_bytes(info.full_bytes)} at the most, as without it"
+    return "nothing comes back"
 
 
 def _memory(info: PolicyInfo) -> str:
     """The bytes of the cache without the policy and with it, at each moment that differs."""
-    if not info.saved_bytes:
-        return f"nothing comes back: the cache takes {both(info.most_bytes)}, without the policy {both(info.full_bytes)}"
-    share = percent(info.saved_bytes, info.full_bytes)
     moments = f"{both(info.most_bytes)} at the most"
     if info.prefill_bytes != info.most_bytes:
         moments += f", {human_bytes(info.prefill_bytes)} behind the prompt"
-    if info.output and info.last_bytes != info.most_bytes:
+    if info.output and info.last_bytes not in (info.most_bytes, info.prefill_bytes):
         moments += f", {human_bytes(info.last_bytes)} at the end"
+    if info.full_bytes == info.most_bytes:
+        back = "nothing comes back" if moments.endswith("at the most") else "as much at the most"
+        return f"{moments}; without the policy the same: {back}"
+    share = percent(info.saved_bytes, info.full_bytes)
     return f"{moments}; without the policy {both(info.full_bytes)}: {human_bytes(info.saved_bytes)} ({share}) come back"
 
 
 def _blocks(blocks: PolicyBlocks, plan: Plan) -> Iterator[str]:
     """What a paged cache gives back: only whole blocks go."""
-    of = f"blocks of {blocks.block_size:,} tokens"
     yield (
-        f"a sequence takes {blocks.held:,} {of} before the largest cut; the dropped tokens would fill {blocks.nominal:,}, "
-        "but a block goes only when no head and no layer of its group needs a token of it"
+        f"a sequence has {blocks.held:,} blocks of {blocks.block_size:,} tokens before its largest cut, of {blocks.before:,} tokens; "
+        f"the dropped ones would fill {blocks.nominal:,}"
     )
-    span = "" if blocks.free_low == blocks.free_high else f", {blocks.free_low:,} to {blocks.free_high:,}"
-    known = {"estimate": "expected of a random choice", "exact": "by the rule", "engine": "by the rule"}
-    words = known.get(blocks.definition.value, blocks.definition.value)
-    yield f"as they are {blocks.free:,} go ({words}{span})"
-    copies = {"repack": blocks.repack_copies, "fill": blocks.fill_copies}
+    span = "" if blocks.free_low == blocks.free_high else f"; {blocks.free_low:,} to {blocks.free_high:,} are possible"
+    known = f"expected, if {plural(blocks.choosers, 'choice')} fall at random" if span else "exact: the rule says which stay"
+    yield f"without compaction {_few(blocks.free)} come back ({known}{span}): a block goes when no head and no layer needs a token of it"
+    yield (
+        f"with compaction {blocks.free_compacted:,}: {blocks.repack_copies:,} slots are copied in order ({human_bytes(blocks.repack_bytes)}), "
+        f"or {blocks.fill_copies:,} into holes ({human_bytes(blocks.fill_bytes)})"
+    )
     asked = plan.request.compaction or "repack"
-    moves = f"{blocks.repack_copies:,} copies of slots in order, or {blocks.fill_copies:,} that fill holes"
-    if asked in copies:
-        moves += f"; planned with {asked}"
-    else:
-        moves += "; planned without compaction"
-    yield f"{blocks.free_compacted:,} go when the survivors move together: {moves}"
-    yield f"at the most {blocks.most:,} blocks a sequence"
+    how = {"repack": "with compaction in order", "fill": "with compaction into holes"}.get(asked, "without compaction")
+    behind = "" if blocks.steady == blocks.most else f", {blocks.steady:,} behind the prompt"
+    yield f"planned {how}: {blocks.most:,} at the most{behind}"
+
+
+def _few(number: float) -> str:
+    """A whole number, or one of which the first digits matter."""
+    return f"{number:,.0f}" if number == int(number) or number >= 100 else f"{number:,.3g}"
 
 
 def _prefill(info: PolicyInfo) -> Iterator[str]:
@@ -200,9 +206,10 @@ def _quality(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
         yield "no published accuracy is known here: measure it before you rely on it"
         return
     own = [one for one in info.quality if _names_same(one, plan)]
-    shown = info.quality if full else tuple(own)
-    for one in shown:
-        yield f"{_figure(one)} (published by {one.source}; no promise)"
+    shown = list(info.quality) if full else own
+    for model, source in dict.fromkeys((one.model, one.source) for one in shown):
+        figures = [_figure(one) for one in shown if (one.model, one.source) == (model, source)]
+        yield f"right answers of {model}, published by {source}, no promise: {'; '.join(figures)}"
     if len(shown) < len(info.quality):
         others = "other models" if own else "other models, none of this one"
         yield f"{plural(len(info.quality) - len(shown), 'published figure')} of {others}: kvplan policies {name}"
@@ -213,7 +220,7 @@ def _names_same(one: Quality, plan: Plan) -> bool:
 
 
 def _figure(one: Quality) -> str:
-    return f"{one.model}, {one.benchmark}: {one.accuracy:g} % right with {one.budget:,} tokens, {one.full_accuracy:g} % with the whole cache"
+    return f"{one.benchmark} {one.accuracy:g} % with {one.budget:,} tokens, {one.full_accuracy:g} % with all"
 
 
 def sharing_line(plan: Plan) -> str:
@@ -231,7 +238,7 @@ def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
     info = plan.sharing
     if info is None:
         return []
-    lines = [("sharing", f"{plural(info.sequences, 'sequence')} alive: {_sequences(plan)}")]
+    lines = [("sharing", f"of {plural(info.sequences, 'sequence')}: {_sequences(plan)}")]
     rows = (
         ("once", info.shared_tokens, info.shared_blocks, "kept once for all sequences"),
         ("request", info.request_tokens, info.request_blocks, "kept once for the sequences of one request"),

@@ -10,6 +10,7 @@ from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
+from hwcalc.probe.policy_result import AT_RANDOM, PolicyFigure, PolicyRun
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import MEASURED, Compared, Probed, RankResult, TensorResult
 from hwcalc.report.rows import csv_text, listing
@@ -78,6 +79,20 @@ def probe_csv(probed: Probed, more: More | None = None) -> str:
             rows.append((rank.rank, "figure", figure.name, "", "", *("" if one is None else one for one in numbers)))
     live = () if more is None or more.live is None else more.live.rows()
     rows += (("", "live", name, "", "", predicted, measured, measured - predicted, 0) for name, predicted, measured in live)
+    figures = () if more is None or more.policy is None else more.policy.figures
+    rows += [
+        (
+            "",
+            "policy",
+            f"{one.name} ({one.unit})",
+            "",
+            "",
+            *("" if cell is None else cell for cell in (one.predicted, one.measured)),
+            "",
+            "",
+        )
+        for one in figures
+    ]
     return csv_text(_CSV, rows)
 
 
@@ -116,6 +131,8 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
             )
             rows = [_row(Compared.of(*row)) for row in live.rows()]
             out.append(head + listing(_COLUMNS, rows, right=(1, 2, 3), **shown))
+    if more.policy is not None:
+        out.append(_policy(more.policy, shown))
     if more.maximum is not None:
         largest = more.maximum
         out.append(
@@ -132,6 +149,30 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
         if more.bandwidth.attention is None:
             out.append(f"no attention step: {clean(more.bandwidth.attention_message)}\n")
     return out
+
+
+def _policy(run: PolicyRun, shown: dict[str, Any]) -> str:
+    """What a policy left of real tensors, beside the plan."""
+    words = [f"policy {clean(run.policy)} on {run.device}: {'as planned' if run.agrees else 'DIFFERS from the plan'}"]
+    words.append(f"survivors {run.survivors}" + (f" (seed {run.seed})" if run.survivors == AT_RANDOM else ""))
+    words.append(f"{run.copied_tokens:,} rows of heads copied")
+    if run.in_place is not None:
+        words.append("every survivor read back in its place" if run.in_place else "A SURVIVOR IS NOT IN ITS PLACE")
+    head = "; ".join(words) + "\n" + (f"scaled down: {run.scaled}\n" if run.scaled else "")
+    rows = [_policy_row(figure) for figure in run.figures]
+    return head + listing(("policy", "predicted", "measured", "difference", "", "remark"), rows, right=(1, 2, 3), **shown)
+
+
+def _policy_row(figure: PolicyFigure) -> tuple[str, ...]:
+    predicted, measured = figure.predicted, figure.measured
+    cells = [
+        "" if number is None else f"{number:,g}" if number % 1 else f"{int(number):,} {figure.unit}"
+        for number in (predicted, measured)
+    ]
+    apart = "" if predicted is None or measured is None else measured - predicted
+    difference = "" if apart == "" else f"{apart:+,.0f} {figure.unit}" if apart else "0"
+    word = ("agrees" if figure.agrees else "DIFFERS") if figure.is_judged else "for information"
+    return (figure.name, *cells, difference, word, clean(figure.remark))
 
 
 def _head(probed: Probed, *, color: bool) -> str:

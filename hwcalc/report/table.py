@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
+from hwcalc.report.layer_shares import LayerShare, shares
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
-from hwcalc.report.summary import LayerShare, definition, figures, model_lines, request_line, shares, verdict
+from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
@@ -212,7 +213,7 @@ def _dropped_and_shared(plan: Plan, *, full: bool) -> list[RenderableType]:
     for lines in (policy_lines(plan, full=full), sharing_lines(plan)):
         if lines:
             (title, first), *others = _unrepeated(lines)
-            out += [Text.assemble((title, "bold"), f"  {first}"), *hanging([(label, text, "") for label, text in others]), Text()]
+            out += [Text(f"{title} {first}", style="bold"), *hanging([(label, text, "") for label, text in others]), Text()]
     return out
 
 

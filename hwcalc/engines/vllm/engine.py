@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
@@ -44,6 +44,11 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
+
+if TYPE_CHECKING:
+    from hwcalc.engines.paged import PagedGroup
+    from hwcalc.engines.policies import Support
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["Vllm"]
 
@@ -99,11 +104,11 @@ class Vllm(Engine):
     def shared_tokens(self, opened: Opened) -> tuple[int, int]:
         planned, together = of_vllm(opened), opened.together
         hits = hits_of(planned.layout, planned.settings, together.prefix, together.prompt)
-        return hits.prefix, max(hits.prefix, hits.prompt) if together.branches > 1 else hits.prefix
+        return hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix
 
     def shared_blocks(self, opened: Opened) -> tuple[SharedBlocks, ...]:
         planned = of_vllm(opened)
-        return blocks_of_groups(planned.layout, planned.settings, planned.together)
+        return blocks_of_groups(planned.held, planned.settings, planned.together)
 
     def resolve_version(self, requested: str) -> str:
         return versions.resolve(requested)
@@ -152,11 +157,16 @@ class Vllm(Engine):
             "unpacked_layers": held.outer,
             "unused_block_space": planned.all_blocks * width - pages,
         }
-        return tuple(_extra(opened, name, ranks * size, _counted(planned, name, size)) for name, size in sizes.items() if size)
+        extras = tuple(
+            _extra(opened, name, ranks * size, _of_all(opened, _counted(planned, name, size)))
+            for name, size in sizes.items()
+            if size
+        )
+        return (*extras, *_prompt_blocks(planned, width))
 
     def needed_bytes(self, opened: Opened) -> int:
         planned = of_vllm(opened)
-        return of_vllm(planned.replica).all_blocks * max(planned.layout.stage_bytes, default=0)
+        return planned.blocks_for(opened.request.replica_requests) * max(planned.layout.stage_bytes, default=0)
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         """The buffers of the pool, with as many blocks as fit into the budget of the plan.
@@ -177,7 +187,9 @@ class Vllm(Engine):
         planned = of_vllm(opened)
         settings, layout = planned.settings, planned.layout
         by_prompt = runs_v0(opened.version) and "max_num_batched_tokens" not in opened.request.options
-        if layout.depends_on_length or by_prompt or not any(layout.stage_bytes) or planned.together.unlike:
+        if opened.evicted is not None or planned.together.unlike:
+            return None
+        if layout.depends_on_length or by_prompt or not any(layout.stage_bytes):
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
@@ -195,7 +207,20 @@ class Vllm(Engine):
         return flag_text(name, value)
 
     def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:
-        return group_infos(of_vllm(opened).layout, opened.tokens)
+        return group_infos(of_vllm(opened).held, opened.tokens)
+
+    def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
+        from hwcalc.engines.vllm.policy_support import policy_support
+
+        return policy_support(of_vllm(opened), chosen)
+
+    def paged_groups(self, opened: Opened) -> tuple[PagedGroup, ...]:
+        if opened.evicted is None:
+            return ()
+        from hwcalc.engines.vllm.evicting import paged_groups
+
+        planned = of_vllm(opened)
+        return paged_groups(planned.layout, planned.held, opened, opened.evicted)
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_vllm(opened)
@@ -209,7 +234,11 @@ class Vllm(Engine):
             notes = (Note(code="override-beyond-budget", message=message),)
         bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
         pool = plan_pool(layout, settings, budget_bytes, opened.tokens, bound)
-        return Noted(_pool_of_unlike(planned, pool, budget_bytes) if opened.together.unlike else pool, notes)
+        if opened.evicted is not None and layout.stage_bytes:
+            from hwcalc.engines.vllm.policy_pool import under_policy
+
+            pool = under_policy(planned, pool, bound)
+        return Noted(_pool_of_requests(planned, pool) if opened.together.grouped else pool, notes)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool: each scheduler has the blocks of its requests."""
@@ -218,8 +247,7 @@ class Vllm(Engine):
         if budget_bytes < 0 or not any(layout.stage_bytes):
             return budget_bytes >= 0
         own = usable_blocks(layout, planned.settings, budget_bytes) // layout.schedulers
-        requests = ceil_div(opened.request.replica_requests, layout.schedulers)
-        return own >= of_vllm(planned.replica.sized(batch=requests)).all_blocks
+        return own >= planned.blocks_for(ceil_div(opened.request.replica_requests, layout.schedulers))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget depends only on the largest batch."""
@@ -282,7 +310,7 @@ def _blocks_of_budget(opened: VllmOpened) -> int:
     if size is None and opened.request.hardware.gpu is not None:
         size = None if opened.budget is None else max(0, opened.budget.expected)
     pool = None if size is None else opened.pool(size)
-    needed = of_vllm(opened.replica).all_blocks + 1
+    needed = opened.blocks_for(opened.request.replica_requests) + 1
     return needed if pool is None or pool.blocks is None else pool.blocks
 
 
@@ -319,19 +347,14 @@ def _counted(opened: VllmOpened, name: str, size: int) -> str:
     return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // one:,} B of pages)"
 
 
-def _pool_of_unlike(opened: VllmOpened, pool: PoolInfo, budget_bytes: int) -> PoolInfo:
-    """The pool with as many requests as fit with what they have in common. The figures of the log do not know of that."""
+def _pool_of_requests(opened: VllmOpened, pool: PoolInfo) -> PoolInfo:
+    """The pool with as many requests as fit with all their branches. The figures of the log know nothing of what they have in common."""
     layout = opened.layout
     if not any(layout.stage_bytes):
         return pool
-    own = usable_blocks(layout, opened.settings, budget_bytes) // layout.schedulers
-    replica = opened.replica
-
-    def fits(requests: int) -> bool:
-        return of_vllm(replica.sized(batch=requests)).all_blocks <= own
-
-    most = longest(fits, own)
-    held, more = (of_vllm(replica.sized(batch=requests)).all_blocks for requests in (max(1, most), max(1, most) + 1))
+    own = usable_blocks(layout, opened.settings, pool.budget_bytes) // layout.schedulers
+    most = longest(lambda requests: opened.blocks_for(requests) <= own, own)
+    held, more = (opened.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
     each = more - held
     shared = held - each * max(1, most)
     taken = step(
@@ -349,11 +372,24 @@ def _pool_of_unlike(opened: VllmOpened, pool: PoolInfo, budget_bytes: int) -> Po
     return replace(pool, max_requests=layout.schedulers * most, steps=(*steps, taken) if divides else steps)
 
 
+def _prompt_blocks(opened: VllmOpened, width: int) -> Iterator[StoredTensor]:
+    """What requests take under a policy while their prompts are read, beyond what they take later."""
+    peak, ranks, replicas = opened.prompt_peak, opened.request.parallel.tp, opened.request.parallel.dp
+    if peak is None:
+        return
+    each, fuller = divmod(opened.batch, replicas)
+    many = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas))
+    more = peak.blocks - opened.blocks
+    counted = f"{many:,} prompts x {more:,} blocks x {width:,} B{f' x {ranks} ranks' if ranks > 1 else ''}"
+    yield _extra(opened, "prompt_blocks", many * more * width * ranks, counted)
+
+
 def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
     words = {
         "draft_layers": "blocks of the layers that draft",
         "unpacked_layers": "outer layers at the model's dtype, beyond a packed layer's bytes",
         "unused_block_space": "a block is as wide as the widest group",
+        "prompt_blocks": "a prompt is in blocks before it is cut",
     }[name]
     return StoredTensor(
         name=name,
@@ -364,5 +400,5 @@ def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
         positions=1,
         span=Once(),
         bytes=size,
-        rule=f"{_of_all(opened, counted)}: {words}",
+        rule=f"{counted}: {words}",
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from hwcalc.engines.steps import Step
@@ -21,6 +22,7 @@ from hwcalc.model import ModelSpec
 __all__ = ["LayerCache", "PoolLayout", "RequestBytes", "plan_layout"]
 
 _BOUNDARY: Final = 2
+_UNCUT: Final[Mapping[int, Step]] = MappingProxyType({})
 _ATTENTION_FIRST: Final = frozenset({"zamba2"})
 """Model types whose attention is shared by layers, and built before them."""
 
@@ -69,6 +71,8 @@ class PoolLayout:
     """The specs of all caches before they are grouped."""
     depends_on_length: bool
     """Whether the layout changes with the longest sequence. It does for encoders, and for states with one block per sequence."""
+    cut: Mapping[int, Step] = _UNCUT
+    """Blocks of a request in the caches that a policy cuts, at the one length for which they were counted."""
 
     @property
     def schedulers(self) -> int:
@@ -101,11 +105,17 @@ class PoolLayout:
 
     def blocks(self, group: BlockGroup, length: int) -> int:
         """Blocks of one request of ``length`` tokens in one group: as many as the member that needs most."""
+        if self.cut:
+            return int(self.counted(group, length).expected)
         return max(spec.blocks(length, self.limits) for spec in group.distinct)
 
     def counted(self, group: BlockGroup, length: int) -> Step:
         """How :meth:`blocks` comes about, by the member that needs most."""
-        return max(group.distinct, key=lambda spec: spec.blocks(length, self.limits)).counted(length, self.limits)
+        uncut = {spec: None for member, spec in zip(group.members, group.specs, strict=True) if member not in self.cut}
+        found = [self.cut[member] for member in group.members if member in self.cut]
+        if uncut:
+            found.append(max(uncut, key=lambda spec: spec.blocks(length, self.limits)).counted(length, self.limits))
+        return max(found, key=lambda counted: counted.expected)
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups together."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sharing import Held
@@ -12,6 +13,9 @@ from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 from hwcalc.engines.vllm.sharing import group_held
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
+
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.evicting import PromptPeak
 
 __all__ = ["VllmOpened", "of_vllm"]
 
@@ -41,32 +45,59 @@ class VllmOpened(Opened):
         return layout
 
     @cached_property
+    def held(self) -> PoolLayout:
+        """The layout with what a request holds of it: under a policy less than the tokens of its length, in groups that the policy cuts."""
+        if self.evicted is None:
+            return self.layout
+        from hwcalc.engines.vllm.evicting import held_layout
+
+        return held_layout(self.layout, self, self.evicted)
+
+    @cached_property
+    def prompt_peak(self) -> PromptPeak | None:
+        """What a request holds under a policy while its prompt is read, where that is more."""
+        if self.evicted is None:
+            return None
+        from hwcalc.engines.vllm.evicting import prompt_peak
+
+        return prompt_peak(self.held, self)
+
+    @cached_property
     def blocks(self) -> int:
         """Blocks of one request, in all groups together."""
-        return self.layout.total_blocks(self.tokens)
+        return self.held.total_blocks(self.tokens)
+
+    def blocks_for(self, requests: int) -> int:
+        """Blocks of so many requests on one replica: under a policy with those whose prompts are being read."""
+        peak, branches = self.prompt_peak, self.request.sharing.branches
+        reading = 0 if peak is None else min(requests * branches, peak.at_once) * (peak.blocks - self.blocks)
+        if not self.together.unlike:
+            return requests * branches * self.blocks + reading
+        replica: VllmOpened = self.replica.sized(batch=requests)  # type: ignore[assignment]
+        return replica.all_blocks + reading
 
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        return self.layout.request_bytes(self.tokens)
+        return self.held.request_bytes(self.tokens)
 
-    def held(self, group: BlockGroup) -> Held:
+    def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
-        return group_held(self.layout, self.settings, group, self.together)
+        return group_held(self.held, self.settings, group, self.together)
 
     @cached_property
     def all_blocks(self) -> int:
         """The blocks that all sequences together take in all groups."""
         if not self.together.unlike:
             return self.batch * self.blocks
-        return sum(self.held(group).total for group in self.layout.stage_groups[0])
+        return sum(self.held_in(group).total for group in self.layout.stage_groups[0])
 
     @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
         if not self.together.unlike:
-            return self.layout.taken(lambda group: self.batch * self.layout.blocks(group, self.tokens))
-        return self.layout.taken(lambda group: self.held(group).total)
+            return self.held.taken(lambda group: self.batch * self.held.blocks(group, self.tokens))
+        return self.held.taken(lambda group: self.held_in(group).total)
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:

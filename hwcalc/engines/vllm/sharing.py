@@ -97,7 +97,7 @@ def group_held(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, to
     for tokens, requests in together.lengths:
         hits = hits_of(layout, settings, min(together.prefix, tokens), min(together.prompt, tokens))
         copies = max(copies, hits.copies)
-        blocks = _blocks(layout, group, tokens, hits.prefix, hits.prompt if together.branches > 1 else hits.prefix)
+        blocks = _blocks(layout, group, tokens, hits.prefix, hits.prompt if together.forks else hits.prefix)
         parts.append((blocks, requests * together.prompts, requests * together.branches))
     return held_blocks(parts, min(together.requests * together.prompts, copies * together.copies * layout.schedulers))
 
@@ -120,7 +120,7 @@ def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, tog
     held, size = group_held(layout, settings, group, together), group.specs[0].block_size * layout.limits.dcp
     first, kept = held.parts[0], held.shared + held.parts[0].request
     # Where a branch finds blocks of its prompt, it has the others for itself, though their tokens are the same.
-    missed = max(0, ceil_div(min(together.prompt, together.lengths[0][0]), size) - kept) if kept and together.branches > 1 else 0
+    missed = max(0, ceil_div(min(together.prompt, together.lengths[0][0]), size) - kept) if kept and together.forks else 0
     steps = (
         step(
             "blocks",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import pytest
 
 from hwcalc import keep
 from hwcalc.errors import UsageError
+from hwcalc.policies.blocks import expected_free, filled, repacked
 from hwcalc.policies.methods import pages_read, triggers
 from hwcalc.policies.parse import parse_policy
 from tests.hwcalc.policies.tiny import tiny
@@ -18,6 +20,8 @@ ROWS: Final[list[dict[str, Any]]] = json.loads((ROOT / "tests/golden/eviction.js
 PRESSES: Final = [row for row in ROWS if "press" in row]
 CADENCES: Final = [row for row in ROWS if "method" in row]
 PAGES: Final = [row for row in ROWS if "token_budget" in row]
+TABLES: Final = [row for row in ROWS if "total_tokens" in row]
+SCATTERED: Final = [row for row in ROWS if "survivors" in row]
 
 BY_SCORES: Final = {
     "adakv-snapkv-256-0.9-a0.2": "heads share a budget by their scores",
@@ -134,15 +138,32 @@ def test_triattention_triggers() -> None:
     assert [[length, triggers(chosen, length)] for length, _ in row["expect"]] == row["expect"]
 
 
-def test_what_is_not_met_is_listed() -> None:
-    """Few rows depend on weights and text, and rows about blocks are none of a policy."""
-    paged = [row["name"] for row in ROWS if row not in PRESSES + CADENCES + PAGES and row["name"] != "trigger-default"]
+@pytest.mark.parametrize("row", TABLES, ids=[row["name"] for row in TABLES])
+def test_compaction(row: dict[str, Any]) -> None:
+    """TriAttention's own code: blocks and slots of both shapes, of which it uses the first."""
+    tokens, block = row["total_tokens"], row["block_size"]
+    keep_rule = row["keep_rule"]
+    survivors = row["keep"] if keep_rule is None else range(*(int(part) for part in re.findall(r"[0-9]+", keep_rule)))
+    for name, made in (("order_preserving", repacked), ("hole_filling", filled)):
+        expected, found = row["expect"][name], made(tokens, survivors, block)
+        for key, value in expected.items():
+            if value is not None:
+                assert getattr(found, key) == value, (name, key)
 
-    assert paged == [
-        "seed-16000",
-        "aligned-block",
-        "scatter-16000-1600-16-h2",
-        "scatter-16000-1600-32-h1",
-        "scatter-16000-160-16-h8",
-    ]
+
+@pytest.mark.parametrize("row", SCATTERED, ids=[row["name"] for row in SCATTERED])
+def test_scattered_survivors(row: dict[str, Any]) -> None:
+    """Expected free blocks to the last digit that is given, and near the mean of simulations."""
+    expected = row["expect"]
+    found = expected_free(row["tokens"], row["survivors"], row["block_size"], row["heads_choosing_alone"])
+
+    assert round(found, 3) == expected["expected"] or round(found, 2) == expected["expected"]
+    assert found == pytest.approx(expected["simulated_mean"], rel=0.02)
+
+
+def test_every_row_is_met() -> None:
+    """Few numbers depend on weights and text; none is left out."""
+    met = [*PRESSES, *CADENCES, *PAGES, *TABLES, *SCATTERED]
+
+    assert [row["name"] for row in ROWS if row not in met] == ["trigger-default"]
     assert len(PRESSES) - len(BY_SCORES) - len(BY_CHUNKS) == 57

@@ -21,10 +21,10 @@ from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.explain_text import explain_text
+from hwcalc.report.layer_shares import shares
 from hwcalc.report.markdown import explain_markdown, plan_markdown
 from hwcalc.report.rows import plan_csv
 from hwcalc.report.schema import DOCUMENTS, json_schema
-from hwcalc.report.summary import shares
 from hwcalc.report.table import plan_table
 from hwcalc.report.text import abbreviated, layer_words, percent
 from hwcalc.text import TIMES, clean

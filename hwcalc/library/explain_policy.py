@@ -1,0 +1,361 @@
+"""A cache policy and what sequences share, explained: tokens by layer, bytes, the prefill, blocks, and what is kept once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.steps import Number
+from hwcalc.formulas.kind import BY_TOKEN
+from hwcalc.library.arithmetic import value_of
+from hwcalc.library.explain_memory import bytes_figure
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
+from hwcalc.model import Definition
+from hwcalc.planner.result import Plan
+from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+    from hwcalc.engines.evicting import Evicted
+    from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo, PolicyLayers
+    from hwcalc.planner.sharing_result import SharingInfo
+    from hwcalc.policies.base import Chosen
+    from hwcalc.policies.outcome import Course
+
+__all__ = ["policy", "sharing"]
+
+_SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
+
+
+def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:
+    """What the policy keeps of each layer, and what that comes to; ``None`` without one."""
+    info, evicted, asked = plan.policy, opened.evicted, opened.request.policy
+    if info is None or evicted is None or asked is None:
+        return None
+    chosen = asked.chosen
+    figures = [
+        figure
+        for number, group in enumerate(info.layers)
+        for figure in _of_layers(group, f"policy.layers.{number}", info, chosen, evicted)
+    ]
+    figures += [*_of_bytes(plan, info, opened), *_beside(info, opened, evicted), *_of_prefill(info)]
+    figures += [] if info.blocks is None else _of_blocks(info.blocks, info)
+    return ExplainedSection(
+        name="policy",
+        title=f"policy {info.name}",
+        about=f"{chosen.policy.title}. It keeps {chosen.policy.keeps}.",
+        figures=tuple(figures),
+        remarks=tuple(_on_policy(info, chosen, evicted)),
+    )
+
+
+def _of_layers(group: PolicyLayers, place: str, info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[ExplainedFigure]:
+    """Tokens of layers that are alike: behind the prompt, at the most, and at the end."""
+    which = f"layer{'s' if len(group.layers) > 1 else ''} {group.layers.text}"
+    formula, values = _worked(group, info, chosen, evicted)
+    low = None if group.kept_low == group.kept else group.kept_low
+    yield _tokens(f"{which}, behind the prompt", f"{place}.kept", group.kept, formula, values, info, low=low)
+    if not info.output:
+        return
+    grown = {"kept_of_prompt": group.kept, "output": info.output}
+    for name, words in (("most", "at the most"), ("last", "at the end")):
+        count = getattr(group, name)
+        sum_ = "kept_of_prompt + output" if count == group.kept + info.output else ""
+        yield _tokens(f"{which}, {words}", f"{place}.{name}", count, sum_, grown, info)
+
+
+def _worked(group: PolicyLayers, info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> tuple[str, Mapping[str, Number]]:
+    """The formula of the tokens behind the prompt with its numbers, if it gives them; the prompt is one of its symbols."""
+    rule = chosen.policy.worked
+    if rule is None:
+        return "", {}
+    first = next(iter(group.layers))
+    place = next(number for number, layer in enumerate(evicted.setting.layers) if layer.index == first)
+    formula, values = rule(chosen, info.prompt, place, evicted.setting)
+    formula = re.sub(r"\bn\b", "prompt", formula)
+    values = {"prompt" if name == "n" else name: value for name, value in values.items()}
+    return (formula, values) if value_of(formula, values) == group.kept else ("", {})
+
+
+def _tokens(
+    name: str,
+    place: str,
+    count: int,
+    formula: str,
+    values: Mapping[str, Number],
+    info: PolicyInfo,
+    *,
+    low: int | None = None,
+) -> ExplainedFigure:
+    return ExplainedFigure(
+        name=name,
+        figure=place,
+        formula=shown(formula),
+        numbers=_numbers(formula, values),
+        result=count,
+        low=low,
+        high=None if low is None else count,
+        unit="tokens",
+        definition=str(Definition.ESTIMATE if low is not None else info.definition),
+        source="",
+    )
+
+
+def _numbers(formula: str, values: Mapping[str, Number]) -> str:
+    """The formula with its numbers: doubles with all their digits, since the rounding hangs on the last one."""
+    doubles = {name: repr(value) for name, value in values.items() if isinstance(value, float)}
+    text = numbers_in(formula, {name: value for name, value in values.items() if name not in doubles})
+    return re.sub(r"[a-z_]+", lambda match: doubles.get(match[0], match[0]), text)
+
+
+def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
+    """The cache without the policy and with it at each moment, where it is tokens times bytes."""
+    moments = (
+        ("without the policy", "full_bytes", None),
+        ("behind the prompt", "prefill_bytes", "kept"),
+        ("at the most", "most_bytes", "most"),
+        ("at the end", "last_bytes", "last"),
+    )
+    rows, batch = _rows(info, opened), plan.request.batch
+    whole = batch * sum(len(group.layers) * plan.request.seq * row for group, row in zip(info.layers, rows, strict=True))
+    other = info.full_bytes - whole
+    for words, field, count in moments:
+        if count in ("kept", "last") and not info.output:
+            continue
+        tokens = [plan.request.seq if count is None else getattr(group, count) for group in info.layers]
+        formula, values = _product([len(group.layers) for group in info.layers], tokens, rows)
+        formula, values = (f"{formula} + other_layers" if other else formula), {**values, "batch": batch, "other_layers": other}
+        size = int(getattr(info, field))
+        fits = other >= 0 and value_of(formula, values) == size
+        definition = info.definition if count else plan.cache.definition
+        place = f"policy.{field}"
+        yield bytes_figure(f"cache {words}", place, size, formula if fits else "", values if fits else {}, definition=definition)
+    saved = {"without_policy": info.full_bytes, "at_the_most": info.most_bytes}
+    formula = "without_policy - at_the_most" if info.full_bytes - info.most_bytes == info.saved_bytes else ""
+    yield bytes_figure("comes back", "policy.saved_bytes", info.saved_bytes, formula, saved, definition=info.definition)
+
+
+def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str, dict[str, Number]]:
+    """Bytes of a sequence: layers x tokens x bytes of each group, or all tokens of all layers if layers are of one size."""
+    if len(layers) > 1 and len(set(rows)) == 1:
+        together = sum(count * each for count, each in zip(layers, tokens, strict=True))
+        return "batch x tokens_of_all_layers x bytes_of_token", {"tokens_of_all_layers": together, "bytes_of_token": rows[0]}
+    products, values = [], {}
+    for number, (count, each, row) in enumerate(zip(layers, tokens, rows, strict=True)):
+        names = [f"{name}_{number}" if number else name for name in ("layers_alike", "tokens_kept", "bytes_of_token")]
+        products.append(" x ".join(names))
+        values |= dict(zip(names, (count, each, row), strict=True))
+    return (f"batch x ({' + '.join(products)})", values) if products else ("", {})
+
+
+def _rows(info: PolicyInfo, opened: Opened) -> list[int]:
+    """Bytes of a token in one layer of each group, by the formulas."""
+    found = []
+    for group in info.layers:
+        kinds = opened.stack.layers[next(iter(group.layers))]
+        found.append(
+            sum(
+                tensor.bytes_per_position(opened.dtypes.roles[tensor.role])
+                for kind in kinds
+                if kind.acts_by_token
+                for tensor in kind.tensors()
+                if tensor.role in BY_TOKEN
+            )
+        )
+    return found
+
+
+def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[ExplainedFigure]:
+    """Memory beside the cache while the policy works."""
+    layers = evicted.setting.layers
+    known: dict[str, Number] = {
+        "batch": evicted.setting.batch,
+        "heads": max((layer.heads for layer in layers), default=0),
+        "kv_heads": max((layer.kv_heads for layer in layers), default=0),
+        "head_dim": max((layer.head_dim for layer in layers), default=0),
+        "hidden_size": opened.model.hidden_size or 0,
+        "layers": len(layers),
+    }
+    longest = max((group.most for group in info.layers), default=0)
+    for number, extra in enumerate(info.beside):
+        formula = re.sub(r"\bn\b", "scored_tokens", _SEPARATOR.sub("", extra.formula))
+        values = next(
+            (
+                given
+                for tokens in (info.prompt, longest)
+                if value_of(formula, given := {**known, "scored_tokens": tokens}) == extra.bytes
+            ),
+            {},
+        )
+        yield bytes_figure(
+            f"{extra.name}, {extra.when}",
+            f"policy.beside.{number}.bytes",
+            extra.bytes,
+            formula if values else "",
+            {name: values[name] for name in names_in(formula)} if values else {},
+            definition=extra.definition,
+            source=extra.source,
+        )
+
+
+def _of_prefill(info: PolicyInfo) -> Iterator[ExplainedFigure]:
+    """Cache and scratch at the fullest moment of the prefill."""
+    if not info.prefill_peak_bytes:
+        return
+    for number, one in enumerate(getattr(info, "steps", ())):
+        yield figure_of(one, f"policy.steps.{number}.expected", definition=str(info.definition))
+    yield bytes_figure(
+        "the prefill at its fullest", "policy.prefill_peak_bytes", info.prefill_peak_bytes, definition=Definition.ESTIMATE
+    )
+    yield bytes_figure(
+        "the same without the policy",
+        "policy.full_prefill_peak_bytes",
+        info.full_prefill_peak_bytes,
+        definition=Definition.ESTIMATE,
+    )
+
+
+def _of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
+    """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves."""
+    for number, one in enumerate(blocks.steps):
+        known = blocks.definition if one.name == "free" else info.definition
+        name = _BLOCK_WORDS.get(one.name, one.name.replace("_", " "))
+        yield figure_of(one, f"policy.blocks.steps.{number}.expected", definition=str(known), name=name)
+    several = sum(one.name == "held" for one in blocks.steps) > 1
+    told = {one.name for one in blocks.steps}
+    for field, words in _BLOCK_WORDS.items():
+        if several or field not in told:
+            ranged = field == "free" and blocks.free_low != blocks.free_high
+            ends = (blocks.free_low, blocks.free_high) if ranged else None
+            place, result = f"policy.blocks.{field}", getattr(blocks, field)
+            unit = "slots" if field.endswith(("copies", "slots")) else "bytes" if field.endswith("bytes") else "blocks"
+            known = blocks.definition if field == "free" else info.definition
+            name = f"{words}, all groups" if several and field in told else words
+            yield _plain(name, place, result, "", {}, unit, str(known), ends=ends)
+
+
+_BLOCK_WORDS: Final = {
+    "held": "blocks before the largest cut",
+    "nominal": "blocks that the dropped tokens would fill",
+    "free": "blocks that come back without compaction",
+    "free_compacted": "blocks that come back with compaction",
+    "repack_copies": "slots copied to move survivors together in order",
+    "repack_bytes": "bytes copied for that",
+    "rewritten_slots": "slots that TriAttention's code changes for it, dropped tokens too",
+    "fill_copies": "slots copied to fill holes instead",
+    "fill_bytes": "bytes copied for that instead",
+    "steady": "blocks of a sequence behind its prompt, at the most",
+    "most": "blocks of a sequence at any time, at the most",
+}
+"""Fields of the blocks, in their order, each with what it is."""
+
+
+def _on_chance(blocks: PolicyBlocks) -> Iterator[str]:
+    """Where the chance of a free block comes from."""
+    for one in blocks.steps:
+        terms = {term.name: term.expected for term in one.terms}
+        if one.name == "free" and "chance" in terms:
+            yield (
+                f"chance: no choice keeps a token of a block, (C(n - b, k) / C(n, k))^h = {terms['chance']:.3g} with n = {blocks.before:,} "
+                f"tokens, of which k stay, blocks of b = {blocks.block_size:,}, and h = {blocks.choosers:,} heads and layers that choose "
+                "on their own."
+            )
+            return
+
+
+def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[str]:
+    if not info.layers:
+        yield "It acts on no layer of this model: windows, states and shared caches keep what they keep."
+    yield f"Its rule: {chosen.policy.formula} (source: {chosen.policy.source})."
+    yield from _on_rounding(info, chosen)
+    course = next((one for one in evicted.courses.values() if one.cuts), None)
+    if course is not None:
+        yield _on_cuts(course)
+    if info.blocks is not None:
+        yield from _on_chance(info.blocks)
+    if info.layers and info.saved_bytes == 0 and chosen.policy.effect.value != "frees":
+        yield "Nothing comes back: what the policy does not want is stored all the same."
+    if info.loses:
+        more = human_bytes(max(0, info.prefill_peak_bytes - info.full_prefill_peak_bytes))
+        yield f"The policy loses: its prefill needs {more} more than a prefill that keeps everything."
+    if not info.offered:
+        yield "The engine does not have the policy: all these numbers are as if it had." + (
+            f" {info.support}" if info.support else ""
+        )
+
+
+def _on_rounding(info: PolicyInfo, chosen: Chosen) -> Iterator[str]:
+    """Where a double is not the number that its digits say, and the cut hangs on it."""
+    ratio = chosen.ratio
+    product = info.prompt * (1 - ratio)
+    written = round(product)
+    if ratio and int(product) != written and abs(product - written) < 1e-6:
+        yield (
+            f"1 - {ratio!r} is {1 - ratio!r} in doubles, and {info.prompt:,} times that is {product!r}: the fraction is cut off, "
+            f"so that {int(product):,} stay and not {written:,}."
+        )
+
+
+def _on_cuts(course: Course) -> str:
+    """The sawtooth: how often it is cut, and between which lengths it goes."""
+    step, before, after = course.cuts[0]
+    words = f"{len(course.cuts):,} cuts while text is generated, the first in step {step:,}: {before:,} to {after:,} tokens"
+    if len(course.cuts) > 1:
+        (one, *_), (two, high, low) = course.cuts[-2:]
+        every = "in each step" if two - one == 1 else f"every {two - one:,} steps"
+        words += f"; at last {every} from {high:,} to {low:,}, between which a step adds one token ({low:,} ... {high - 1:,})"
+    return f"{words}."
+
+
+def sharing(plan: Plan) -> ExplainedSection | None:
+    """What sequences have in common, and what keeping it once saves; ``None`` where they share nothing."""
+    info = plan.sharing
+    if info is None:
+        return None
+    return ExplainedSection(
+        name="sharing",
+        title="sharing",
+        about="What several sequences have in common is kept once where the engine can.",
+        figures=tuple(_of_sharing(plan, info)),
+        remarks=(info.support,) if info.support else (),
+    )
+
+
+def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
+    request, known = plan.request, str(info.definition)
+    count = {"batch": request.batch, "samples": request.samples, "beams": request.beams}
+    counted = "batch x samples x beams"
+    yield _plain("sequences alive", "sharing.sequences", info.sequences, counted, count, "sequences", known)
+    for number, one in enumerate(getattr(info, "steps", ())):
+        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known)
+    yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, definition=known)
+    values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
+    formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
+    yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
+
+
+def _plain(
+    name: str,
+    place: str,
+    result: Number,
+    formula: str,
+    values: Mapping[str, Number],
+    unit: str,
+    known: str,
+    *,
+    ends: tuple[int, int] | None = None,
+) -> ExplainedFigure:
+    fits = value_of(formula, values) == result
+    return ExplainedFigure(
+        name=name,
+        figure=place,
+        formula=shown(formula) if fits else "",
+        numbers=numbers_in(formula, values) if fits else "",
+        result=result,
+        low=None if ends is None else ends[0],
+        high=None if ends is None else ends[1],
+        unit=unit,
+        definition=known,
+        source="",
+    )

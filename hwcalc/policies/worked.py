@@ -1,0 +1,42 @@
+"""What a policy keeps as arithmetic: a formula, and the numbers of its symbols, for explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc.policies.base import Chosen, Setting
+from hwcalc.policies.repeated import budgeted
+
+__all__ = ["Worked", "all_stay", "share_or_budget", "to_budget", "without_delimiter"]
+
+Worked = tuple[str, Mapping[str, float]]
+"""A formula of ``n`` tokens in which ``x`` multiplies, and its numbers. Explanations show it where it gives what the policy keeps."""
+
+_SHARE: Final = "max(1, floor(n x (1 - compression_ratio)))"
+_BUDGET: Final = "min(n, policy_budget)"
+
+
+def share_or_budget(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    """A share of the tokens, or a number of them."""
+    budget = budgeted(chosen, setting, tokens) if chosen.policy.decode is not None else None
+    if budget is not None:
+        return _BUDGET, {"n": tokens, "policy_budget": budget}
+    if chosen.ratio == 0:
+        return all_stay(chosen, tokens, layer, setting)
+    return _SHARE, {"n": tokens, "compression_ratio": chosen.ratio}
+
+
+def to_budget(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    """At most so many tokens."""
+    return _BUDGET, {"n": tokens, "policy_budget": chosen["budget"]}
+
+
+def all_stay(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    """Every token is stored."""
+    return "n", {"n": tokens}
+
+
+def without_delimiter(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    """A share of the tokens without the one that parts prompt and question."""
+    return _SHARE.replace("n x", "(n - 1) x"), {"n": tokens, "compression_ratio": chosen.ratio}

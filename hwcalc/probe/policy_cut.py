@@ -1,0 +1,319 @@
+"""A policy at work on contiguous tensors: each layer is filled, cut, and grown token by token, as a hook does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any, Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.policies.outcome import course_of
+from hwcalc.probe.devices import Device
+from hwcalc.probe.meter import Meter
+from hwcalc.probe.policy_tensors import Piece, Plan
+from hwcalc.units import GIB
+
+__all__ = [
+    "MOST_GROWTHS",
+    "MOST_MOVED_BYTES",
+    "Cache",
+    "Lengths",
+    "Measured",
+    "Sizes",
+    "Survivors",
+    "cut_for_real",
+    "lengths_of",
+    "sizes_of",
+]
+
+MOST_GROWTHS: Final = 20_000
+"""How often a tensor is made longer by one token in all."""
+MOST_MOVED_BYTES: Final = 4 * GIB
+"""How much is moved for that."""
+_PATTERNS: Final = 251
+_WIDEST_CHECK: Final = 64 * 1024**2
+"""Bytes of a tensor of which every byte is looked at; of a larger one the first of each token."""
+
+Lengths = list[tuple[dict[int, int], dict[int, int]]]
+"""For each step the length of each layer, grown and then cut."""
+
+
+@frozen
+class Survivors:
+    """Which tokens stay. ``ranges`` are those of the prompt where the rule says it; else they are chosen at random from ``seed``."""
+
+    seed: int
+    ranges: tuple[tuple[int, int], ...] | None
+
+    def chosen(self, torch: Any, heads: int, of: int, stay: int, number: int) -> Any:
+        """The places that stay of each head, in their order. ``number`` is different for each cut."""
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        marks = torch.rand((heads, of), generator=generator)
+        return marks.topk(stay, dim=1).indices.sort(dim=1).values
+
+    def of_prompt(self, torch: Any, heads: int, of: int, stay: int, number: int) -> Any:
+        """The same for the prompt: by the rule where it says which."""
+        if self.ranges is None or sum(end - start for start, end in self.ranges) != stay:
+            return self.chosen(torch, heads, of, stay, number)
+        places = torch.cat([torch.arange(start, end) for start, end in self.ranges])
+        return places.expand(heads, stay)
+
+
+@frozen
+class Sizes:
+    """Bytes of the cache: with the fullest layer of the prefill whole, with the copies of its cut, behind the prompt, at the most while
+    text is generated, with the copy that a growing tensor or a cut makes, and at the end.
+    """
+
+    fullest: int
+    cutting: int
+    behind: int
+    most: int
+    growing: int
+    end: int
+
+
+@frozen
+class Measured:
+    """What was measured of real tensors, in as many steps as there was time for."""
+
+    sizes: Sizes
+    steps: int
+    copied_tokens: int
+    in_place: bool | None
+
+
+def lengths_of(plan: Plan, layers: Sequence[int], steps: int) -> Lengths:
+    """The lengths of the layers on which the policy acts in the first ``steps`` steps."""
+    setting = plan.evicted.setting
+    places = {shape.index: place for place, shape in enumerate(setting.layers)}
+    known: dict[tuple[int, int], Sequence[int]] = {}
+    by_layer = any(one.policy.by_layer for one in plan.chosen.whole)
+    for number in (number for number in layers if number in plan.kept):
+        key = (plan.kept[number], places[number] if by_layer else 0)
+        if key not in known:
+            known[key] = course_of(plan.chosen, key[0], places[number], plan.prompt, steps, setting).lengths
+    courses = {
+        number: known[length, places[number] if by_layer else 0] for number, length in plan.kept.items() if number in layers
+    }
+    before = {number: plan.kept[number] for number in courses}
+    out: Lengths = []
+    for step in range(steps):
+        after = {number: course[step] for number, course in courses.items()}
+        out.append(({number: length + 1 for number, length in before.items()}, after))
+        before = after
+    return out
+
+
+def sizes_of(plan: Plan, layers: Sequence[int], lengths: Lengths) -> Sizes:
+    """What the plan's lengths come to in bytes, by the tensors of the engine."""
+    fullest = cutting = held = 0
+    for number in layers:
+        fullest = max(fullest, held + plan.bytes(number, plan.prompt))
+        kept = plan.kept.get(number, plan.prompt)
+        copies = _copies(plan, number, kept) if kept < plan.prompt else 0
+        cutting = max(cutting, held + plan.bytes(number, plan.prompt) + copies)
+        held += plan.bytes(number, kept)
+    behind = most = growing = held
+    for number in (number for number in layers if number not in plan.kept and lengths):
+        for piece in plan.layers[number]:
+            if piece.last.shape != piece.first.shape:
+                growing = max(growing, held + piece.last.bytes)
+                held += piece.last.bytes - piece.first.bytes
+    before = {number: plan.kept[number] for number in layers if number in plan.kept}
+    for grown, after in lengths:
+        for number, length in grown.items():
+            for piece in plan.layers[number] if length != before[number] else ():
+                if piece.acted:
+                    growing = max(growing, held + plan.at(piece, length).bytes)
+                    held += plan.at(piece, length).bytes - plan.at(piece, before[number]).bytes
+        most = max(most, held)
+        for number, length in after.items():
+            if length < grown[number]:
+                growing = max(growing, held + _copies(plan, number, length))
+                held += plan.bytes(number, length) - plan.bytes(number, grown[number])
+        before = after
+    return Sizes(fullest=fullest, cutting=cutting, behind=behind, most=max(most, held), growing=max(growing, held), end=held)
+
+
+def _copies(plan: Plan, number: int, length: int) -> int:
+    """The bytes of what a cut makes anew in a layer."""
+    return sum(plan.at(piece, length).bytes for piece in plan.layers[number] if piece.acted)
+
+
+class Cache:
+    """The tensors of all layers, with what each place of them should hold."""
+
+    def __init__(self, plan: Plan, layers: Sequence[int], lengths: Lengths, device: Device, survivors: Survivors) -> None:
+        self.plan, self.layers, self.device, self.survivors = plan, tuple(layers), device, survivors
+        self.meter = Meter()
+        self.torch = device.torch
+        self.held: dict[str, Any] = {}
+        self.expected: dict[int, Any] = {}
+        self.grown: dict[int, list[int]] = {}
+        self.cuts = self.copied = 0
+        pieces = [piece for number in layers if number in plan.kept for piece in plan.layers[number] if piece.axis is not None]
+        self.heads = {number: max((_heads(piece) for piece in plan.layers[number]), default=1) for number in layers}
+        longest = max([plan.prompt, *(length for grown, _ in lengths for length in grown.values())])
+        self.marks = self.torch.arange(longest + 1) % _PATTERNS
+        self.marks = self.marks.to(self.torch.uint8).to(device.label)
+        widest = max(self.heads.values(), default=1)
+        self.index = self.torch.empty(widest * longest, dtype=self.torch.int64, device=device.label)
+        self.tokens = {_form(piece): _movable(device.empty(piece.shape(1), piece.first.dtype), self.torch) for piece in pieces}
+
+    def empty(self, piece: Piece, length: int) -> Any:
+        """The tensor of a layer of so many tokens, with nothing in it."""
+        one = self.plan.at(piece, length)
+        return _movable(self.device.empty(one.shape, one.dtype), self.torch)
+
+    def fill(self, number: int) -> None:
+        """A layer with the whole prompt, each token with its own mark."""
+        for piece in self.plan.layers[number]:
+            self.held[piece.first.name] = tensor = self.empty(piece, self.plan.prompt)
+            if piece.axis is not None:
+                shape = [1] * len(piece.first.shape)
+                shape[piece.axis] = self.plan.prompt
+                _bytes_view(tensor, self.torch).copy_(self.marks[: self.plan.prompt].view(shape))
+        with self.meter.aside():
+            self.expected[number] = self.marks[: self.plan.prompt].cpu().expand(self.heads[number], -1)
+            self.grown[number] = []
+
+    def cut(self, number: int, stay: int, *, prompt: bool = False) -> None:
+        """Only ``stay`` tokens of each head are left, in tensors of their size; the old ones go when all new ones are there."""
+        with self.meter.aside():
+            self.settle_marks(number)
+            heads, of = self.heads[number], self.expected[number].shape[1]
+            choose = self.survivors.of_prompt if prompt else self.survivors.chosen
+            places = choose(self.torch, heads, of, stay, self.cuts)
+            self.expected[number] = self.expected[number].gather(1, places)
+            index = self.index[: heads * stay].view(heads, stay)
+            index.copy_(places)
+            self.cuts += 1
+        made = {}
+        for piece in self.plan.layers[number]:
+            if piece.axis is not None:
+                made[piece.first.name] = _gathered(self.held[piece.first.name], index, piece)
+            elif piece.acted:
+                made[piece.first.name] = self.empty(piece, stay)
+        self.copied += stay * heads * self.plan.opened.batch if made else 0
+        self.held |= made
+
+    def next_token(self, mark: int) -> None:
+        """The token that comes into all layers."""
+        for token in self.tokens.values():
+            _bytes_view(token, self.torch).fill_(mark)
+
+    def grow(self, number: int, length: int, mark: int) -> None:
+        """One token more in a layer: by a new tensor, as concatenation makes it."""
+        for piece in self.plan.layers[number]:
+            name = piece.first.name
+            if piece.axis is not None:
+                self.held[name] = self.torch.cat([self.held[name], self.tokens[_form(piece)]], dim=piece.axis)
+            elif piece.acted:
+                self.held[name] = self.empty(piece, length)
+        self.grown[number].append(mark)
+
+    def settle_marks(self, number: int) -> None:
+        """What the tokens that came should be, behind what was there before."""
+        heads = self.heads[number]
+        came = self.torch.tensor(self.grown[number], dtype=self.torch.uint8).expand(heads, -1)
+        self.expected[number], self.grown[number] = self.torch.cat([self.expected[number], came], dim=1), []
+
+    def settle(self) -> None:
+        """What no policy touches takes the size that it has at the end."""
+        for number in self.layers:
+            for piece in self.plan.layers[number] if number not in self.plan.kept else ():
+                if piece.last.shape != piece.first.shape:
+                    self.held[piece.first.name] = self.device.empty(piece.last.shape, piece.last.dtype)
+
+    def in_place(self) -> bool | None:
+        """Whether every token that should be there is, in its order; ``None`` if none was written."""
+        for number in self.expected:
+            self.settle_marks(number)
+        answers = [
+            _holds(self.held[piece.first.name], self.expected[number], piece, self.torch)
+            for number in self.layers
+            if number in self.plan.kept
+            for piece in self.plan.layers[number]
+            if piece.axis is not None
+        ]
+        return all(answers) if answers else None
+
+
+def cut_for_real(cache: Cache, meter: Meter, lengths: Lengths, until: float) -> Measured:
+    """Run the prefill and the steps up to a time, and read the meter at each moment. The meter was started when the cache was made."""
+    plan, fullest = cache.plan, 0
+    cache.meter = meter
+    meter.restart()
+    for number in cache.layers:
+        cache.fill(number)
+        fullest = max(fullest, meter.now)
+        if number in plan.kept and plan.kept[number] < plan.prompt:
+            cache.cut(number, plan.kept[number], prompt=True)
+    cutting, behind = meter.peak, meter.now
+    with meter.aside():
+        in_place = cache.in_place()
+    meter.restart()
+    most, steps = behind, 0
+    if lengths:
+        cache.settle()
+    for steps, (grown, after) in enumerate(lengths, start=1):
+        mark = (plan.prompt + steps) % _PATTERNS
+        cache.next_token(mark)
+        for number, length in grown.items():
+            cache.grow(number, length, mark)
+        most = max(most, meter.now)
+        for number, length in after.items():
+            if length < grown[number]:
+                cache.cut(number, length)
+        if monotonic() > until:
+            break
+    growing, end = meter.peak, meter.now
+    with meter.aside():
+        in_place = None if in_place is None else in_place and bool(cache.in_place())
+    sizes = Sizes(fullest=fullest, cutting=cutting, behind=behind, most=most, growing=growing, end=end)
+    return Measured(sizes=sizes, steps=steps, copied_tokens=cache.copied, in_place=in_place)
+
+
+def _form(piece: Piece) -> tuple[str, tuple[int, ...]]:
+    return piece.first.dtype, piece.shape(1)
+
+
+def _heads(piece: Piece) -> int:
+    """The heads that choose their tokens each for itself: those of ``[batch, heads, tokens, head_dim]``."""
+    return piece.first.shape[1] if piece.axis == 2 and len(piece.first.shape) == 4 else 1
+
+
+def _bytes_view(tensor: Any, torch: Any) -> Any:
+    """The same memory as bytes."""
+    return tensor.view(torch.uint8)
+
+
+def _movable(tensor: Any, torch: Any) -> Any:
+    """The same memory as a number that every device gathers and puts together: bytes in place of 8-bit floats."""
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+
+
+def _spread(index: Any, tensor: Any, piece: Piece, *, last: int) -> Any:
+    """The places of each head in the form of a tensor: without memory of their own."""
+    stay = index.shape[1]
+    axis, shape = piece.axis or 0, tensor.shape
+    if _heads(piece) > 1:
+        return index.view(1, index.shape[0], stay, 1).expand(shape[0], index.shape[0], stay, last)
+    ones = [1] * len(shape)
+    ones[axis] = stay
+    sizes = [*shape[:axis], stay, *shape[axis + 1 : -1], last]
+    return index[0].view(ones).expand(sizes)
+
+
+def _gathered(tensor: Any, index: Any, piece: Piece) -> Any:
+    return tensor.gather(piece.axis, _spread(index, tensor, piece, last=tensor.shape[-1]))
+
+
+def _holds(tensor: Any, expected: Any, piece: Piece, torch: Any) -> bool:
+    """Whether every token has its mark, in all bytes or, of a large tensor, in the first of each row."""
+    held = _bytes_view(tensor, torch)
+    if held.numel() > _WIDEST_CHECK:
+        held = held[..., :1]
+    marks = _spread(expected.to(held.device), tensor, piece, last=1)
+    return bool((held == marks).all())

@@ -1,0 +1,187 @@
+"""Run the policy of a request with real tensors, and compare bytes and copies with the plan."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.planner.policy import policy_info
+from hwcalc.planner.policy_result import PolicyInfo
+from hwcalc.probe.devices import Device, is_out_of_memory
+from hwcalc.probe.measure import holding
+from hwcalc.probe.meter import metering
+from hwcalc.probe.policy_beside import beside_for_real
+from hwcalc.probe.policy_cut import (
+    MOST_GROWTHS,
+    MOST_MOVED_BYTES,
+    Cache,
+    Lengths,
+    Measured,
+    Sizes,
+    Survivors,
+    cut_for_real,
+    lengths_of,
+    sizes_of,
+)
+from hwcalc.probe.policy_result import AT_RANDOM, BY_THE_RULE, BYTES, PolicyFigure, PolicyRun
+from hwcalc.probe.policy_tensors import Plan, plan_of
+from hwcalc.units import GIB, MIB, human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.engines.evicting import Evicted
+
+__all__ = ["run_policy"]
+
+_SECONDS: Final = 60.0
+_CPU_BYTES: Final = GIB
+"""What is taken of a CPU's memory unless the user allows more: every byte is written and moved."""
+_BESIDE_BYTES: Final = {"cpu": 256 * MIB}
+SEED: Final = 0
+
+
+@frozen
+class _Part:
+    """The part of a plan that fits: so many sequences, and the first layers."""
+
+    plan: Plan
+    layers: tuple[int, ...]
+    batch: int
+    sizes: Sizes
+    lengths: Lengths
+
+
+def run_policy(
+    opened: Opened,
+    device: Device,
+    *,
+    usable_bytes: int | None,
+    limited: bool = False,
+    scale: Fraction | None = None,
+    seconds: float = _SECONDS,
+) -> PolicyRun:
+    """Run it in ``usable_bytes`` of the device, ``None`` if nothing says how much is free.
+
+    Raises a subclass of :class:`~hwcalc.errors.KvplanError` where there is nothing to drop or no layer fits.
+    """
+    evicted, asked = opened.evicted, opened.request.policy
+    if evicted is None or asked is None:
+        raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
+    if not evicted.setting.layers:
+        raise UnsupportedError(
+            "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
+        )
+    info = policy_info(opened, evicted)
+    usable = _CPU_BYTES if usable_bytes is None else usable_bytes
+    if device.kind == "cpu" and not limited:
+        usable = min(usable, _CPU_BYTES)
+    survivors = Survivors(seed=SEED, ranges=evicted.state.ranges)
+    until = monotonic() + seconds
+    part = _fitting(opened, evicted, usable, scale)
+    try:
+        with holding(device) as held:
+            held.append(Cache(part.plan, part.layers, part.lengths, device, survivors))
+            with metering(device) as meter:
+                measured = cut_for_real(held[0], meter, part.lengths, until)
+        with holding(device), metering(device) as meter:
+            least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
+            beside = beside_for_real(asked.chosen, opened.request.prompt_tokens, evicted.setting, device, meter, least)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error, device.torch):
+            raise
+        raise UsageError(
+            f"out of memory while the policy was run in {human_bytes(usable)}.", hint=f"Smaller: --max-bytes {usable // 2}"
+        ) from error
+    figures = (*_figures(opened, part, measured, info), *beside)
+    return PolicyRun(
+        policy=asked.chosen.text,
+        rules=asked.rules,
+        compaction=asked.compaction,
+        engine=opened.engine.name,
+        device=device.label,
+        seed=SEED,
+        survivors=AT_RANDOM if evicted.state.ranges is None else BY_THE_RULE,
+        batch=part.batch,
+        planned_batch=opened.batch,
+        layers=len(part.layers),
+        planned_layers=len(part.plan.layers),
+        prompt=opened.request.prompt_tokens,
+        output=opened.tokens - opened.request.prompt_tokens,
+        steps=measured.steps,
+        scaled=_scaled(opened, part, measured),
+        copied_tokens=measured.copied_tokens,
+        in_place=measured.in_place,
+        figures=figures,
+        agrees=measured.in_place is not False and all(figure.agrees for figure in figures),
+    )
+
+
+def _fitting(opened: Opened, evicted: Evicted, usable: int, scale: Fraction | None) -> _Part:
+    """As many sequences as fit with all layers; if not one does, the first layers of one."""
+    stage = opened.fullest_stage
+    if scale is not None:
+        plan = plan_of(opened, evicted, opened.batch, stage)
+        usable = min(usable, int(scale * sizes_of(plan, tuple(plan.layers), []).cutting))
+    for batch in dict.fromkeys((opened.batch, 1)):
+        plan = plan_of(opened, evicted, batch, stage)
+        layers = tuple(plan.layers)
+        while layers:
+            lengths = lengths_of(plan, layers, _steps(opened, plan, layers))
+            sizes = sizes_of(plan, layers, lengths)
+            if max(sizes.cutting, sizes.growing) <= usable:
+                return _Part(plan=plan, layers=layers, batch=batch, sizes=sizes, lengths=lengths)
+            if batch > 1:
+                break
+            layers = layers[: len(layers) // 2] if len(layers) > 1 else ()
+    least = sizes_of(plan, tuple(plan.layers)[:1], [])
+    raise UsageError(
+        f"{human_bytes(usable)} hold no layer with the copy of its cut: the first takes {human_bytes(least.cutting)}.",
+        hint=f"Use: --max-bytes {least.cutting}, or a smaller --prompt",
+    )
+
+
+def _steps(opened: Opened, plan: Plan, layers: tuple[int, ...]) -> int:
+    """As many decode steps as are followed: each moves the whole cache."""
+    acted = [number for number in layers if number in plan.kept]
+    tensors = sum(len(plan.layers[number]) for number in acted)
+    moved = sum(plan.bytes(number, plan.kept[number]) for number in acted)
+    steps = min(MOST_GROWTHS // max(1, tensors), MOST_MOVED_BYTES // max(1, moved))
+    return min(opened.tokens - plan.prompt, max(1, steps))
+
+
+def _scaled(opened: Opened, part: _Part, measured: Measured) -> str | None:
+    output = opened.tokens - part.plan.prompt
+    words = [
+        f"{made:,} of {all_of:,} {what}"
+        for made, all_of, what in (
+            (part.batch, opened.batch, "sequences"),
+            (len(part.layers), len(part.plan.layers), "layers"),
+            (measured.steps, output, "decode steps"),
+        )
+        if made != all_of
+    ]
+    return ", ".join(words) or None
+
+
+def _figures(opened: Opened, part: _Part, measured: Measured, info: PolicyInfo) -> list[PolicyFigure]:
+    """The bytes of each moment. The plan's own figures are taken where the whole plan was run on one device."""
+    lengths = part.lengths[: measured.steps]
+    sizes = part.sizes if len(lengths) == len(part.lengths) else sizes_of(part.plan, part.layers, lengths)
+    whole = opened.request.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
+    all_steps = whole and measured.steps == opened.tokens - part.plan.prompt
+    got = measured.sizes
+    figures = [
+        PolicyFigure.exact("cache, one layer whole", BYTES, sizes.fullest, got.fullest),
+        PolicyFigure.exact("with the copies of its cut", BYTES, sizes.cutting, got.cutting),
+        PolicyFigure.exact("cache behind the prompt", BYTES, info.prefill_bytes if whole else sizes.behind, got.behind),
+    ]
+    if lengths:
+        figures += [
+            PolicyFigure.exact("cache at the most", BYTES, info.most_bytes if all_steps else sizes.most, got.most),
+            PolicyFigure.exact("with the copies of a step", BYTES, sizes.growing, got.growing),
+            PolicyFigure.exact("cache at the end", BYTES, info.last_bytes if all_steps else sizes.end, got.end),
+        ]
+    return figures

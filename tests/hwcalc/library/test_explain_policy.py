@@ -1,0 +1,163 @@
+"""What an explanation says of a cache policy is what the plan says, and its formulas give it, rounding and all."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwcalc import explain
+from hwcalc.errors import KvplanError
+from hwcalc.library.arithmetic import value_of
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, names_in
+from hwcalc.library.glossary import MEANINGS
+from hwcalc.policies.table import policies
+from tests.hwcalc.command import Capture, run
+from tests.hwcalc.library.test_explain import check, value
+
+SMALL: Final[dict[str, Any]] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 64,
+    "torch_dtype": "bfloat16",
+}
+
+
+def section(model: object, name: str = "policy", **options: Any) -> ExplainedSection:
+    """One part of an explanation, of which every figure is that of the plan."""
+    told = explain(model, **options)  # type: ignore[arg-type]
+    check(told)
+    return next(part for part in told.sections if part.name == name)
+
+
+def figure(part: ExplainedSection, words: str) -> ExplainedFigure:
+    """The first figure with these words in its name."""
+    return next(one for one in part.figures if words in one.name)
+
+
+def test_the_rounding_is_that_of_doubles() -> None:
+    """1,000 x (1 - 0.9) is 99.99...8 in doubles: 99 tokens stay, and the explanation says why."""
+    part = section(SMALL, seq=1000, policy="snapkv:compression_ratio=0.9")
+
+    kept = figure(part, "behind the prompt")
+    assert (kept.result, kept.unit, value(kept.numbers)) == (99, "tokens", 99)
+    assert "1,000" in kept.numbers
+    assert "0.9" in kept.numbers
+    assert any("99 stay and not 100" in remark for remark in part.remarks)
+
+
+def test_no_remark_where_nothing_is_rounded() -> None:
+    """Half of 1,000 is 500."""
+    part = section(SMALL, seq=1000, policy="knorm:compression_ratio=0.5")
+
+    assert not any("doubles" in remark for remark in part.remarks)
+
+
+@pytest.mark.parametrize("rules", ["kvpress", "paper"])
+def test_layers_of_a_pyramid(rules: str) -> None:
+    """Every layer has a line of its own, by the same formula; their tokens are added up for the bytes."""
+    part = section(SMALL, seq=1000, policy="pyramidkv:compression_ratio=0.5,window_size=16", policy_rules=rules)
+
+    kept = [one for one in part.figures if "behind the prompt" in one.name and one.unit == "tokens"]
+    assert len(kept) == SMALL["num_hidden_layers"]
+    assert all(one.numbers and value(one.numbers) == one.result for one in kept)
+    full, most = figure(part, "without the policy"), figure(part, "cache at the most")
+    # 2 x 2 heads x 16 x 2 bytes a token and layer.
+    assert full.result == 4 * 1000 * 128
+    assert most.result == sum(one.result for one in kept) * 128
+    assert value(most.numbers) == most.result
+
+
+def test_bytes_beside_layers_on_which_it_does_not_act() -> None:
+    """Windows keep what they keep: they are a term of the sum."""
+    part = section("google/gemma-3-27b-it", seq="32k", batch=2, policy="streamingllm:compression_ratio=0.5")
+
+    most = figure(part, "cache at the most")
+    assert "other_layers" in most.formula
+    assert value(most.numbers) == most.result
+
+
+def test_the_saw_of_a_policy_that_cuts_while_decoding() -> None:
+    """R-KV with a budget of 128: cut at 129 in step 29, then from 256 to 128 every 128 steps."""
+    part = section(SMALL, seq=700, prompt=100, policy="rkv:budget=128")
+
+    assert figure(part, "at the most").result == 256
+    saw = next(remark for remark in part.remarks if "cuts while text is generated" in remark)
+    assert "the first in step 29: 129 to 128 tokens" in saw
+    assert "every 128 steps from 256 to 128" in saw
+
+
+def test_scores_have_their_terms() -> None:
+    """Eager attention makes heads x n x n scores; the terms give the bytes."""
+    part = section(SMALL, seq=1000, batch=3, policy="observedattention:compression_ratio=0.5")
+
+    scores = figure(part, "eager attention scores")
+    # bf16: 10 bytes a head and 2 of the mask, 4 heads, 1,000 x 1,000, 3 sequences.
+    assert scores.result == 3 * (10 * 4 + 2) * 1000 * 1000 == value(scores.numbers)
+
+
+def test_a_policy_that_acts_on_nothing_says_so() -> None:
+    """A recurrent model has no tokens to drop."""
+    part = section("state-spaces/mamba-130m-hf", seq=4096, policy="knorm:compression_ratio=0.5")
+
+    assert any("acts on no layer" in remark for remark in part.remarks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(policies())),
+    tokens=st.integers(300, 5000),
+    ratio=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99]),
+    output=st.integers(0, 40),
+)
+def test_every_formula_gives_what_the_plan_keeps(name: str, tokens: int, ratio: float, output: int) -> None:
+    """Whatever the policy: its figures are those of the plan, and every symbol has a meaning."""
+    known = {option.name for option in policies()[name].options}
+    words = [f"compression_ratio={ratio}"] if "compression_ratio" in known else []
+    words += [f"press=(knorm:compression_ratio={ratio})"] if "press" in known else []
+    words += [f"base_press=(knorm:compression_ratio={ratio})"] if "base_press" in known else []
+    words += ["budget=128"] if name in {"h2o", "scissorhands"} else []
+    text = f"{name}:{','.join(words)}" if words else name
+    try:
+        part = section(SMALL, seq=tokens + output, prompt=tokens, policy=text)
+    except KvplanError:
+        return
+    for one in part.figures:
+        assert set(names_in(one.formula)) <= MEANINGS.keys() | {"without_policy", "at_the_most"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name, policy in policies().items() if policy.worked is not None))
+def test_worked_formulas_are_arithmetic(name: str) -> None:
+    """What a row calls its formula can be computed."""
+    policy = policies()[name]
+    if any(option.required for option in policy.options):
+        return
+    part = section(SMALL, seq=3000, policy=name)
+    first = part.figures[0]
+
+    assert first.formula
+    assert value(first.numbers) == first.result
+
+
+def test_arithmetic_takes_no_words() -> None:
+    """A formula in words has no value, nor has one that calls anything else."""
+    assert value_of("floor(7 / 2) + max(1, n)", {"n": 3}) == 6
+    for formula in ("kept of kept", "n +", "__import__('os')", "n.real", "1 / 0", "min()", "[n]", "9**9**9"):
+        assert value_of(formula, {"n": 3}) is None
+
+
+def test_only_the_policy(capsys: Capture) -> None:
+    """``--only policy`` shows nothing else, and says what symbols mean."""
+    status, out, _ = run(
+        capsys, "explain", "Qwen/Qwen3-8B", "--seq", "1000", "--policy", "snapkv:compression_ratio=0.9", "--only", "policy"
+    )
+
+    assert status == 0
+    assert "policy snapkv:compression_ratio=0.9" in out
+    assert "99 tokens" in out
+    assert "compression_ratio  share of the tokens that is dropped" in out
+    assert "weights" not in out.partition("policy snapkv")[2].partition("note")[0]
