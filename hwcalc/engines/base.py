@@ -19,7 +19,7 @@ from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption
 from hwcalc.engines.policies import Dropping, Policies
-from hwcalc.engines.request import UNSHARED, Request
+from hwcalc.engines.request import Request
 from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.errors import UnknownNameError, UsageError
@@ -305,33 +305,6 @@ class Opened(Dropping, Alive):
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
-
-    @property
-    def replica(self) -> Opened:
-        """The same request with only the sequences of the fullest data-parallel replica."""
-        if self.request.parallel.dp == 1:
-            return self
-        request = self.request
-        sharing = replace(request.sharing, scattered=self.together.scattered) if request.sharing.asked else request.sharing
-        return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
-
-    @property
-    def single(self) -> Opened:
-        """The same request with one sequence."""
-        return self.with_request(replace(self.request, batch=1, sharing=UNSHARED, lengths=()))
-
-    @property
-    def unshared(self) -> Opened:
-        """The same request, with every sequence by itself."""
-        return self.with_request(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
-
-    def with_request(self, request: Request) -> Opened:
-        """Another request of the same family, which differs only in lengths, sequences, and what they have in common. It is not checked."""
-        if request == self.request:
-            return self
-        other = replace(self, request=request)
-        vars(other)["family"] = self.family
-        return other
 
     @cached_property
     def dtypes(self) -> Dtypes:

@@ -6,19 +6,17 @@ runs of tokens: the prefix once, the rest of a prompt once for a request, and wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar, cast
 
 from hwcalc.engines.policies import Support
+from hwcalc.engines.request import UNSHARED, Request
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Run
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.tensor import Encoder, Kept, Span
-
-if TYPE_CHECKING:
-    from hwcalc.engines.request import Request
 
 __all__ = ["Alive", "Blocks", "Held", "Part", "SharedBlocks", "Sharers", "Together", "held_blocks", "words_of"]
 
@@ -213,6 +211,7 @@ class Alive:
     engine: Any
     request: Request
     evicted: Any
+    family: dict[Hashable, Any]
 
     @cached_property
     def sharing_support(self) -> Support:
@@ -235,6 +234,33 @@ class Alive:
             replicas=request.parallel.dp,
             scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
         )
+
+    @property
+    def replica(self) -> Self:
+        """The same request with only the sequences of the fullest data-parallel replica."""
+        if self.request.parallel.dp == 1:
+            return self
+        request = self.request
+        sharing = replace(request.sharing, scattered=self.together.scattered) if request.sharing.asked else request.sharing
+        return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
+
+    @property
+    def single(self) -> Self:
+        """The same request with one sequence."""
+        return self.with_request(replace(self.request, batch=1, sharing=UNSHARED, lengths=()))
+
+    @property
+    def unshared(self) -> Self:
+        """The same request, with every sequence by itself."""
+        return self.with_request(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
+
+    def with_request(self, request: Request) -> Self:
+        """Another request of the same family, which differs only in lengths, sequences, and what they have in common. It is not checked."""
+        if request == self.request:
+            return self
+        other = replace(self, request=request)
+        vars(other)["family"] = self.family
+        return other
 
     @property
     def ahead(self) -> int:

@@ -159,7 +159,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         prompt=asked.prompt,
         policy=_policy(asked),
         sharing=Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams),
-        lengths=asked.lengths,
+        lengths=asked.lengths or (),
     )
     if request.sharing.asked or request.lengths:
         from hwcalc.planner.sharing import check_sharing

@@ -18,7 +18,7 @@ from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, 
 from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
-from hwcalc.planner.effects import without_effect
+from hwcalc.planner.effects import no_blocks, without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
@@ -55,6 +55,7 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
     line = (line or command_line(model, options)) if advise else None
     try:
         opened = open_request(model, **options)
+        _ = opened.evicted  # raises what a policy refuses
     except (UnsupportedError, UsageError) as error:
         if line is not None and not isinstance(error, UnknownNameError):
             error.hint = _with_working(error.hint, model, options, line)
@@ -76,7 +77,8 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
     """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes."""
     model = opened.model
     stored = stored_layers(opened)
-    definition = model.definition(opened.engine.definition)
+    policy = _policy_info(opened)
+    definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
     pool, fit = plan_fit(opened, opened.needed_bytes, line)
     memory = plan_memory(
@@ -96,19 +98,21 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
         pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
         speed=bound_of(opened),
-        policy=_policy_info(opened),
+        policy=policy,
         sharing=_sharing_info(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
-        warnings=tuple(_warnings(opened, fit, known_weights=memory.weights.bytes is not None)),
+        warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )
 
 
 def _policy_info(opened: Opened) -> PolicyInfo | None:
     if opened.evicted is None:
         return None
-    from hwcalc.planner.policy import policy_info
+    from hwcalc.planner.policy import policy_info, policy_notes
 
-    return policy_info(opened, opened.evicted)
+    info = policy_info(opened, opened.evicted)
+    opened.tell(*policy_notes(opened, opened.evicted), *no_blocks(opened, info))
+    return info
 
 
 def _sharing_info(opened: Opened) -> SharingInfo | None:
@@ -270,7 +274,7 @@ def bound_of(opened: Opened) -> SpeedInfo | None:
     return opened.told(bound)
 
 
-def _warnings(opened: Opened, fit: FitInfo | None, *, known_weights: bool) -> list[Note]:
+def _warnings(opened: Opened, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
     model, request = opened.model, opened.request
     longest, out = model.max_position_embeddings, []
     if longest is not None and request.seq > longest:
@@ -278,6 +282,10 @@ def _warnings(opened: Opened, fit: FitInfo | None, *, known_weights: bool) -> li
         variables = " ".join(opened.engine.environment(opened))
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
+    if policy is not None:
+        from hwcalc.planner.policy import policy_warnings
+
+        out += policy_warnings(opened, policy)
     return [*out, *lasting_warnings(opened, known_weights=known_weights, verdict=fit is not None)]
 
 

@@ -88,7 +88,7 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
         return step(
             "blocks_per_request", "ceil(seq / block_size)", blocks_of(seq, block), unit="blocks", seq=seq, block_size=block
         )
-    if ranges is not None and sinks is not None and any(course.cuts for course in evicted.courses.values()):
+    if ranges is not None and sinks is not None and evicted.cuts:
         most = max(evicted.most[layer] for _, _, layer in members)
         window = min(blocks_of(seq, block), blocks_of(sinks, block) + blocks_of(max(0, most - sinks - 1), block) + 1)
         return step(
