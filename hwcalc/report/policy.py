@@ -76,8 +76,19 @@ def _rules(info: PolicyInfo) -> Iterator[str]:
 
 def _dropped(info: PolicyInfo) -> str:
     """What becomes of the memory of the others."""
-    paged = info.blocks is not None and info.effect.value == "frees"
-    return f"the others; their memory {'comes back in whole blocks alone' if paged else MEMORY[info.effect.value]}"
+    if info.blocks is not None and info.effect.value == "frees":
+        return "the others; their memory comes back in whole blocks alone"
+    return _DROPS[info.effect.value]
+
+
+_DROPS: Final = {
+    "frees": "the others; their memory comes back: the tensors shrink",
+    "masks": "nothing: the others are masked, and stored",
+    "zeroes": "nothing: numbers of every token are set to zero, and stored",
+    "reads less": "nothing: all is stored, and a decode step reads a part of it",
+    "as its parts": "what the policies inside drop",
+}
+"""What becomes of the tokens that a policy does not want, by its effect."""
 
 
 def _row_of(info: PolicyInfo) -> Policy:
@@ -99,19 +110,31 @@ def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
         mean = sum(group.kept * len(group.layers) for group in info.layers) / count
         span = f"{_tokens(low, info)} in {_layers(low)}, up to {high.kept:,} in {_layers(high)}"
         yield f"{span}; {mean:,.0f} in the mean of {count:,} layers; each layer: -v"
+    yield from _unused(info)
     acted = sum(len(group.layers) for group in info.layers)
     numbers = {number for layer in plan.model.layers for number in layer.layers}
     if len(numbers) > acted:
         yield f"the other {plural(len(numbers) - acted, 'layer')} keep what they keep: windows, states and shared caches"
     from hwcalc.policies.base import Role
 
-    if not info.output and _row_of(info).role in (Role.DECODING, Role.METHOD):
+    row = _row_of(info)
+    if not info.output and row.decode is not None and row.role in (Role.DECODING, Role.METHOD):
         yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
 
 
 def _known(extra: Extra, *, full: bool) -> str:
     words = "the engine's rule" if extra.definition == "engine" else str(extra.definition)
     return f"{words}: {extra.formula} ({extra.source})" if full else words
+
+
+def _unused(info: PolicyInfo) -> Iterator[str]:
+    """What is stored and not read, or has no weight."""
+    for group in info.layers:
+        if group.read is not None:
+            yield f"a decode step reads {group.read:,} of them at the most, for each head, in {_layers(group)}"
+    if info.masked_pairs is not None and info.masked_low_pairs is not None:
+        least = "" if info.masked_low_pairs == info.masked_pairs else f"{info.masked_low_pairs:,} to "
+        yield f"{least}{plural(info.masked_pairs, 'pair')} of a token and a head are masked in a sequence, over all layers"
 
 
 def _layers(group: PolicyLayers) -> str:

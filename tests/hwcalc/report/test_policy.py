@@ -123,9 +123,9 @@ def test_layers_that_differ() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("adakv:press=(snapkv:compression_ratio=0.5)", "what is masked is stored"),
-        ("think:key_channel_compression_ratio=0.5", "zeroes are stored"),
-        ("quest", "a step reads less of it"),
+        ("adakv:press=(snapkv:compression_ratio=0.5)", "the others are masked, and stored"),
+        ("think:key_channel_compression_ratio=0.5", "set to zero, and stored"),
+        ("quest", "a decode step reads a part"),
         ("knorm:compression_ratio=0.5", "the tensors shrink"),
     ],
 )
