@@ -70,7 +70,7 @@ class VllmOpened(Opened):
         def count() -> tuple[int, PromptPeak | None]:
             return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
 
-        return self.shared(("counts", self.tokens), count)
+        return self.shared(("counts", self.tokens, self.ahead), count)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOpened:
         """The same behind the prompt, when none is being read."""
@@ -82,6 +82,15 @@ class VllmOpened(Opened):
     def blocks(self) -> int:
         """Blocks of one request, in all groups together."""
         return self.counts[0]
+
+    @cached_property
+    def by_kind(self) -> PoolLayout:
+        """The layout with the kinds of layers as the request has them."""
+        if self.evicted is None:
+            return self.layout
+        from hwcalc.engines.vllm.evicting import renumbered
+
+        return replace(self.held, caches=renumbered(self.layout, self, self.evicted))
 
     def blocks_for(self, requests: int) -> int:
         """Blocks of so many requests on one replica: under a policy with those whose prompts are being read."""
@@ -95,11 +104,7 @@ class VllmOpened(Opened):
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        if self.evicted is None:
-            return self.layout.request_bytes(self.tokens)
-        from hwcalc.engines.vllm.evicting import renumbered
-
-        return replace(self.held, caches=renumbered(self.layout, self, self.evicted)).request_bytes(self.tokens)
+        return self.by_kind.request_bytes(self.tokens)
 
     def held_in(self, group: BlockGroup) -> Held:
         """The blocks that all sequences together take in one group."""
@@ -116,8 +121,8 @@ class VllmOpened(Opened):
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
         if not self.together.unlike:
-            return self.held.taken(lambda group: self.batch * self.held.blocks(group, self.tokens))
-        return self.held.taken(lambda group: self.held_in(group).total)
+            return self.by_kind.taken(lambda group: self.batch * self.held.blocks(group, self.tokens))
+        return self.by_kind.taken(lambda group: self.held_in(group).total)
 
     @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
