@@ -48,6 +48,7 @@ def plan_equation(opened: Opened) -> Noted[Budget | None]:
         *extra.value,
         forward(opened, tokens, rows, dtype=weight_format if weight_format in FLOATS else None),
         *engine.working(opened),
+        *_policy_part(opened),
         device_context(hardware.gpu),
         *workspaces(hardware.gpu),
         *communication(request.parallel, hardware.gpu),
@@ -56,6 +57,14 @@ def plan_equation(opened: Opened) -> Noted[Budget | None]:
     share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
     budget = Budget.of(memory, share, margin.value, measured.value)
     return Noted(budget, (*notes, *extra.notes, *measured.notes, *margin.notes))
+
+
+def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
+    if opened.evicted is None:
+        return ()
+    from hwcalc.engines.peaks import policy_part
+
+    return policy_part(opened)
 
 
 def _margin(hardware: Hardware) -> Noted[Fraction]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.kind import BY_TOKEN
-from hwcalc.policies.base import EAGER, KVPRESS, Chosen, LayerShape, Setting, State
-from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of
+from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Setting, State
+from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
+from hwcalc.policies.walks import Ends
 
-__all__ = ["Evicted", "acted_on", "courses_of", "evicted_of", "setting_of"]
+__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of"]
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 
@@ -47,6 +50,10 @@ def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, 
     )
 
 
+def _masked_before_cut() -> UsageError:
+    return UsageError("a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK)
+
+
 def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
     """The decode steps of each layer. Layers that start alike go alike, unless the policy looks at their number."""
     by_layer = chosen is not None and any(one.policy.by_layer for one in chosen.whole)
@@ -59,25 +66,41 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
         )
     known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
     if steps and setting.attention == EAGER and setting.rules == KVPRESS:
-        _check_one_mask(state, known)
-    if any(left.masked is not None and left.masked.total.high for left in state.layers) and any(
-        course.cuts for course in known.values()
-    ):
-        raise UsageError(
-            "a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK
-        )
+        _check_one_mask(state, {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()})
+    if _masks(state) and any(course.cuts for course in known.values()):
+        raise _masked_before_cut()
     return [known[key] for key in keys]
 
 
-def _check_one_mask(state: State, courses: Mapping[tuple[int, int], Course]) -> None:
+def ends_by_layer(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting) -> list[Ends]:
+    """What the decode steps of each layer come to: as :func:`courses_of`, without following them."""
+    by_layer = any(one.policy.by_layer for one in chosen.whole)
+    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
+    unlike = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+
+    def behind(more: int) -> dict[tuple[int, int], Ends]:
+        return {key: ends_of(chosen, key[0], number, prompt, more, setting) for key, number in unlike.items()}
+
+    known = behind(steps)
+    if steps and setting.attention == EAGER and setting.rules == KVPRESS:
+        before = behind(steps - 1) if by_layer else dict.fromkeys(known)
+        _check_one_mask(state, {(start, ends) for (start, _), ends in before.items()})
+    if _masks(state) and any(ends.cut for ends in known.values()):
+        raise _masked_before_cut()
+    return [known[key] for key in keys]
+
+
+def _masks(state: State) -> bool:
+    """Whether anything may be masked."""
+    return any(left.masked is not None and left.masked.total.high for left in state.layers)
+
+
+def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
     """Eager attention adds one mask to the scores of all layers, as long as the first: a step fails where another has more or fewer.
 
     Source: transformers 5.2.0 under kvpress 0.5.5, run.
     """
-    if not all(left.stored.is_exact for left in state.layers):
-        return
-    before = {(start, tuple(course.lengths[:-1])) for (start, _), course in courses.items()}
-    if len(before) > 1:
+    if len(unlike) > 1 and all(left.stored.is_exact for left in state.layers):
         raise UsageError(
             "eager attention has one mask for all layers, and this policy leaves them unlike lengths: no token can follow.",
             hint="Use attention sdpa, or leave it out.",
@@ -86,28 +109,94 @@ def _check_one_mask(state: State, courses: Mapping[tuple[int, int], Course]) -> 
 
 @frozen
 class Evicted:
-    """A policy at work on one request. ``most`` is the length of each layer that it acts on, by number, at its longest; a step counts
-    before it cuts.
+    """A policy at work on one request. Numbers of tokens are those of each layer that it acts on, by number.
+
+    ``most`` is the length of a layer at its longest, behind the prompt and while text is generated; a step counts before it cuts.
+    ``stack`` are the layers, each with the tokens that it has at the most.
     """
 
+    chosen: Chosen
+    prompt: int
+    steps: int
     setting: Setting
     state: State
-    courses: Mapping[int, Course]
+    ends: Mapping[int, Ends]
     most: Mapping[int, int]
+    plain: Stack
     stack: Stack
-    """The layers, each with the tokens that it has at the most."""
+
+    @property
+    def behind_prompt(self) -> dict[int, int]:
+        """Tokens behind the prompt."""
+        return {number: left.stored.high for number, left in zip(self.ends, self.state.layers, strict=True)}
+
+    @property
+    def last(self) -> dict[int, int]:
+        """Tokens at the end."""
+        return {number: ends.last for number, ends in self.ends.items()}
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the text does not matter."""
+        return all(left.stored.is_exact for left in self.state.layers)
+
+    @property
+    def cuts(self) -> bool:
+        """Whether anything is cut while text is generated."""
+        return any(ends.cut for ends in self.ends.values())
+
+    @cached_property
+    def courses(self) -> Mapping[int, Course]:
+        """The decode steps of each layer, one by one. Raises :class:`~hwcalc.errors.UsageError` for very many."""
+        return dict(zip(self.ends, courses_of(self.chosen, self.state, self.prompt, self.steps, self.setting), strict=True))
+
+    @cached_property
+    def lows(self) -> Evicted:
+        """The same where the text leaves as little as it can."""
+        if self.is_exact:
+            return self
+        state = self.state.with_stored(tuple(Count.of(left.stored.low) for left in self.state.layers), self.state.ranges)
+        return _evicted(self.chosen, state, self.prompt, self.steps, self.setting, self.plain)
+
+    def holding(self, counts: Mapping[int, int]) -> Evicted:
+        """The same with these tokens in each layer."""
+        return replace(self, most=counts, stack=_with_tokens(self.plain, counts))
+
+
+def _with_tokens(plain: Stack, counts: Mapping[int, int]) -> Stack:
+    made: dict[tuple[LayerKind, int], LayerKind] = {}
+
+    def kept(kind: LayerKind, tokens: int) -> LayerKind:
+        if not kind.acts_by_token:
+            return kind
+        return made.setdefault((kind, tokens), replace(kind, kept=tokens))
+
+    return Stack(
+        tuple(
+            tuple(kept(kind, counts[number]) for kind in layer) if number in counts else layer
+            for number, layer in enumerate(plain)
+        )
+    )
 
 
 def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack) -> Evicted:
     """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it."""
-    state = after_prefill(chosen, prompt, setting)
-    courses = dict(zip(acted_on(plain), courses_of(chosen, state, prompt, tokens - prompt, setting), strict=True))
-    most = {
-        number: max(left.stored.high, course.most_within)
-        for (number, course), left in zip(courses.items(), state.layers, strict=True)
-    }
-    layers = tuple(
-        tuple(replace(kind, kept=most[number]) if number in most and kind.acts_by_token else kind for kind in layer)
-        for number, layer in enumerate(plain)
+    return _evicted(chosen, after_prefill(chosen, prompt, setting), prompt, tokens - prompt, setting, plain)
+
+
+def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting, plain: Stack) -> Evicted:
+    lengths = [left.stored.high for left in state.layers]
+    each = ends_by_layer(chosen, state, prompt, steps, setting)
+    ends = {shape.index: one for shape, one in zip(setting.layers, each, strict=True)}
+    most = {number: max(length, one.most_within) for (number, one), length in zip(ends.items(), lengths, strict=True)}
+    return Evicted(
+        chosen=chosen,
+        prompt=prompt,
+        steps=steps,
+        setting=setting,
+        state=state,
+        ends=ends,
+        most=most,
+        plain=plain,
+        stack=_with_tokens(plain, most),
     )
-    return Evicted(setting=setting, state=state, courses=courses, most=most, stack=Stack(layers))

@@ -29,6 +29,12 @@ class GeneralEngine(Engine):
 
         return fullest_rank_bytes(opened)
 
+    def prefill_bytes(self, opened: Opened, stage: int) -> int:
+        """By default each layer is cut before the next one begins."""
+        from hwcalc.engines.peaks import stage_prefill_bytes
+
+        return stage_prefill_bytes(opened, stage)
+
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         from hwcalc.engines.rank_allocation import layer_allocations
 

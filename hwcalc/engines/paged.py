@@ -28,7 +28,7 @@ class PagedGroup:
 
 def lefts_of(evicted: Evicted) -> dict[int, Left]:
     """What the prefill leaves in each layer, by number."""
-    return dict(zip(evicted.courses, evicted.state.layers, strict=True))
+    return dict(zip(evicted.ends, evicted.state.layers, strict=True))
 
 
 def heads_of(evicted: Evicted) -> dict[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -37,6 +37,11 @@ class Policies(Generic[OpenedT]):
         """Whether the engine has this policy, and how, or what it would take."""
         return Support(offered=False, how="")
 
+    def prefill_bytes(self, opened: OpenedT, stage: int) -> int:
+        """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""
+        asked: Any = opened
+        return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
+
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
         return ()
@@ -68,6 +73,8 @@ class Dropping:
             batch=request.batch,
             hidden_size=self.model.hidden_size,
         )
+        # An engine without a pool takes a batch through one prefill.
+        setting = replace(setting, together=1 if self.engine.pooled else request.batch)
         return evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, plain)
 
     @property
@@ -83,6 +90,14 @@ class Dropping:
     def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
         return self.model.once(key, make) if self.evicted is None else make()
+
+    def holding(self, counts: Mapping[int, int]) -> Any:
+        """The same request with these tokens in each layer on which the policy acts."""
+        assert self.evicted is not None
+        other: Any = replace(self)
+        vars(other)["family"] = vars(self)["family"]
+        vars(other)["evicted"] = self.evicted.holding(counts)
+        return other
 
     def without_policy(self) -> Any:
         """The same request, of which nothing is dropped."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Role
 
-__all__ = ["fullest_rank_bytes"]
+__all__ = ["fullest_rank_bytes", "rank_bytes_of", "stage_spans"]
 
 _BY_TOKEN = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles whose tokens decode context parallelism divides over ranks. States and indexer keys are whole on every rank."""
@@ -22,19 +23,30 @@ def fullest_rank_bytes(opened: Opened) -> int:
 
     Raises :class:`~hwcalc.errors.UsageError` for more stages than layers.
     """
-    parallel, layers = opened.request.parallel, opened.stack.layers
-    if parallel.pp > len(layers):
-        raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    size = {kind: sum(_share(tensor, parallel.dcp) for tensor in tensors) for kind, tensors in opened.rank_tensors.items()}
-    stages = opened.of_stack((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened))
+    parallel = opened.request.parallel
+    spans = stage_spans(opened)
+    size = {kind: rank_bytes_of(opened, tensors) for kind, tensors in opened.rank_tensors.items()}
+    stages = opened.of_stack((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened, spans))
     fullest = max(sum(count * size[kind] for kind, count in stage.items()) for stage in stages)
     return fullest + bytes_of(opened.replica.extras)
 
 
-def _kinds_of_stages(opened: Opened) -> tuple[Counter[LayerKind], ...]:
+def stage_spans(opened: Opened) -> tuple[range, ...]:
+    """The layers of each pipeline stage. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers."""
+    stages, layers = opened.request.parallel.pp, len(opened.plain_stack)
+    if stages > layers:
+        raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
+    return tuple(opened.engine.weight_rules().spans(layers, stages))
+
+
+def rank_bytes_of(opened: Opened, tensors: Iterable[StoredTensor]) -> int:
+    """The bytes of these tensors of a tensor-parallel rank, with its share of the tokens."""
+    return sum(_share(tensor, opened.request.parallel.dcp) for tensor in tensors)
+
+
+def _kinds_of_stages(opened: Opened, spans: tuple[range, ...]) -> tuple[Counter[LayerKind], ...]:
     """How many layers of each pipeline stage have each kind."""
     layers = opened.stack.layers
-    spans = opened.engine.weight_rules().spans(len(layers), opened.request.parallel.pp)
     return tuple(Counter(kind for layer in layers[span.start : span.stop] for kind in layer) for span in spans)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO, is_auto, parse_kv_dtype
+from hwcalc.engines.policies import Support
 from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
@@ -17,6 +18,9 @@ from hwcalc.formulas import DType, LatentAttention, LayerKind, Role, SparseIndex
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.dtypes import PackedDType, find_dtype
 from hwcalc.text import brief
+
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["Reference", "known_dtype", "model_dtype"]
 
@@ -118,6 +122,10 @@ class Reference(GeneralEngine):
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         return opened.store_all(kind.tensors())
+
+    def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
+        """The formulas have every policy: they are what its own code leaves."""
+        return Support(offered=True, how="the formulas: what the policy's own code leaves, in tensors that shrink with it.")
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         """Formats that some engine has on this GPU: eight bits, and then four."""

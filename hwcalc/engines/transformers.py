@@ -21,11 +21,12 @@ from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
+from hwcalc.engines.policies import Policies, Support
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, version_numbers
-from hwcalc.engines.transformers_quantized import quantization, residual_note
+from hwcalc.engines.transformers_quantized import quantization, residual_note, unpacked_bytes
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["Transformers"]
 
@@ -212,6 +214,23 @@ class Transformers(GeneralEngine):
         from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 
         return offloaded_gpu_bytes(opened.stack, lambda kind: bytes_of(opened.rank_tensors[kind]))
+
+    def prefill_bytes(self, opened: Opened, stage: int) -> int:
+        """A static or offloaded cache is not cut layer after layer; what is quantised is unpacked to be cut."""
+        from hwcalc.engines.peaks import stage_prefill_bytes
+
+        cache = cache_class(opened)
+        if cache == "static":
+            return opened.needed_bytes
+        if cache == "offloaded":
+            return Policies.prefill_bytes(self, opened, stage)
+        unpacked = unpacked_bytes(opened) if cache == "quantized" else 0
+        return stage_prefill_bytes(opened, stage) + unpacked
+
+    def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
+        from hwcalc.engines.transformers_policies import policy_support
+
+        return policy_support(opened, chosen)
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         if cache_class(opened) == "offloaded":

@@ -13,13 +13,13 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
-from hwcalc.formulas import DType
+from hwcalc.formulas import DType, Role
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
-__all__ = ["CacheQuantization", "quantization", "quantized_tensors"]
+__all__ = ["CacheQuantization", "quantization", "quantized_tensors", "unpacked_bytes"]
 
 BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
 """Backend -> the bit widths that it supports."""
@@ -72,14 +72,15 @@ def quantization(opened: Opened) -> CacheQuantization:
 
 
 def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tuple[StoredTensor, ...]:
-    """Packed keys and values of one layer after a prefill of ``seq`` tokens, with their scales and zero points.
+    """Packed keys and values of one layer after a prefill of ``seq`` tokens, or of those that a policy leaves, with their scales and zero points.
 
     ``dtype`` is the model dtype. Raises :class:`~hwcalc.errors.UnsupportedError` for lengths that the backend refuses.
     """
     options = quantization(opened)
     out: list[StoredTensor] = []
     for tensor in kind.tensors():
-        elements = opened.batch * opened.tokens * prod(tensor.shape)
+        positions = tensor.span.positions(opened.tokens)
+        elements = opened.batch * positions * prod(tensor.shape)
         parts: list[tuple[str, str, int, str | None]]
         if options.backend == "fp8":
             # One fp32 scale for the whole tensor, set by the first update.
@@ -107,7 +108,7 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
                 axes=tensor.axes,
                 shape=tensor.shape,
                 dtype=name,
-                positions=opened.tokens,
+                positions=positions,
                 span=tensor.span,
                 bytes=size,
                 rule=rule,
@@ -117,6 +118,18 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
     return tuple(out)
 
 
+def unpacked_bytes(opened: Opened) -> int:
+    """Keys and values of one layer of the prompt in the model dtype: a policy unpacks a layer to cut it (kvpress 0.5.5, dequantize_layer)."""
+    dtype, rules, tp = opened.dtypes.roles[Role.KEY], opened.engine.weight_rules(), opened.request.parallel.tp
+    return max(
+        opened.request.replica_batch * opened.request.prompt_tokens * tensor_bytes
+        for tensor_bytes in (
+            sum(tensor.bytes_per_position(dtype) for tensor in rules.shard(opened.model, group.kind, tp).tensors())
+            for group in opened.plain_stack.groups
+        )
+    )
+
+
 def residual_note(opened: Opened, dtype: DType) -> Note | None:
     """A note on the unquantised tokens that may come on top of the plan: ``residual_length`` - 1, in the model dtype."""
     options = quantization(opened)
@@ -124,7 +137,7 @@ def residual_note(opened: Opened, dtype: DType) -> Note | None:
         return None
     waiting = options.residual_length - 1
     per_token = sum(
-        group.count * tensor.bytes_per_position(dtype) for group in opened.model.stack.groups for tensor in group.kind.tensors()
+        group.count * tensor.bytes_per_position(dtype) for group in opened.plain_stack.groups for tensor in group.kind.tensors()
     )
     size = opened.batch * waiting * per_token
     return Note(

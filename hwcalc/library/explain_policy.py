@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import Number
+from hwcalc.errors import UsageError
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
@@ -269,7 +271,7 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
         yield "It acts on no layer of this model: windows, states and shared caches keep what they keep."
     yield f"Its rule: {chosen.policy.formula} (source: {chosen.policy.source})."
     yield from _on_rounding(info, chosen)
-    course = next((one for one in evicted.courses.values() if one.cuts), None)
+    course = _saw(evicted) if info.output else None
     if course is not None:
         yield _on_cuts(course)
     if info.blocks is not None:
@@ -295,6 +297,13 @@ def _on_rounding(info: PolicyInfo, chosen: Chosen) -> Iterator[str]:
             f"1 - {ratio!r} is {1 - ratio!r} in doubles, and {info.prompt:,} times that is {product!r}: the fraction is cut off, "
             f"so that {int(product):,} stay and not {written:,}."
         )
+
+
+def _saw(evicted: Evicted) -> Course | None:
+    """The decode steps of the first layer that is cut; nothing if there are too many to follow."""
+    with suppress(UsageError):
+        return next((one for one in evicted.courses.values() if one.cuts), None)
+    return None
 
 
 def _on_cuts(course: Course) -> str:

@@ -76,7 +76,8 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
     """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes."""
     model = opened.model
     stored = stored_layers(opened)
-    definition = model.definition(opened.engine.definition)
+    policy = _policy_info(opened)
+    definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
     pool, fit = plan_fit(opened, opened.needed_bytes, line)
     memory = plan_memory(
@@ -96,18 +97,19 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
         pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
         speed=bound_of(opened),
-        policy=_policy_info(opened),
+        policy=policy,
         sharing=_sharing_info(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
-        warnings=tuple(_warnings(opened, fit, known_weights=memory.weights.bytes is not None)),
+        warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )
 
 
 def _policy_info(opened: Opened) -> PolicyInfo | None:
     if opened.evicted is None:
         return None
-    from hwcalc.planner.policy import policy_info
+    from hwcalc.planner.policy import policy_info, policy_notes
 
+    opened.tell(*policy_notes(opened, opened.evicted))
     return policy_info(opened, opened.evicted)
 
 
@@ -268,7 +270,7 @@ def bound_of(opened: Opened) -> SpeedInfo | None:
     return opened.told(bound)
 
 
-def _warnings(opened: Opened, fit: FitInfo | None, *, known_weights: bool) -> list[Note]:
+def _warnings(opened: Opened, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
     model, request = opened.model, opened.request
     longest, out = model.max_position_embeddings, []
     if longest is not None and request.seq > longest:
@@ -276,6 +278,10 @@ def _warnings(opened: Opened, fit: FitInfo | None, *, known_weights: bool) -> li
         variables = " ".join(opened.engine.environment(opened))
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
+    if policy is not None:
+        from hwcalc.planner.policy import policy_warnings
+
+        out += policy_warnings(opened, policy)
     return [*out, *lasting_warnings(opened, known_weights=known_weights, verdict=fit is not None)]
 
 

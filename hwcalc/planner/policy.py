@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
+from hwcalc.engines.peaks import inner_vectors, peaks_of
 from hwcalc.formulas import LayerNumbers
-from hwcalc.model import Definition
+from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
-from hwcalc.policies.outcome import extras_of
+from hwcalc.policies.base import EAGER, PAPER, Effect
 from hwcalc.policies.quality import quality_of
+from hwcalc.units import human_bytes
 
-__all__ = ["policy_info"]
+__all__ = ["cache_definition", "policy_info", "policy_notes", "policy_warnings"]
+
+NOT_OFFERED: Final = "policy-not-offered"
+LOSES: Final = "policy-loses"
+
+
+def cache_definition(opened: Opened, evicted: Evicted) -> Definition:
+    """What the numbers of a cache are on which a policy works."""
+    asked, chosen = opened.request.policy, evicted.chosen
+    assert asked is not None
+    if not evicted.ends:
+        return opened.engine.definition
+    if not opened.engine.policy_support(opened, chosen).offered:
+        return Definition.ASSUMED
+    if not evicted.is_exact:
+        return Definition.ESTIMATE
+    if asked.rules == PAPER or any(one.policy.definition is Definition.PUBLISHED for one in chosen.whole):
+        return Definition.PUBLISHED
+    return Definition.ENGINE
 
 
 def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
     """What the policy leaves, layer by layer, and what it costs."""
-    asked, prompt = opened.request.policy, opened.request.prompt_tokens
+    asked, lows = opened.request.policy, evicted.lows
     assert asked is not None
     support = opened.engine.policy_support(opened, asked.chosen)
-    full = opened.without_policy().stored_bytes
-    alike: dict[tuple[int, int, int, int], list[int]] = {}
-    for (number, course), left in zip(evicted.courses.items(), evicted.state.layers, strict=True):
-        key = (left.stored.high, left.stored.low, evicted.most[number], course.last)
-        alike.setdefault(key, []).append(number)
-    beside = extras_of(asked.chosen, prompt, evicted.setting)
+    plain = opened.without_policy()
+    peaks = peaks_of(opened)
+    prompt = opened.sized(seq=evicted.prompt)
+    most = opened.stored_bytes
+    needs = peaks.cache + peaks.beyond(inner_vectors(opened)[1])
     return PolicyInfo(
         name=asked.chosen.text,
         effect=asked.chosen.policy.effect,
@@ -32,22 +53,68 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         attention=evicted.setting.attention,
         offered=support.offered,
         support=support.how,
-        definition=Definition.ENGINE if support.offered else Definition.ASSUMED,
-        prompt=prompt,
-        output=opened.tokens - prompt,
-        layers=tuple(
-            PolicyLayers(layers=LayerNumbers(dict.fromkeys(numbers)), kept=kept, kept_low=low, most=most, last=last)
-            for (kept, low, most, last), numbers in alike.items()
-        ),
-        full_bytes=full,
-        prefill_bytes=opened.stored_bytes,
-        most_bytes=opened.stored_bytes,
-        last_bytes=opened.stored_bytes,
-        saved_bytes=full - opened.stored_bytes,
-        prefill_peak_bytes=0,
-        full_prefill_peak_bytes=0,
-        loses=False,
+        definition=opened.model.definition(cache_definition(opened, evicted)),
+        prompt=evicted.prompt,
+        output=evicted.steps,
+        layers=_layers(evicted),
+        full_bytes=plain.stored_bytes,
+        prefill_bytes=prompt.stored_bytes,
+        prefill_low_bytes=prompt.stored_bytes if evicted.is_exact else prompt.holding(lows.behind_prompt).stored_bytes,
+        most_bytes=most,
+        most_low_bytes=most if evicted.is_exact else opened.holding(lows.most).stored_bytes,
+        last_bytes=opened.holding(evicted.last).stored_bytes if evicted.steps else most,
+        saved_bytes=plain.stored_bytes - most,
+        prefill_peak_bytes=peaks.prefill,
+        full_prefill_peak_bytes=peaks.whole,
+        loses=needs > plain.needed_bytes,
         blocks=policy_blocks(opened, evicted),
-        beside=beside,
+        beside=peaks.extras,
         quality=quality_of(asked.chosen.policy.name),
     )
+
+
+def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:
+    """The layers on which the policy acts, those together that it leaves alike."""
+    alike: dict[tuple[int, int, int, int], list[int]] = {}
+    for (number, ends), left in zip(evicted.ends.items(), evicted.state.layers, strict=True):
+        alike.setdefault((left.stored.high, left.stored.low, evicted.most[number], ends.last), []).append(number)
+    return tuple(
+        PolicyLayers(layers=LayerNumbers(dict.fromkeys(numbers)), kept=kept, kept_low=low, most=most, last=last)
+        for (kept, low, most, last), numbers in alike.items()
+    )
+
+
+def policy_notes(opened: Opened, evicted: Evicted) -> list[Note]:
+    """What a reader must know of the policy."""
+    acted, layers = len(evicted.ends), len(evicted.plain)
+    if not acted:
+        message = "The policy has no effect: no layer of this model keeps every token. Windows, states and shared caches keep what they keep."
+        return [Note(code="policy-no-effect", message=message)]
+    found = []
+    if acted < layers:
+        message = f"The policy acts on {acted:,} of {layers:,} layers: windows, states and shared caches keep what they keep."
+        found.append(Note(code="policy-layers", message=message))
+    if any(one.policy.effect is Effect.MASKS for one in evicted.chosen.whole):
+        found.append(Note(code="policy-masks", message="Masked tokens are stored: no memory comes back. kvpress fakes the mask."))
+    if evicted.setting.attention == EAGER:
+        message = "Eager attention makes n x n scores in the prefill, which may take more than the policy saves."
+        found.append(Note(code="policy-eager", message=message))
+    return found
+
+
+def policy_warnings(opened: Opened, info: PolicyInfo) -> list[Note]:
+    """That the engine lacks the policy, and that it takes more memory than it saves."""
+    if not info.layers:
+        return []
+    found = []
+    if not info.offered:
+        label = opened.engine.label
+        message = f"{label} has no cache policy {info.name}: planned as if it had. {info.support}".rstrip()
+        found.append(Note(code=NOT_OFFERED, message=message))
+    if info.loses:
+        message = (
+            f"{info.name} takes more memory than it saves: {human_bytes(info.prefill_peak_bytes)} of cache and scratch in the "
+            f"prefill on a GPU, {human_bytes(info.full_prefill_peak_bytes)} of cache without it."
+        )
+        found.append(Note(code=LOSES, message=message))
+    return found

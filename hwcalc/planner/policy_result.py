@@ -62,8 +62,9 @@ class PolicyInfo:
 
     ``offered`` says whether the engine has it, ``support`` how, or what it would take; the plan of a policy that the engine lacks is as if
     it had it, and ``definition`` is ``assumed``. Bytes are those of the cache of all sequences: without the policy, behind the prompt, at
-    the most while text is generated, and at the end. ``prefill_peak_bytes`` are cache and ``beside`` of the prefill at its fullest, on
-    one GPU; ``loses`` says that this is more than the whole cache and the same prefill without the policy.
+    the most while text is generated, and at the end; ``low`` is the least that the text may leave. ``prefill_peak_bytes`` are cache and
+    ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` the cache behind the same prompt
+    without the policy. ``loses`` says that the memory equation needs more with the policy than without.
     """
 
     name: str
@@ -78,7 +79,9 @@ class PolicyInfo:
     layers: tuple[PolicyLayers, ...]
     full_bytes: int
     prefill_bytes: int
+    prefill_low_bytes: int
     most_bytes: int
+    most_low_bytes: int
     last_bytes: int
     saved_bytes: int
     prefill_peak_bytes: int

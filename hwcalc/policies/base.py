@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import field, frozen, replace
@@ -186,7 +186,11 @@ class Start:
 
 @frozen
 class Extra:
-    """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``."""
+    """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``.
+
+    ``lasting`` stays between steps; all else is there while a layer is computed or scored. ``by_query`` are scores of attention itself, one
+    row for each token that goes through the model at once.
+    """
 
     name: str
     bytes: int
@@ -194,6 +198,8 @@ class Extra:
     when: str
     definition: Definition
     source: str
+    lasting: bool = False
+    by_query: bool = False
 
 
 @frozen
@@ -232,7 +238,7 @@ class Policy:
     aliases: tuple[str, ...] = ()
     check: Callable[[Chosen, Scored], None] | None = None
     budget: Callable[[Chosen, float, int, int, int], int] | None = None
-    decode: Callable[[Chosen, Start], Iterator[tuple[int, int]]] | None = None
+    decode: Callable[[Chosen, Start], Iterable[tuple[int, int]]] | None = None
     extra: Callable[[Chosen, int, Setting], tuple[Extra, ...]] | None = None
     worked: Callable[[Chosen, int, int, Setting], tuple[str, Mapping[str, float]]] | None = None
     """What a layer keeps of so many tokens as a formula with its numbers (:mod:`hwcalc.policies.worked`)."""

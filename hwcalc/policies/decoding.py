@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, Start, State
 from hwcalc.policies.counting import check_attention, check_scores, kept, scorer_budget, searched_ratio
-from hwcalc.policies.repeated import grow
+from hwcalc.policies.walks import Ends, Growing, Walk
 from hwcalc.policies.worked import all_stay
 
 __all__ = ["POLICIES"]
@@ -19,6 +20,8 @@ _INTERVAL: Final = PolicyOption(name="compression_interval", kind="count", defau
 _BUFFER: Final = PolicyOption(
     name="hidden_states_buffer_size", kind="count", default=256, help="hidden states that are kept for scoring, of each layer"
 )
+_DEEPEST: Final = 1 << 20
+"""Tokens of a cut up to which twenty halvings of its ratio find the target."""
 
 
 def _untouched(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -44,34 +47,109 @@ def _cut(base: Chosen, length: int, target: int, buffered: int, start: Start) ->
     return scorer_budget(base, ratio, length, start.setting.layers[start.layer].index, start.setting.depth)
 
 
-def _cuts(chosen: Chosen, start: Start, target_of: Callable[[int], int]) -> Iterator[tuple[int, int]]:
-    """A token a step; every ``compression_interval`` steps a cut to the target of that step. With a target of one token each step cuts."""
-    length, waited, buffered = start.length, 0, 0
-    for step in range(1, start.steps + 1):
-        before = length = length + 1
-        waited, buffered = waited + 1, buffered + 1
-        target = target_of(step)
-        if waited >= chosen["compression_interval"] or target <= 1:
-            length = _cut(chosen["base_press"], length, target, buffered, start)
-            waited = buffered = 0
-        buffered = min(buffered, chosen["hidden_states_buffer_size"])
-        yield before, length
+@frozen
+class _Cuts(Walk):
+    """A token a step; every ``interval`` steps a cut to the target of that step. With a target of one token each step cuts.
+
+    ``target_of`` never falls. ``share`` says that it is a share of the text, which grows.
+    """
+
+    start: Start
+    base: Chosen
+    interval: int
+    buffer: int
+    target_of: Callable[[int], int]
+    share: bool
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        length, waited, buffered = self.start.length, 0, 0
+        for step in range(1, self.start.steps + 1):
+            before = length = length + 1
+            waited, buffered = waited + 1, buffered + 1
+            target = self.target_of(step)
+            if waited >= self.interval or target <= 1:
+                length = _cut(self.base, length, target, buffered, self.start)
+                waited = buffered = 0
+            buffered = min(buffered, self.buffer)
+            yield before, length
+
+    def ends(self) -> Ends:
+        """From cut to cut; cuts that find the cache as the one before left it are passed over."""
+        steps, length, step = self.start.steps, self.start.length, 0
+        most = within = length
+        cut = False
+        while step < steps:
+            gap = 1 if self.target_of(step + 1) <= 1 else self.interval
+            waits = _first(lambda k: length + k * gap > self.target_of(step + k * gap), (steps - step) // gap)  # noqa: B023
+            if waits is None:
+                break
+            step, before = step + waits * gap, length + waits * gap
+            target = self.target_of(step)
+            after = _cut(self.base, before, target, min(gap - 1, self.buffer) + 1, self.start)
+            most, within = max(most, before - 1, after), max(within, before)
+            if after == before:
+                # Ada-KV masks: nothing ever goes.
+                length = after
+                break
+            settled = after == length and waits == 1
+            length, cut = after, True
+            if settled and not self.share:
+                step += (steps - step) // gap * gap
+            elif settled and target <= 1:
+                grows = _first(lambda k: self.target_of(step + k) > 1, steps - step)  # noqa: B023
+                step = steps if grows is None else step + grows - 1
+            elif after == target > 1 and self._hits:
+                step += max(0, (steps - step) // gap - 1) * gap
+                length = self.target_of(step)
+        last = length + steps - step
+        return Ends(last=last, most=max(most, last), most_within=max(within, last), cut=cut)
+
+    @property
+    def _hits(self) -> bool:
+        """Whether each cut to a share hits its target: a scorer without budgets of its own, and no cut so deep that the search misses."""
+        ratio_falls = self.share and self.target_of(self.start.steps) < self.start.prompt + self.start.steps
+        return ratio_falls and self.base.policy.budget is None and self.interval < _DEEPEST
 
 
-def _to_target(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
-    return _cuts(chosen, start, lambda _: chosen["target_size"])
+def _first(good: Callable[[int], bool], bound: int) -> int | None:
+    """The least number from 1 to ``bound`` for which ``good`` is true, as for all above it; ``None`` if there is none."""
+    if bound < 1 or not good(bound):
+        return None
+    low, high = 0, bound
+    while high - low > 1:
+        middle = (low + high) // 2
+        if good(middle):
+            high = middle
+        else:
+            low = middle
+    return high
 
 
-def _to_share(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
+def _cuts(chosen: Chosen, start: Start, target_of: Callable[[int], int], *, share: bool) -> Walk:
+    return _Cuts(
+        start=start,
+        base=chosen["base_press"],
+        interval=chosen["compression_interval"],
+        buffer=chosen["hidden_states_buffer_size"],
+        target_of=target_of,
+        share=share,
+    )
+
+
+def _to_target(chosen: Chosen, start: Start) -> Walk:
+    return _cuts(chosen, start, lambda _: chosen["target_size"], share=False)
+
+
+def _to_share(chosen: Chosen, start: Start) -> Walk:
     """The target is a share of the whole text so far, dropped tokens too."""
     ratio = chosen["target_compression_ratio"]
-    return _cuts(chosen, start, lambda step: kept(start.prompt + step, ratio))
+    return _cuts(chosen, start, lambda step: kept(start.prompt + step, ratio), share=True)
 
 
-def _second(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
+def _second(chosen: Chosen, start: Start) -> Iterable[tuple[int, int]]:
     second: Chosen | None = chosen["decoding_press"]
     if second is None:
-        return grow(start)
+        return Growing(start=start)
     assert second.policy.decode is not None
     return second.policy.decode(second, start)
 
@@ -89,6 +167,7 @@ def _buffers(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]
             when="between cuts, all layers",
             definition=Definition.ENGINE,
             source="kvpress 0.5.5, DecodingPress",
+            lasting=True,
         ),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.errors import UsageError
@@ -24,7 +23,7 @@ from hwcalc.policies.base import (
 )
 from hwcalc.policies.counting import check_attention, check_scores, even_split, kept, mask_layers
 from hwcalc.policies.options import ALPHA, INNER, RATIO, quality
-from hwcalc.policies.repeated import grow
+from hwcalc.policies.walks import Growing, Walk
 from hwcalc.policies.worked import all_stay
 
 __all__ = ["POLICIES", "adaptive_mask"]
@@ -146,11 +145,11 @@ def _dms(chosen: Chosen, state: State, setting: Setting) -> State:
     return mask_layers(state, setting, below)
 
 
-def _dms_steps(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
+def _dms_steps(chosen: Chosen, start: Start) -> Walk:
     """Nothing goes; with ``decoding`` the one new token of a step is scored by itself."""
     if chosen["decoding"] and start.steps:
         check_scores(chosen["press"], Scored(keys=1, queries=1, attention=""))
-    return grow(start)
+    return Growing(start=start)
 
 
 def _whole_model(chosen: Chosen, state: State, setting: Setting) -> State:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import ceil
 from typing import Final
 
@@ -25,8 +24,9 @@ from hwcalc.policies.base import (
 )
 from hwcalc.policies.counting import each_layer
 from hwcalc.policies.options import DIVIDE, quality
-from hwcalc.policies.repeated import cut_at_lengths, cut_each_step, cut_to
+from hwcalc.policies.repeated import cut_to
 from hwcalc.policies.scratch import eager_scores, page_keys, similarity, window_scores
+from hwcalc.policies.walks import CutAbove, CutAtLengths, CutEachStep, Walk
 from hwcalc.policies.worked import Worked, all_stay, to_budget
 
 __all__ = ["POLICIES", "pages_read", "triggers"]
@@ -39,23 +39,23 @@ def _to_budget(chosen: Chosen, state: State, setting: Setting) -> State:
     return cut_to(chosen, state, setting, chosen["budget"])
 
 
-def _one_out(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
+def _one_out(chosen: Chosen, start: Start) -> Walk:
     """One token out for each that comes in, or all at once every ``divide_length``."""
     if chosen["divide_length"] is not None:
-        return cut_at_lengths(start, chosen["budget"], chosen["divide_length"])
-    return cut_each_step(start, chosen["budget"])
+        return CutAtLengths(start=start, budget=chosen["budget"], every=chosen["divide_length"])
+    return CutEachStep(start=start, budget=chosen["budget"])
 
 
-def _batch_out(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
+def _batch_out(chosen: Chosen, start: Start) -> Walk:
     """A batch of tokens goes when the budget is full."""
     drop = chosen["drop"] or max(1, chosen["budget"] // 2)
     if drop > chosen["budget"]:
         raise UsageError("scissorhands: drop is more than the budget.", hint="Make it smaller.")
-    return cut_each_step(start, chosen["budget"], drop)
+    return CutEachStep(start=start, budget=chosen["budget"], drop=drop)
 
 
-def _rkv_steps(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
-    return cut_at_lengths(start, chosen["budget"], chosen["divide_length"])
+def _rkv_steps(chosen: Chosen, start: Start) -> Walk:
+    return CutAtLengths(start=start, budget=chosen["budget"], every=chosen["divide_length"])
 
 
 def _rkv_prefill(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -95,12 +95,8 @@ def _triattention_worked(chosen: Chosen, tokens: int, layer: int, setting: Setti
     return "policy_budget", {"policy_budget": _triattention_budget(chosen, tokens)}
 
 
-def _triattention_steps(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
-    length, budget = start.length, _triattention_budget(chosen, start.prompt)
-    for _ in range(start.steps):
-        before = length + 1
-        length = budget if triggers(chosen, before, start.prompt) else before
-        yield before, length
+def _triattention_steps(chosen: Chosen, start: Start) -> Walk:
+    return CutAbove(start=start, budget=_triattention_budget(chosen, start.prompt), every=chosen["divide_length"])
 
 
 def pages_read(tokens: int, budget: int, page: int) -> int:

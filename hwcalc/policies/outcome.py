@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.policies.base import EAGER, SDPA, Chosen, Count, Extra, Left, Role, Setting, Start, State
 from hwcalc.policies.repeated import budgeted
 from hwcalc.policies.scratch import eager_scores
+from hwcalc.policies.walks import Ends, Growing, Walk, ends_of_steps
 
-__all__ = ["ATTENTIONS", "MOST_STEPS", "Course", "after_prefill", "course_of", "extras_of", "kernel_for"]
+__all__ = [
+    "ATTENTIONS",
+    "MOST_STEPS",
+    "Beside",
+    "Course",
+    "after_prefill",
+    "beside_of",
+    "course_of",
+    "ends_of",
+    "extras_of",
+    "kernel_for",
+]
 
 ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention kernels by the names of transformers."""
@@ -46,35 +59,100 @@ def after_prefill(chosen: Chosen | None, prompt: int, setting: Setting) -> State
     return state if chosen is None else chosen.policy.prefill(chosen, state, setting)
 
 
-def course_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting) -> Course:
+def _walk(chosen: Chosen | None, start: Start) -> Iterable[tuple[int, int]]:
     """The decode steps of one layer."""
-    start = Start(length=length, prompt=prompt, steps=steps, layer=layer, setting=setting)
     decode = None if chosen is None else chosen.policy.decode
-    if chosen is None or decode is None or (chosen.policy.role is Role.SCORER and budgeted(chosen, setting, prompt) is None):
-        return _growing(length, steps)
+    if chosen is None or decode is None:
+        return Growing(start=start)
+    if chosen.policy.role is Role.SCORER and budgeted(chosen, start.setting, start.prompt) is None:
+        return Growing(start=start)
+    return decode(chosen, start)
+
+
+def course_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting) -> Course:
+    """The decode steps of one layer, followed one by one."""
+    start = Start(length=length, prompt=prompt, steps=steps, layer=layer, setting=setting)
+    walk = _walk(chosen, start)
+    if isinstance(walk, Growing):
+        last = length + steps
+        return Course(last=last, most=last, most_within=last, cuts=(), lengths=range(length + 1, last + 1))
     if steps > MOST_STEPS:
         raise UsageError(f"decode is {steps:,} steps of a policy that cuts while decoding.", hint=f"At most {MOST_STEPS:,}.")
-    within, lengths, cuts = length, [], []
-    for number, (before, after) in enumerate(decode(chosen, start), start=1):
-        lengths.append(after)
-        within = max(within, before)
-        if after < before:
-            cuts.append((number, before, after))
-    last = lengths[-1] if lengths else length
-    return Course(last=last, most=max([length, *lengths]), most_within=within, cuts=tuple(cuts), lengths=tuple(lengths))
+    followed = tuple(walk)
+    ends = ends_of_steps(start, followed)
+    return Course(
+        last=ends.last,
+        most=ends.most,
+        most_within=ends.most_within,
+        cuts=tuple((number, before, after) for number, (before, after) in enumerate(followed, start=1) if after < before),
+        lengths=tuple(after for _, after in followed),
+    )
 
 
-def _growing(length: int, steps: int) -> Course:
-    last = length + steps
-    return Course(last=last, most=last, most_within=last, cuts=(), lengths=range(length + 1, last + 1))
+def ends_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps: int, setting: Setting) -> Ends:
+    """What the decode steps of one layer come to. Only a policy that says nothing of that is followed step by step."""
+    start = Start(length=length, prompt=prompt, steps=steps, layer=layer, setting=setting)
+    walk = _walk(chosen, start)
+    if isinstance(walk, Walk):
+        return walk.ends()
+    if steps > MOST_STEPS:
+        raise UsageError(f"decode is {steps:,} steps of a policy that cuts while decoding.", hint=f"At most {MOST_STEPS:,}.")
+    return ends_of_steps(start, walk)
+
+
+@frozen
+class Beside:
+    """Bytes beside the cache at their most, in the prefill and while text is generated, and what they are of."""
+
+    prefill: int
+    decoding: int
+    extras: tuple[Extra, ...]
+
+
+def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, rows: int) -> Beside:
+    """What lies beside the cache of these layers. A pass takes ``rows`` tokens of the prompt; ``longest`` is the longest cache.
+
+    The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
+    has one row of scores, and a policy its own at each cut.
+    """
+    at_prompt, at_cut = _parts(chosen)
+    first = tuple(
+        replace(extra, bytes=extra.bytes // prompt * rows) if extra.by_query else extra
+        for extra in _extras(at_prompt, prompt, setting, eager=True)
+    )
+    later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))
+    attention, scoring, lasting = (
+        sum(extra.bytes for extra in first if (extra.lasting, extra.by_query) == which)
+        for which in ((False, True), (False, False), (True, False))
+    )
+    largest: dict[str, Extra] = {}
+    for extra in (*first, *later):
+        if extra.name not in largest or largest[extra.name].bytes < extra.bytes:
+            largest[extra.name] = extra
+    return Beside(
+        prefill=max(attention, scoring) + lasting, decoding=sum(extra.bytes for extra in later), extras=tuple(largest.values())
+    )
+
+
+def _parts(chosen: Chosen) -> tuple[Chosen | None, Chosen | None]:
+    """What acts in the prefill, and what acts while text is generated."""
+    if chosen.policy.role is not Role.DECODING:
+        return chosen, chosen
+    if "decoding_press" in chosen.values:
+        return chosen["prefilling_press"], chosen["decoding_press"]
+    return None, chosen
+
+
+def _extras(chosen: Chosen | None, tokens: int, setting: Setting, *, eager: bool = False) -> tuple[Extra, ...]:
+    found: dict[str, Extra] = {}
+    for one in () if chosen is None else chosen.whole:
+        for extra in () if one.policy.extra is None else one.policy.extra(one, tokens, setting):
+            found.setdefault(extra.name, extra)
+    for extra in eager_scores(tokens, setting) if eager and setting.attention == EAGER else ():
+        found.setdefault(extra.name, extra)
+    return tuple(found.values())
 
 
 def extras_of(chosen: Chosen | None, prompt: int, setting: Setting) -> tuple[Extra, ...]:
     """Memory beside the cache, of the policy and those inside, and of eager attention."""
-    found: dict[str, Extra] = {}
-    for one in () if chosen is None else chosen.whole:
-        for extra in () if one.policy.extra is None else one.policy.extra(one, prompt, setting):
-            found.setdefault(extra.name, extra)
-    for extra in eager_scores(prompt, setting) if setting.attention == EAGER else ():
-        found.setdefault(extra.name, extra)
-    return tuple(found.values())
+    return _extras(chosen, prompt, setting, eager=True)

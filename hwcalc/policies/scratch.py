@@ -32,6 +32,7 @@ def eager_scores(tokens: int, setting: Setting) -> tuple[Extra, ...]:
             when="in the prefill, one layer at a time",
             definition=Definition.MEASURED,
             source=_FIT,
+            by_query=True,
         ),
     )
 
@@ -82,5 +83,6 @@ def page_keys(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...
             when="always, all layers",
             definition=Definition.ENGINE,
             source="mit-han-lab/Quest 01c1623",
+            lasting=True,
         ),
     )

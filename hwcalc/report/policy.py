@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines import find_engine
 from hwcalc.planner.result import Plan
 from hwcalc.report.text import both, layer_words, percent, plural
-from hwcalc.text import TIMES, clean
+from hwcalc.text import TIMES, brief, clean
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ MEMORY: Final = {
     "as its parts": "as the policies inside",
 }
 """What becomes of the memory of what a policy does not want, by its effect."""
+_NAME: Final = 40
+"""Characters of a policy's name in a line among others; the title of its own part has it whole."""
 _FEW: Final = 3
 """Groups of layers, or published figures, that are listed one by one."""
 
@@ -42,9 +44,8 @@ def policy_line(plan: Plan) -> str:
     if info is None:
         return ""
     as_if = "" if info.offered else ", as if the engine had it"
-    if info.loses:
-        return f"{clean(info.name)}: takes more than it saves{as_if}"
-    return f"{clean(info.name)}: {_back(info)}{as_if}"
+    name = brief(info.name, _NAME)
+    return f"{name}: takes more than it saves{as_if}" if info.loses else f"{name}: {_back(info)}{as_if}"
 
 
 def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:

@@ -44,6 +44,7 @@ _SPOKEN = {
 DEFINITIONS = {
     "exact": "exact: the formulas, nothing that an engine adds",
     "reconstructed": "RECONSTRUCTED: the catalog's config is not a copy of the published file",
+    "published": "published: by the rules of a paper, whose code was not run",
     "assumed": "ASSUMED: rests on what the notes say was assumed",
 }
 _OF_ONE_MODEL = {**DEFINITIONS, "reconstructed": "reconstructed: see the note"}
@@ -76,7 +77,7 @@ class Figure:
 def definition(plan: Plan) -> str:
     """What the numbers are (exact, an engine's, assumed), in words."""
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
-    if plan.policy is not None and not plan.policy.offered:
+    if plan.policy is not None and plan.policy.layers and not plan.policy.offered:
         return f"ASSUMED: as if {engine} had the policy, which it lacks"
     return _OF_ONE_MODEL.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.command import CommandInput
@@ -33,6 +33,10 @@ from hwcalc.formulas import LayerKind, Role
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
+
+if TYPE_CHECKING:
+    from hwcalc.engines.policies import Support
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["Llamacpp"]
 
@@ -105,7 +109,8 @@ class Llamacpp(LlamacppPlaces):
         rule = RULES.get(type(kind))
         if rule is None:
             raise UnsupportedError(f"llama.cpp has no rule for {kind.title}.", hint="Use: --engine reference")
-        return rule(kind, of_llamacpp(opened))
+        own = of_llamacpp(opened)
+        return rule(kind, own if kind.kept is not None else own.uncut)
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         return ngram_state(of_llamacpp(opened))
@@ -148,7 +153,7 @@ class Llamacpp(LlamacppPlaces):
                 blocks_per_request=None,
                 max_concurrency=None,
                 max_requests=None,
-                max_seq=one.n_ctx_seq,
+                max_seq=one.n_ctx_seq if opened.evicted is None else max(opened.tokens, one.n_ctx_seq),
                 swa_tokens=one.n_stream * one.cells_swa if any(own.hparams.is_swa) else None,
                 state_slots=None,
                 needed_bytes=needed,
@@ -158,6 +163,11 @@ class Llamacpp(LlamacppPlaces):
                 definition=Definition.ENGINE,
             )
         )
+
+    def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
+        from hwcalc.engines.llamacpp.evicting import support
+
+        return support(opened, chosen, of_llamacpp(opened).unshifted)
 
     def started_by(self, options: Mapping[str, str]) -> Engine:
         """Ollama, if the options say so: it is this engine with other defaults."""

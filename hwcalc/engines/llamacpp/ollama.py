@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -14,7 +13,6 @@ from hwcalc.engines.llamacpp.command import modelfile, ollama_flag
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
-from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
@@ -66,9 +64,13 @@ _WITHOUT: Final = frozenset(
 class OllamaOpened(LlamacppOpened):
     """A request with Ollama's defaults in place of llama.cpp's."""
 
-    @cached_property
-    def settings(self) -> Settings:
-        return read_settings(_started(self), self.hparams)
+    def started(self) -> Request:
+        return _started(self)
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
+        return True
 
 
 class Ollama(Llamacpp):

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, Stack
+from hwcalc.formulas.frozen import replace
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
 
@@ -30,15 +32,53 @@ class LlamacppOpened(Opened):
         """The model as llama.cpp reads it."""
         return hparams_of(self.model)
 
+    def started(self) -> Request:
+        """The request as the server is started."""
+        return self.request
+
+    @cached_property
+    def plain_settings(self) -> Settings:
+        """The settings with every default filled in, if nothing is dropped."""
+        return read_settings(self.started(), self.hparams)
+
     @cached_property
     def settings(self) -> Settings:
-        """The settings with every default filled in."""
-        return read_settings(self.request, self.hparams)
+        """The settings with every default filled in. Under a policy a context has fewer cells, unless the user says how many."""
+        plain = self.plain_settings
+        if self.evicted is None or not self.evicted.most or "n_ctx" in self.request.options:
+            return plain
+        from hwcalc.engines.llamacpp.evicting import context_tokens, cut_settings
+
+        shifted, request = self.unshifted is None, self.started()
+        tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
+        made = read_settings(replace(request, options={**request.options, "n_ctx": str(tokens)}), self.hparams)
+        return cut_settings(made, plain, shifted=shifted)
 
     @property
-    def stack(self) -> Stack:
+    def cuts_prompts(self) -> bool:
+        """Whether a prompt that is longer than the context is cut."""
+        return False
+
+    @cached_property
+    def unshifted(self) -> str | None:
+        """Why context shift does not do what the policy of the request does; ``None`` if it does."""
+        from hwcalc.engines.llamacpp.evicting import shifts
+
+        asked = self.request.policy
+        assert asked is not None
+        prompt = self.request.prompt_tokens
+        return shifts(asked.chosen, prompt, self.hparams, self.plain_settings, cuts_prompts=self.cuts_prompts)
+
+    @cached_property
+    def uncut(self) -> LlamacppOpened:
+        """The request for layers that a policy leaves alone."""
+        kept = self.evicted is None or self.unshifted is None
+        return self if kept else of_llamacpp(self.without_policy())
+
+    @property
+    def plain_stack(self) -> Stack:
         """What llama.cpp keeps for each block of the file in the context that is planned."""
-        read, drafts = self.hparams, self.settings.drafts
+        read, drafts = self.hparams, self.plain_settings.drafts
         made: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
         return made
 

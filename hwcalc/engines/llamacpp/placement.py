@@ -118,7 +118,9 @@ def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int
     """Bytes of cache and states on a device: those of its blocks, unless the whole cache stays on the host."""
     if opened.place_options.kv_on_host:
         return opened.stored_bytes if device == ON_HOST else 0
-    counts = opened.shared(("kinds on", assignment, device), lambda: _kinds_on(device, assignment, opened))
+    # A policy makes layers unlike, by the length.
+    cut = None if opened.evicted is None else tuple(opened.evicted.most.items())
+    counts = opened.shared(("kinds on", assignment, device, cut), lambda: _kinds_on(device, assignment, opened))
     own = sum(count * opened.kind_bytes[kind] for kind, count in counts.items())
     return own + (bytes_of(opened.extras) if assignment.blocks and assignment.blocks[-1] == device else 0)
 

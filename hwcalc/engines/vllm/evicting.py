@@ -82,7 +82,7 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     seq, prompt, asked = opened.tokens, opened.request.prompt_tokens, opened.request.policy
     assert asked is not None
     ranges, sinks = evicted.state.ranges, asked.chosen.get("n_sink")
-    if ranges is not None and sinks is not None and any(course.cuts for course in evicted.courses.values()):
+    if ranges is not None and sinks is not None and evicted.cuts:
         most = max(evicted.most[layer] for _, _, layer in members)
         window = min(blocks_of(seq, block), blocks_of(sinks, block) + blocks_of(max(0, most - sinks - 1), block) + 1)
         return step(

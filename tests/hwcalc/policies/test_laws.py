@@ -14,8 +14,8 @@ from hwcalc.policies.base import LayerShape, Role, Setting, Start
 from hwcalc.policies.chunks import whole_chunks
 from hwcalc.policies.counting import even_split, kept, searched_ratio
 from hwcalc.policies.masking import adaptive_mask
-from hwcalc.policies.repeated import cut_at_lengths, cut_each_step
 from hwcalc.policies.table import policies
+from hwcalc.policies.walks import CutAtLengths, CutEachStep
 from tests.hwcalc.policies.tiny import tiny
 
 RATIOS: Final = st.floats(0, 1, exclude_max=True, allow_nan=False)
@@ -153,8 +153,8 @@ def test_cuts_hold_the_budget(prompt: int, budget: int, every: int, steps: int, 
     """A cache that is cut at each step never goes above its budget; one that is cut every so many tokens, never by as many."""
     setting = Setting(layers=(LayerShape(index=0, heads=1, kv_heads=1, head_dim=1),), depth=1)
     start = Start(length=min(prompt, budget), prompt=prompt, steps=steps, layer=0, setting=setting)
-    each = [after for _, after in cut_each_step(start, budget, min(drop, budget))]
-    sometimes = list(cut_at_lengths(start, budget, every))
+    each = [after for _, after in CutEachStep(start=start, budget=budget, drop=min(drop, budget))]
+    sometimes = list(CutAtLengths(start=start, budget=budget, every=every))
 
     assert max(each) <= budget
     assert all(after <= budget + every - 1 for _, after in sometimes)

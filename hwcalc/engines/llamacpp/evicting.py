@@ -1,0 +1,94 @@
+"""Cache policies in llama.cpp: a context has its cells from the start, so that nothing is freed; fewer cells is what a policy can give.
+
+Context shift (``--context-shift``, ``--keep``) is a form of sinks and a window: when the cells are full, half of the tokens behind the first
+``n_keep`` go at once, and the keys of the rest are turned back.
+Source: llama.cpp 0c1e57098, tools/server/server-context.cpp (``pre_decode``) and src/llama-kv-cache*.cpp (``get_can_shift``).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.evicting import Evicted
+from hwcalc.engines.llamacpp.settings import Settings, rounded_up
+from hwcalc.engines.policies import Support
+from hwcalc.formulas.frozen import replace
+from hwcalc.parsers.gguf.architectures import Memory
+from hwcalc.parsers.gguf.hparams import Hparams
+from hwcalc.policies.base import Chosen, Effect
+
+__all__ = ["context_tokens", "cut_settings", "shifts", "support"]
+
+_TURNED: Final = frozenset({"qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp", "qwen3tts"})
+"""Architectures with several positions a token (``LLAMA_ROPE_TYPE_MROPE`` and ``_IMROPE``, src/llama-model.cpp)."""
+_LAYERWISE: Final = "step35"
+"""Its layers turn keys by unlike widths."""
+_SINKS: Final = "streamingllm"
+
+
+def _no_shift(read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | None:
+    """Why the context of a model cannot shift; ``None`` if it can."""
+    if read.arch in _TURNED:
+        return f"{read.arch} has several positions a token, and its context cannot shift"
+    if read.arch == _LAYERWISE or read.architecture.memory is Memory.COMPRESSED:
+        return f"the context of {read.arch} cannot shift"
+    if any(read.is_swa) and plain.cells_swa != plain.n_ctx_seq:
+        way_out = "" if cuts_prompts else ". Use: --engine-option swa_full=true"
+        return f"layers with a window have fewer cells, and such a context cannot shift{way_out}"
+    return None
+
+
+def shifts(chosen: Chosen, prompt: int, read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | None:
+    """Why context shift does not do what this policy does; ``None`` if it does, in its own form.
+
+    ``cuts_prompts`` is for Ollama, which cuts a prompt that is longer than the context.
+    """
+    budget = chosen.get("budget")
+    if chosen.policy.name != _SINKS or budget is None:
+        return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {_needs(chosen)}"
+    if prompt >= rounded_up(budget) and not cuts_prompts:
+        return f"llama-server refuses a prompt of {prompt:,} tokens in {rounded_up(budget):,} cells; context shift begins when text is generated"
+    return _no_shift(read, plain, cuts_prompts=cuts_prompts)
+
+
+def _needs(chosen: Chosen) -> str:
+    """What the engine would need for another policy."""
+    effects = {one.policy.effect for one in chosen.whole}
+    if effects & {Effect.MASKS, Effect.ZEROES, Effect.READS_LESS}:
+        return "this one would free nothing"
+    return "this one would take scores of the keys, cells given back one by one, and a context of fewer cells"
+
+
+def support(opened: Opened, chosen: Chosen, why: str | None) -> Support:
+    """Whether the engine has a policy, and how; ``why`` not."""
+    if why is not None:
+        return Support(offered=False, how=f"{opened.engine.label}: {why}")
+    cells = rounded_up(chosen["budget"])
+    how = f"-c {cells * opened.request.replica_batch} --context-shift --keep {chosen['n_sink']}"
+    if opened.engine.name == "ollama":
+        how = f"num_ctx {cells} and num_keep {chosen['n_sink']}"
+    return Support(
+        offered=True,
+        how=f"context shift: {how}. When {cells:,} cells are full, half of the tokens behind the first {chosen['n_sink']:,} go; no memory is freed",
+    )
+
+
+def context_tokens(opened: Opened, evicted: Evicted, plain: Settings, *, shifted: bool) -> int:
+    """``n_ctx`` for sequences of which a policy drops tokens: room for the most that lie in any layer, and for prompts before they are cut.
+
+    With one buffer for all sequences not every one needs room for its prompt at once.
+    """
+    asked, prompt, batch = opened.request.policy, opened.request.prompt_tokens, opened.request.replica_batch
+    assert asked is not None
+    most = max(evicted.most.values(), default=opened.tokens)
+    if shifted:
+        return int(rounded_up(asked.chosen["budget"])) * batch
+    whole = max(0, prompt - most)
+    at_once = min(batch, 1 + (plain.n_batch - 1) // prompt) if plain.kv_unified else batch
+    return min(most * batch + whole * at_once, plain.n_ctx_asked)
+
+
+def cut_settings(made: Settings, plain: Settings, *, shifted: bool) -> Settings:
+    """The settings with fewer cells, but for layers with a window, which keep theirs."""
+    return made if shifted else replace(made, cells_swa=plain.cells_swa)

@@ -1,0 +1,175 @@
+"""What a cache policy needs at its fullest: while a layer of the prompt is scored, and while text is generated.
+
+A layer's cache is whole until the policy has cut it, one layer after the other: the layers before it are cut already, and those behind
+it hold nothing yet. Beside it lies what the policy takes to score. What comes on top of the cache that a plan counts is a part of the
+memory equation, :func:`policy_part`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.costs import model_width
+from hwcalc.engines.evicting import setting_of
+from hwcalc.engines.ranks import rank_bytes_of, stage_spans
+from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import bytes_of
+from hwcalc.formulas import LayerKind, Stack
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import Definition
+from hwcalc.policies.base import Extra, Setting
+from hwcalc.policies.outcome import beside_of
+from hwcalc.quantization.planned import format_name
+
+__all__ = ["PART", "Peaks", "inner_vectors", "peaks_of", "policy_part", "stage_prefill_bytes"]
+
+PART: Final = "policy prefill"
+_SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
+_BEYOND: Final = "max(cache_while_scored + beside_in_prefill - inner_vectors - cache, beside_always, 0)"
+
+
+@frozen
+class Peaks:
+    """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within one.
+
+    ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what lies beside it then; ``held`` lies beside
+    the cache while text is generated, at a cut too. ``whole`` is the cache behind the same prompt without the policy.
+    """
+
+    cache: int
+    scored: int
+    beside: int
+    held: int
+    whole: int
+    extras: tuple[Extra, ...] = ()
+
+    @property
+    def prefill(self) -> int:
+        """Cache and all beside it in the prefill."""
+        return self.scored + self.beside
+
+    @property
+    def decoding(self) -> int:
+        """Cache and all beside it while text is generated."""
+        return self.cache + self.held
+
+    def beyond(self, inner_vectors: int = 0) -> int:
+        """What the policy needs on top of the cache. Inner vectors of a layer are not there while its cache is scored."""
+        return max(0, self.prefill - inner_vectors - self.cache, self.held)
+
+
+def peaks_of(opened: Opened, queries: int | None = None) -> Peaks:
+    """What the policy of the request needs at its fullest. ``queries`` is how many tokens of a prompt a pass takes; all of them without."""
+    evicted = opened.evicted
+    assert evicted is not None
+    local, prompt = opened.replica, evicted.prompt
+    rows = prompt if queries is None else min(queries, prompt)
+    longest = max(evicted.most.values(), default=0)
+    scored = beside = held = 0
+    extras: tuple[Extra, ...] = ()
+    for number, span in enumerate(stage_spans(opened)):
+        setting = _rank_setting(local, span)
+        if not setting.layers:
+            continue
+        found = beside_of(evicted.chosen, setting, prompt=prompt, longest=longest, cuts=evicted.cuts, rows=rows)
+        cache = opened.engine.prefill_bytes(opened, number)
+        if cache + found.prefill > scored + beside or not extras:
+            scored, beside, extras = cache, found.prefill, found.extras
+        held = max(held, found.decoding)
+    whole = local.sized(seq=prompt).without_policy() if prompt else local.without_policy()
+    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole.needed_bytes, extras=extras)
+
+
+def _rank_setting(opened: Opened, span: range) -> Setting:
+    """What a policy is told of the layers of a pipeline stage, on one tensor-parallel rank."""
+    assert opened.evicted is not None
+    whole, rules, tp = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp
+    layers = tuple(
+        tuple(rules.shard(opened.model, kind, tp) for kind in layer) if number in span else ()
+        for number, layer in enumerate(opened.plain_stack.layers)
+    )
+    return setting_of(
+        Stack(layers),
+        rules=whole.rules,
+        attention=whole.attention,
+        element_bytes=whole.element_bytes,
+        batch=opened.batch,
+        hidden_size=whole.hidden_size,
+    )
+
+
+def stage_prefill_bytes(opened: Opened, stage: int) -> int:
+    """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
+    local = opened.replica.sized(seq=opened.request.prompt_tokens)
+    rules, tp = opened.engine.weight_rules(), opened.request.parallel.tp
+    known: dict[LayerKind, int] = {}
+
+    def size(kind: LayerKind) -> int:
+        if kind not in known:
+            shard = rules.shard(opened.model, kind, tp)
+            known[kind] = rank_bytes_of(opened, opened.engine.tensors(shard, local))
+        return known[kind]
+
+    whole, cut = local.plain_stack.layers, local.stack.layers
+    before = fullest = 0
+    for number in stage_spans(opened)[stage]:
+        fullest = max(fullest, before + sum(map(size, whole[number])))
+        before += sum(map(size, cut[number]))
+    return max(fullest, before) + bytes_of(local.extras)
+
+
+def policy_part(opened: Opened, queries: int | None = None) -> tuple[BudgetPart, ...]:
+    """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
+
+    While a layer is scored, its inner vectors are not there, which the equation counts with the activations.
+    """
+    if opened.evicted is None:
+        return ()
+    peaks = peaks_of(opened, queries)
+    rooms = inner_vectors(opened)
+    low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
+    if not high:
+        return ()
+    known = all(extra.definition is not Definition.ESTIMATE for extra in peaks.extras)
+    names = " and ".join(extra.name for extra in peaks.extras)
+    return (
+        BudgetPart(
+            name=PART,
+            section=Section.ACTIVATIONS,
+            low=low,
+            expected=expected,
+            high=high,
+            source=f"{_SCORED}{f'; {names}' if names else ''}",
+            definition=Definition.ESTIMATE if not known or low != high else Definition.ENGINE,
+            steps=_steps(peaks, rooms, (low, expected, high)),
+        ),
+    )
+
+
+def inner_vectors(opened: Opened) -> tuple[int, int, int]:
+    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP."""
+    model, rules, parallel = opened.model, opened.engine.weight_rules(), opened.request.parallel
+    asked = format_name(opened.request.weights)
+    element_bytes = rules.weight_format(model, asked if asked in FLOATS else None).bits // 8
+    low, expected, high = (
+        tokens * element_bytes * model_width(rules, model, parallel) for tokens in opened.engine.forward_tokens(opened)
+    )
+    return low, expected, high
+
+
+def _steps(peaks: Peaks, rooms: tuple[int, int, int], result: tuple[int, int, int]) -> tuple[Step, ...]:
+    low, expected, high = rooms
+    beyond = step(
+        "policy_prefill",
+        _BEYOND,
+        result,
+        cache_while_scored=peaks.scored,
+        beside_in_prefill=peaks.beside,
+        inner_vectors=(high, expected, low),
+        cache=peaks.cache,
+        beside_always=peaks.held,
+    )
+    return (beyond,)

@@ -1,0 +1,148 @@
+"""The lengths of a layer while text is generated: step by step, and what they come to without following the steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.policies.base import Start
+
+__all__ = ["CutAbove", "CutAtLengths", "CutEachStep", "Ends", "Growing", "Walk", "ends_of_steps", "sawtooth"]
+
+
+@frozen
+class Ends:
+    """What the decode steps of a layer come to: its length at the end, the most behind a step and within one, and whether anything is cut."""
+
+    last: int
+    most: int
+    most_within: int
+    cut: bool = False
+
+
+class Walk(ABC):
+    """The length of a layer in each decode step, before and behind its cut; and :meth:`ends`, which follows from the rule at once."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[tuple[int, int]]: ...
+
+    @abstractmethod
+    def ends(self) -> Ends:
+        """The same as :func:`ends_of_steps` of all steps."""
+
+
+def ends_of_steps(start: Start, steps: Iterable[tuple[int, int]]) -> Ends:
+    """What the steps come to, one by one."""
+    last = most = within = start.length
+    cut = False
+    for before, after in steps:
+        last, most, within = after, max(most, after), max(within, before)
+        cut = cut or after < before
+    return Ends(last=last, most=most, most_within=within, cut=cut)
+
+
+def sawtooth(start: Start, first: int, budget: int, every: int) -> Ends:
+    """A first cut to ``budget`` in step ``first``, and the next ones every so many steps."""
+    length, steps = start.length, start.steps
+    if first > steps:
+        return Growing(start=start).ends()
+    rest = steps - first
+    return Ends(
+        last=budget + rest % every,
+        most=max(length + first - 1, budget + min(rest, every - 1)),
+        most_within=max(length + first, budget + min(rest, every)),
+        cut=True,
+    )
+
+
+@frozen
+class Growing(Walk):
+    """One token a step, and nothing is cut."""
+
+    start: Start
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        for step in range(1, self.start.steps + 1):
+            yield self.start.length + step, self.start.length + step
+
+    def ends(self) -> Ends:
+        last = self.start.length + self.start.steps
+        return Ends(last=last, most=last, most_within=last)
+
+
+@frozen
+class CutEachStep(Walk):
+    """Where a step goes over the budget, ``drop`` tokens go, or as many as are over."""
+
+    start: Start
+    budget: int
+    drop: int = 1
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        length = self.start.length
+        for _ in range(self.start.steps):
+            before = length + 1
+            length = before if before <= self.budget else before - max(self.drop, before - self.budget)
+            yield before, length
+
+    def ends(self) -> Ends:
+        length, budget, drop = self.start.length, self.budget, self.drop
+        first = max(1, budget - length + 1)
+        rest = self.start.steps - first
+        if rest < 0:
+            return Growing(start=self.start).ends()
+        before = length + first
+        after = before - max(drop, before - budget)
+        # From the second cut on it goes from budget + 1 - drop to the budget, again and again.
+        waits = budget - after + 1
+        last = after + rest if rest < waits else budget + 1 - drop + (rest - waits) % drop
+        most, within = (after + min(rest, waits - shorter) for shorter in (1, 0))
+        return Ends(last=last, most=max(before - 1, most), most_within=max(before, within), cut=True)
+
+
+@frozen
+class CutAtLengths(Walk):
+    """Cut to the budget in the step behind the one at which the whole text, dropped tokens too, has a multiple of ``every`` tokens.
+
+    With a prompt of 100 and 128, 128: the text has 128 tokens behind step 28, and step 29 goes from 129 to 128.
+    Source: Zefan-Cai/R-KV d15c976, CausalLM_forward with step_length.
+    """
+
+    start: Start
+    budget: int
+    every: int
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        length, text = self.start.length, self.start.prompt
+        for _ in range(self.start.steps):
+            before = length + 1
+            length = self.budget if text % self.every == 0 and before > self.budget else before
+            text += 1
+            yield before, length
+
+    def ends(self) -> Ends:
+        every = self.every
+        due = -self.start.prompt % every + 1
+        # The first step at which it is due and above the budget.
+        above = self.budget - self.start.length + 1
+        return sawtooth(self.start, due + every * -(min(0, due - above) // every), self.budget, every)
+
+
+@frozen
+class CutAbove(Walk):
+    """Cut to the budget in the step that reaches the budget and ``every`` tokens."""
+
+    start: Start
+    budget: int
+    every: int
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        length = self.start.length
+        for _ in range(self.start.steps):
+            before = length + 1
+            length = self.budget if before >= self.budget + self.every else before
+            yield before, length
+
+    def ends(self) -> Ends:
+        return sawtooth(self.start, max(1, self.budget + self.every - self.start.length), self.budget, self.every)
