@@ -150,12 +150,15 @@ def _eager(one: _Scoring) -> tuple[Any, ...]:
 
 
 def _window(one: _Scoring) -> tuple[Any, ...]:
-    """As kvpress: the last queries by all keys, a mask that is made and added, and a softmax in fp32."""
+    """As kvpress: keys repeated for each head, the last queries by all keys, a mask that is made and added, and a softmax in fp32."""
     layer, torch = one.layer, one.torch
     window = min(one.option("window_size"), one.tokens)
-    queries, keys = one.zeros(layer.heads, window, layer.head_dim), one.zeros(layer.heads, one.tokens, layer.head_dim)
+    queries, keys = one.zeros(layer.heads, window, layer.head_dim), one.zeros(layer.kv_heads, one.tokens, layer.head_dim)
     one.meter.restart()
-    scores = torch.matmul(queries, keys.transpose(2, 3)) / layer.head_dim**0.5
+    repeated = keys
+    if layer.heads > layer.kv_heads:
+        repeated = keys.repeat_interleave(layer.heads // layer.kv_heads, dim=1)
+    scores = torch.matmul(queries, repeated.transpose(2, 3)) / layer.head_dim**0.5
     mask = torch.ones_like(scores) * float("-inf")
     mask = torch.triu(mask, diagonal=one.tokens - window + 1)
     scores += mask
