@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.text import brief, shown
@@ -137,6 +138,13 @@ def _headroom(node: Node, key: str) -> Headroom:
     return Headroom(bytes=_with_unit(node, key, parse_bytes(value, key), "unit, percent or bytes", allowed))
 
 
+def _written(node: Node, key: str) -> str:
+    """Text that is kept as it was written, once a plan can read it."""
+    text = _text(node, key)
+    read_options({key: text})
+    return text
+
+
 _COUNT: Final = TYPES["count"].schema
 _BYTES: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": rf"^(?:{UNITS}|[0-9][0-9_,]*)$"}]}
 _HEADROOM: Final = {
@@ -156,9 +164,9 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "utilization": _share,
     "text": _text,
     "lora": _text,
-    "policy": _text,
-    "policy rules": _text,
-    "compaction": _text,
+    "policy": _written,
+    "policy rules": _written,
+    "compaction": _written,
     "model": _text,
     "pairs": _engine_options,
 }

@@ -18,7 +18,7 @@ from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, 
 from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
-from hwcalc.planner.effects import without_effect
+from hwcalc.planner.effects import no_blocks, without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
@@ -55,6 +55,7 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
     line = (line or command_line(model, options)) if advise else None
     try:
         opened = open_request(model, **options)
+        _ = opened.evicted  # raises what a policy refuses
     except (UnsupportedError, UsageError) as error:
         if line is not None and not isinstance(error, UnknownNameError):
             error.hint = _with_working(error.hint, model, options, line)
@@ -109,8 +110,9 @@ def _policy_info(opened: Opened) -> PolicyInfo | None:
         return None
     from hwcalc.planner.policy import policy_info, policy_notes
 
-    opened.tell(*policy_notes(opened, opened.evicted))
-    return policy_info(opened, opened.evicted)
+    info = policy_info(opened, opened.evicted)
+    opened.tell(*policy_notes(opened, opened.evicted), *no_blocks(opened, info))
+    return info
 
 
 def _sharing_info(opened: Opened) -> SharingInfo | None:
