@@ -20,7 +20,7 @@ from hwcalc.probe.policy_result import BLOCKS, SLOTS, PolicyFigure
 if TYPE_CHECKING:
     from hwcalc.engines.paged import PagedGroup
 
-__all__ = ["Pages", "pages_for_real"]
+__all__ = ["Pages", "pages_for_real", "planned_blocks"]
 
 _MOST_STEPS: Final = 4096
 """Decode steps that are followed."""
@@ -29,6 +29,15 @@ _DRAWN: Final = 2**26
 """Random numbers that are drawn in all to count free blocks."""
 _DEVIATIONS: Final = 5
 """A mean of random choices may be so many of its standard deviations off."""
+
+
+HELD, COMPACTED = "blocks before the cut", "free after compaction"
+MOST, STEADY = "blocks at the most", "blocks at the most, behind the prompt"
+
+
+def planned_blocks(planned: PolicyBlocks) -> dict[str, float]:
+    """What the plan says of the figures that must be met exactly, by their names."""
+    return {HELD: planned.held, COMPACTED: planned.free_compacted, MOST: planned.most, STEADY: planned.steady}
 
 
 @frozen
@@ -89,14 +98,15 @@ def pages_for_real(
     steps = min(opened.tokens - opened.request.prompt_tokens, _MOST_STEPS)
     groups = [_group(opened, evicted, group, steps) for group in opened.engine.paged_groups(opened)]
     growing = opened.tokens > opened.request.prompt_tokens
+    told = planned_blocks(planned)
     figures = [
-        PolicyFigure.exact("blocks before the cut", BLOCKS, planned.held, sum(-(-one.before // one.block) for one in groups)),
+        PolicyFigure.exact(HELD, BLOCKS, told[HELD], sum(-(-one.before // one.block) for one in groups)),
         _free(groups, planned, device, growing=growing, seed=seed),
     ]
     moved = [_moved(group, device, usable_bytes, seed) for group in groups]
-    figures.append(PolicyFigure.exact("free after compaction", BLOCKS, planned.free_compacted, sum(one.freed for one in moved)))
-    for how, told in ((REPACK, planned.repack_copies), (FILL, planned.fill_copies)):
-        figures.append(_copies(how, told, groups, [one.copies[how] for one in moved]))
+    figures.append(PolicyFigure.exact(COMPACTED, BLOCKS, told[COMPACTED], sum(one.freed for one in moved)))
+    for how, slots in ((REPACK, planned.repack_copies), (FILL, planned.fill_copies)):
+        figures.append(_copies(how, slots, groups, [one.copies[how] for one in moved]))
     in_place, followed = all(one.in_place for one in moved), steps
     if asked.compaction != NO_COMPACTION:
         walks = [_walked(group, device, asked.compaction, seed, until) for group in groups]
@@ -104,8 +114,8 @@ def pages_for_real(
         in_place = in_place and all(walk.in_place for walk in walks)
         most, steady = sum(walk.most for walk in walks), sum(walk.steady for walk in walks)
         judged = PolicyFigure.exact if followed == opened.tokens - opened.request.prompt_tokens else PolicyFigure.known
-        figures.append(judged("blocks at the most", BLOCKS, planned.most, most))
-        figures.append(judged("blocks at the most, behind the prompt", BLOCKS, planned.steady, steady))
+        figures.append(judged(MOST, BLOCKS, told[MOST], most))
+        figures.append(judged(STEADY, BLOCKS, told[STEADY], steady))
     return Pages(
         figures=tuple(figures),
         copied=sum(sum(one.copies[asked.compaction]) for one in moved if asked.compaction in one.copies),

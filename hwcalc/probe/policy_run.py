@@ -27,7 +27,7 @@ from hwcalc.probe.policy_cut import (
     lengths_of,
     sizes_of,
 )
-from hwcalc.probe.policy_paged import pages_for_real
+from hwcalc.probe.policy_paged import pages_for_real, planned_blocks
 from hwcalc.probe.policy_result import AT_RANDOM, BY_THE_RULE, BYTES, PolicyFigure, PolicyRun
 from hwcalc.probe.policy_tensors import Plan, plan_of
 from hwcalc.units import GIB, MIB, human_bytes
@@ -35,13 +35,14 @@ from hwcalc.units import GIB, MIB, human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
 
-__all__ = ["run_policy"]
+__all__ = ["planned_figures", "run_policy"]
 
 _SECONDS: Final = 60.0
 _CPU_BYTES: Final = GIB
 """What is taken of a CPU's memory unless the user allows more: every byte is written and moved."""
 _BESIDE_BYTES: Final = {"cpu": 256 * MIB}
 SEED: Final = 0
+WHOLE, BEHIND, MOST, END = "cache, one layer whole", "cache behind the prompt", "cache at the most", "cache at the end"
 
 
 @frozen
@@ -87,7 +88,9 @@ def run_policy(
             ran = _contiguous(opened, evicted, info, device, usable, scale, until)
         with holding(device), metering(device) as meter:
             least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
-            beside = beside_for_real(asked.chosen, opened.request.prompt_tokens, evicted.setting, device, meter, least)
+            beside = beside_for_real(
+                info.beside, asked.chosen, opened.request.prompt_tokens, evicted.setting, device, meter, least
+            )
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise
@@ -217,17 +220,27 @@ def _figures(opened: Opened, part: _Part, measured: Measured, info: PolicyInfo) 
     lengths = part.lengths[: measured.steps]
     sizes = part.sizes if len(lengths) == len(part.lengths) else sizes_of(part.plan, part.layers, lengths)
     whole = opened.request.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
-    all_steps = whole and measured.steps == opened.tokens - part.plan.prompt
+    planned = planned_figures(opened, info) if whole else {}
+    if measured.steps != opened.tokens - part.plan.prompt:
+        planned = {name: size for name, size in planned.items() if name not in {MOST, END}}
     got = measured.sizes
     figures = [
-        PolicyFigure.exact("cache, one layer whole", BYTES, sizes.fullest, got.fullest),
+        PolicyFigure.exact(WHOLE, BYTES, planned.get(WHOLE, sizes.fullest), got.fullest),
         PolicyFigure.exact("with the copies of its cut", BYTES, sizes.cutting, got.cutting),
-        PolicyFigure.exact("cache behind the prompt", BYTES, info.prefill_bytes if whole else sizes.behind, got.behind),
+        PolicyFigure.exact(BEHIND, BYTES, planned.get(BEHIND, sizes.behind), got.behind),
     ]
     if lengths:
         figures += [
-            PolicyFigure.exact("cache at the most", BYTES, info.most_bytes if all_steps else sizes.most, got.most),
+            PolicyFigure.exact(MOST, BYTES, planned.get(MOST, sizes.most), got.most),
             PolicyFigure.exact("with the copies of a step", BYTES, sizes.growing, got.growing),
-            PolicyFigure.exact("cache at the end", BYTES, info.last_bytes if all_steps else sizes.end, got.end),
+            PolicyFigure.exact(END, BYTES, planned.get(END, sizes.end), got.end),
         ]
     return figures
+
+
+def planned_figures(opened: Opened, info: PolicyInfo) -> dict[str, float]:
+    """What the plan itself says of the figures that must be met exactly, by their names."""
+    if opened.engine.paged_groups(opened):
+        return {} if info.blocks is None else planned_blocks(info.blocks)
+    whole = {} if opened.request.gpus > 1 else {WHOLE: opened.engine.prefill_bytes(opened, 0)}
+    return {**whole, BEHIND: info.prefill_bytes, MOST: info.most_bytes, END: info.last_bytes}
