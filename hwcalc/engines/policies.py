@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hwcalc.engines.request import Request
 from hwcalc.formulas import Stack
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dropping", "Policies", "Support"]
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 OpenedT = TypeVar("OpenedT")
 T = TypeVar("T")
 
@@ -28,6 +31,12 @@ class Support:
 
     offered: bool
     how: str
+    options: Mapping[str, str] = _NOTHING
+    """Engine options with which an offered policy is started."""
+    flags: tuple[str, ...] = ()
+    """Words of its command line beside."""
+    environment: tuple[str, ...] = ()
+    """Variables with their values that it reads."""
 
 
 class Policies(Generic[OpenedT]):

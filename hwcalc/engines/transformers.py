@@ -232,6 +232,9 @@ class Transformers(GeneralEngine):
 
         return policy_support(opened, chosen)
 
+    def preallocates(self, opened: Opened) -> bool:
+        return cache_class(opened) == "static"
+
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         if cache_class(opened) == "offloaded":
             raise UnsupportedError(

@@ -10,7 +10,15 @@ from typing import TypedDict
 
 from hwcalc.library.load import ModelLike
 
-__all__ = ["CompareOptions", "FitOptions", "PlanOptions", "RecommendOptions", "ReconcileOptions", "SweepOptions"]
+__all__ = [
+    "CompareOptions",
+    "FitOptions",
+    "PlanOptions",
+    "RecommendOptions",
+    "ReconcileOptions",
+    "StrategiesOptions",
+    "SweepOptions",
+]
 
 
 class _Everywhere(TypedDict, total=False):
@@ -120,3 +128,22 @@ class FitOptions(TypedDict, total=False):
     gpus: int | str | None
     memory_utilization: float | str | None
     margin: float | str | None
+
+
+class StrategiesOptions(_Dimensions, total=False):
+    """Options of a plan by which ways of allocation differ, or that say how the model is read."""
+
+    seq: int | str | None
+    batch: int | str
+    prompt: int | str | None
+    encoder_seq: int | str | None
+    dtype: str | None
+    weights: str | None
+    engine: str | None
+    engine_options: Mapping[str, object] | None
+    gpu: str | None
+    assume: str | None
+    revision: str | None
+    offline: bool
+    token: str | None
+    endpoint: str | None

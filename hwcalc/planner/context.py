@@ -140,6 +140,11 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     notes += seq_notes
     if not 1 <= seq <= MOST_TOKENS or not 1 <= asked.batch <= MOST_TOKENS:
         raise UsageError(f"seq and batch must be from 1 to {MOST_TOKENS:,} (got {seq:,} and {asked.batch:,}).")
+    if asked.prompt is not None and asked.prompt > seq:
+        raise UsageError(
+            f"prompt is {asked.prompt:,} tokens, more than the {seq:,} of a sequence.",
+            hint="Give all tokens of a sequence, prompt and output, with --seq.",
+        )
     resolved = engine.version(version)
     engine.check_options(asked.engine_options)
     request = Request(

@@ -21,10 +21,12 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         "tokens",
         "N",
         "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
+        helps={"strategies": "Tokens of the prompt, of those of --seq; the rest is generated. Default: 1."},
         check="Tokens of the prompt, of those of seq. Default: all.",
         document="prompt",
         in_reconciliation=True,
         group="workload",
+        also_in=("strategies",),
     ),
     PlanOption(
         "policy",

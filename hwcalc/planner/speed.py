@@ -30,7 +30,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Once, Role
-from hwcalc.formulas.flops import decode_flops, prefill_flops
+from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
@@ -93,7 +93,7 @@ def speed_bound(
         roles=roles,
         seq=seq,
         encoder_tokens=encoder_tokens,
-        selected=_selected(stack),
+        selected=selected_tokens(stack),
     )
     step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
     prompt = _reached(_prompt(counted, caches, parallel), engine)
@@ -257,7 +257,7 @@ def cache_bytes_read(
     The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
     kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
-    return sum(one.bytes for one in _cache_reads(kinds, roles, seq, encoder_tokens, _selected(stack)))
+    return sum(one.bytes for one in _cache_reads(kinds, roles, seq, encoder_tokens, selected_tokens(stack)))
 
 
 def _step(shares: Iterable[WeightShare]) -> list[WeightShare]:
@@ -301,12 +301,6 @@ def _layer_bytes(stack: Stack, caches: _Caches, *, expanded: bool) -> tuple[int,
     ranks = {kind: _rank_kind(kind, 1, expanded=expanded) for layer in stack.layers for kind in layer}
     sizes = {kind: sum(one.bytes for one in replace(caches, kinds=((1, rank),)).reads) for kind, rank in ranks.items()}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
-
-
-def _selected(stack: Stack) -> int | None:
-    """How many tokens an indexer selects for latent attention. Layers without an indexer reuse an earlier selection."""
-    limits = {group.kind.dims().get("index_topk") for group in stack.groups if group.kind.name == "sparse_indexer"}
-    return limits.pop() if len(limits) == 1 else None
 
 
 def _cache_reads(

@@ -194,6 +194,11 @@ class Vllm(Engine):
 
         return policy_support(of_vllm(opened), chosen)
 
+    def prefill_bytes(self, opened: Opened, stage: int) -> int:
+        """Prompts that are read lie in the blocks of the pool, which the plan counts."""
+        planned = of_vllm(opened)
+        return planned.blocks_for(opened.request.replica_batch) * planned.layout.stage_bytes[stage]
+
     def paged_groups(self, opened: Opened) -> tuple[PagedGroup, ...]:
         if opened.evicted is None:
             return ()
@@ -230,10 +235,12 @@ class Vllm(Engine):
         return own >= planned.blocks_for(ceil_div(opened.request.replica_batch, layout.schedulers))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
-        """Within a family the budget depends only on the largest batch."""
+        """Within a family the budget depends only on the largest batch, and under a policy on the length."""
         settings = of_vllm(opened).settings
+        # What a policy takes to score depends on the length.
+        sized = None if opened.evicted is None else (opened.tokens, opened.batch)
         return opened.shared(
-            ("budget", settings.sequences, settings.batched_tokens),
+            ("budget", settings.sequences, settings.batched_tokens, sized),
             lambda: plan_budget(
                 opened,
                 sequences=settings.sequences,

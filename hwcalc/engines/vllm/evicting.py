@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.paged import PagedGroup, heads_of, lefts_of
+from hwcalc.engines.paged import PagedGroup, heads_of
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import LayerCache, PoolLayout
@@ -98,8 +98,8 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     if ranges is not None:
         free = free_of_ranges(prompt, ranges, block, growing=seq > prompt)
     else:
-        left, heads = lefts_of(evicted), heads_of(evicted)
-        survivors = sum(left[layer].stored.high * heads[layer] for _, _, layer in members)
+        kept, heads = evicted.behind_prompt, heads_of(evicted)
+        survivors = sum(kept[layer] * heads[layer] for _, _, layer in members)
         free = max(0, prompt // block - survivors)
     free = free if whole else 0
     return step(
@@ -183,6 +183,6 @@ def most_requests(usable: int, blocks: int, peak: PromptPeak | None) -> int:
     """Requests that ``usable`` blocks hold, of which as many as can be are at their peak."""
     if peak is None:
         return usable // blocks
-    if usable // peak.blocks <= peak.at_once:
+    if usable // peak.blocks < peak.at_once:
         return usable // peak.blocks
-    return max(peak.at_once, (usable - peak.at_once * (peak.blocks - blocks)) // blocks)
+    return peak.at_once + (usable - peak.at_once * peak.blocks) // blocks

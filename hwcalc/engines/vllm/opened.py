@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,12 @@ class VllmOpened(Opened):
         from hwcalc.engines.vllm.evicting import prompt_peak
 
         return prompt_peak(self.held, self)
+
+    def holding(self, counts: Mapping[int, int]) -> VllmOpened:
+        """The same behind the prompt, when none is being read."""
+        other: VllmOpened = super().holding(counts)
+        vars(other)["prompt_peak"] = None
+        return other
 
     @cached_property
     def blocks(self) -> int:

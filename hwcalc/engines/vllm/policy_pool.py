@@ -56,11 +56,11 @@ def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...
     kept = [_renamed(one) for one in pool.steps if one.name != "max_requests"]
     sizes = {"usable_blocks": usable, "blocks_per_request": opened.blocks}
     formula = "floor(usable_blocks / blocks_per_request)"
-    if peak is not None and usable // peak.blocks <= peak.at_once:
+    if peak is not None and usable // peak.blocks < peak.at_once:
         formula, sizes = "floor(usable_blocks / prompt_blocks)", {"usable_blocks": usable, "prompt_blocks": peak.blocks}
     elif peak is not None:
         sizes |= {"prompts": peak.at_once, "prompt_blocks": peak.blocks}
-        formula = "max(prompts, floor((usable_blocks - prompts x (prompt_blocks - blocks_per_request)) / blocks_per_request))"
+        formula = "prompts + floor((usable_blocks - prompts x prompt_blocks) / blocks_per_request)"
     if opened.layout.schedulers > 1:
         return tuple(kept)
     return (*kept, step("max_requests", formula, requests, unit="requests", **sizes))
