@@ -44,6 +44,7 @@ def window_scores(window: int, tokens: int, setting: Setting) -> tuple[Extra, ..
     """
     if not setting.layers:
         return ()
+    window = min(window, tokens)
     size, widest = setting.element_bytes, max(setting.layers, key=lambda layer: layer.heads)
     a_score = 2 * size + (4 if size >= 4 else 8)
     repeated = widest.head_dim * size if widest.heads > widest.kv_heads else 0
