@@ -15,6 +15,7 @@ from hwcalc.library.glossary import MEANINGS
 from hwcalc.library.strategies_explained import only_strategy, strategy_section
 from hwcalc.planner.strategies_result import Strategies, Strategy
 from hwcalc.planner.strategies_words import NAMES
+from tests.hwcalc.library.test_any_argument import STRANGE
 from tests.hwcalc.library.test_explain import value
 
 QWEN: Final = "Qwen/Qwen3-8B"
@@ -124,12 +125,16 @@ def test_heads() -> None:
     assert found["MHA"].parameters_difference == 24 * 2 * 128 * 4096 * 36
 
 
-@pytest.mark.parametrize("heads", [32, 16, 4, 1])
-def test_heads_agree_with_a_changed_config(heads: int) -> None:
-    """Bytes and parameters of the model with other heads in its config."""
-    changed = load_model({**load_model(QWEN).config, "num_key_value_heads": heads})
-    own = load_model(QWEN)
-    choice = next(one for one in strategies(QWEN, seq=1000).heads if one.num_key_value_heads == heads)
+@pytest.mark.parametrize("model", [QWEN, "Qwen/Qwen2.5-7B-Instruct", "microsoft/Phi-3-mini-4k-instruct"])
+@pytest.mark.parametrize("heads", [16, 4, 1])
+def test_heads_agree_with_a_changed_config(model: str, heads: int) -> None:
+    """Bytes and parameters of the model with other heads in its config; biases and matrices for all three together too."""
+    own = load_model(model)
+    choice = next((one for one in strategies(model, seq=1000).heads if one.num_key_value_heads == heads), None)
+    if choice is None:
+        assert next(iter(own.stack.groups)).kind.dims()["num_attention_heads"] % heads
+        return
+    changed = load_model({**own.config, "num_key_value_heads": heads})
     assert changed.counted is not None
     assert own.counted is not None
 
@@ -264,6 +269,8 @@ def test_laws(model: str, dtype: str | None) -> None:
     assert planned.speed is not None
     assert growth.cache_bytes_per_step == planned.speed.cache_bytes_per_step
     assert (growth.flops_per_step, growth.step_s_bound) == (planned.speed.flops_per_step, planned.speed.decode_step_s_bound)
+    assert growth.weight_bytes_per_step == planned.speed.weight_bytes_per_step
+    assert (none.weight_bytes_per_step or 0) >= (growth.weight_bytes_per_step or 0)
     one = plan(model, seq=5000, dtype=dtype, gpu="h100-sxm5-80gb").speed
     assert one is not None
     assert none.flops_per_step == 3 * (one.prefill_flops or 0)
@@ -307,8 +314,20 @@ def test_an_engines_own_row() -> None:
         options = {"cache": cache}
         own = named(strategies(QWEN, seq=2048, engine="transformers", engine_options=options), "engine")
         assert (own.held_bytes == own.full_bytes) is same
+    split = named(strategies(QWEN, seq="32k", batch=2, engine="llamacpp", gpu="rtx-3060-12gb"), "engine")
+    assert (split.wasted_bytes, split.step_s_bound) == ((split.full_bytes + split.host_bytes) // 2, None)
     grown = strategies(QWEN, seq=2048, engine="transformers")
     assert named(grown, "engine").peak_bytes == named(grown, "growth").peak_bytes
+
+
+def test_an_offloaded_cache_of_transformers() -> None:
+    """What lies on the device and what on the host, as a plan of that cache class says."""
+    options = {"cache": "offloaded"}
+    found = strategies(QWEN, seq=2048, batch=3, engine="transformers", engine_options=options)
+    own, planned = named(found, "engine"), plan(QWEN, seq=2048, batch=3, engine="transformers", engine_options=options)
+
+    assert own.full_bytes == named(found, "offload").full_bytes == planned.cache.per_gpu_bytes
+    assert own.full_bytes + own.host_bytes == planned.cache.total_bytes
 
 
 def test_an_engines_block_size() -> None:
@@ -388,7 +407,7 @@ def test_one_strategy() -> None:
         ({"lengths": "1k,2k", "batch": 3}, "2 sequences, --batch 3"),
         ({"lengths": ["1"] * 10_001}, "10,001 sequences"),
         ({"lengths": "1," * 500_000}, "characters"),
-        ({"seq": 10, "prompt": 11}, "--prompt 11"),
+        ({"seq": 10, "prompt": 11}, "prompt is 11 tokens"),
         ({"block_size": 0}, "block-size"),
         ({"tp": 2}, "takes no 'tp'"),
         ({"policy": "snapkv"}, "takes no 'policy'"),
@@ -401,6 +420,19 @@ def test_errors(options: dict[str, Any], said: str) -> None:
 
     assert said in error.value.message
     assert error.value.hint
+
+
+@pytest.mark.parametrize("name", ["block_size", "fill", "lengths", "prompt", "seq", "batch"])
+def test_any_value(name: str) -> None:
+    """Whatever is given, the answer is a value or an error of ours, soon."""
+    for strange in (*STRANGE, [1, "2k"], "uniform:1..1", "uniform:..", "50%", ",", [[1]], "1" * 400):
+        try:
+            strategies({**LLAMA, "max_position_embeddings": 1000}, **{name: strange})
+        except KvplanError as error:
+            message = error.message
+        else:
+            continue
+        assert 0 < len(message) < 2000
 
 
 def test_a_format_that_packs_what_is_not_there() -> None:
