@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hwcalc.engines.request import Request
 from hwcalc.formulas import Stack
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dropping", "Policies", "Support"]
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 OpenedT = TypeVar("OpenedT")
 T = TypeVar("T")
 
@@ -28,6 +31,12 @@ class Support:
 
     offered: bool
     how: str
+    options: Mapping[str, str] = _NOTHING
+    """Engine options with which an offered policy is started."""
+    flags: tuple[str, ...] = ()
+    """Words of its command line beside."""
+    environment: tuple[str, ...] = ()
+    """Variables with their values that it reads."""
 
 
 class Policies(Generic[OpenedT]):
@@ -53,6 +62,7 @@ class Dropping:
     engine: Any
     model: ModelSpec
     request: Request
+    ahead: int
 
     @cached_property
     def evicted(self) -> Evicted | None:
@@ -70,12 +80,14 @@ class Dropping:
             rules=asked.rules,
             attention=kernel_for(asked.chosen, None),
             element_bytes=FLOATS[self.engine.weight_dtype(self)].bits // 8,
-            batch=request.batch,
+            batch=request.sequences,
             hidden_size=self.model.hidden_size,
         )
         # An engine without a pool takes a batch through one prefill.
-        setting = replace(setting, together=1 if self.engine.pooled else request.batch)
-        return evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, plain)
+        setting = replace(setting, together=1 if self.engine.pooled else request.sequences)
+        # A prefix that others need too cannot go: the policy acts behind it.
+        ahead: int = self.ahead
+        return evicted_of(asked.chosen, request.seq - ahead, request.prompt_tokens - ahead, setting, plain, ahead)
 
     @property
     def plain_stack(self) -> Stack:

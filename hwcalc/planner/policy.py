@@ -61,8 +61,8 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         output=evicted.steps,
         layers=_layers(evicted),
         full_bytes=plain.stored_bytes,
-        prefill_bytes=prompt.stored_bytes,
-        prefill_low_bytes=prompt.stored_bytes if evicted.is_exact else prompt.holding(lows.behind_prompt).stored_bytes,
+        prefill_bytes=prompt.holding(evicted.behind_prompt).stored_bytes,
+        prefill_low_bytes=prompt.holding(lows.behind_prompt).stored_bytes,
         most_bytes=most,
         most_low_bytes=most if evicted.is_exact else opened.holding(lows.most).stored_bytes,
         last_bytes=opened.holding(evicted.last).stored_bytes if evicted.steps else most,
@@ -73,6 +73,9 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
         quality=quality_of(asked.chosen.policy.name),
+        options=dict(support.options),
+        flags=support.flags,
+        environment=support.environment,
     )
 
 

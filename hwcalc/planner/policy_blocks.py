@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.paged import PagedGroup, heads_of, lefts_of
+from hwcalc.engines.paged import PagedGroup, heads_of
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
@@ -32,6 +32,8 @@ _FOR_A_LAYER: Final = frozenset({"tova", "chunkkv", "entropygatedchunkkv", "siml
 _FOR_ALL_LAYERS: Final = frozenset({"triattention"})
 """Policies with one choice of each head for all layers. Source: WeianMao/triattention c3744ee, ``per_head``."""
 _DIGITS: Final = 3
+_MOST_STEPS: Final = 200_000
+"""Decode steps among which the largest cut is looked for."""
 
 
 @frozen
@@ -127,14 +129,15 @@ def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
 
 def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedGroup) -> _Cut:
     """The cut of the prompt, or the largest one while text is generated."""
-    prompt, lefts = opened.request.prompt_tokens, lefts_of(evicted)
-    before, kept, ranges = prompt, tuple(lefts[layer].stored.high for layer in group.layers), evicted.state.ranges
+    prompt, behind = evicted.prompt, evicted.behind_prompt
+    before, kept, ranges = prompt, tuple(behind[layer] for layer in group.layers), evicted.state.ranges
     if group.prompt_tokens is not None:
         before = min(before, group.prompt_tokens)
-    steps = [max(evicted.courses[layer].cuts, key=lambda cut: cut[1] - cut[2], default=None) for layer in group.layers]
-    largest = [one for one in steps if one is not None]
-    if before <= max(kept) and len(largest) == len(steps):
-        before, kept, ranges = max(one[1] for one in largest), tuple(one[2] for one in largest), None
+    if before <= max(kept) and evicted.cuts and evicted.steps <= _MOST_STEPS:
+        steps = [max(evicted.courses[layer].cuts, key=lambda cut: cut[1] - cut[2], default=None) for layer in group.layers]
+        largest = [one for one in steps if one is not None]
+        if len(largest) == len(steps):
+            before, kept, ranges = max(one[1] for one in largest), tuple(one[2] for one in largest), None
     heads = heads_of(evicted)
     counts: Counter[int] = Counter()
     for layer, count in zip(group.layers, kept, strict=True):
