@@ -62,6 +62,7 @@ class Dropping:
     engine: Any
     model: ModelSpec
     request: Request
+    ahead: int
 
     @cached_property
     def evicted(self) -> Evicted | None:
@@ -79,12 +80,14 @@ class Dropping:
             rules=asked.rules,
             attention=kernel_for(asked.chosen, None),
             element_bytes=FLOATS[self.engine.weight_dtype(self)].bits // 8,
-            batch=request.batch,
+            batch=request.sequences,
             hidden_size=self.model.hidden_size,
         )
         # An engine without a pool takes a batch through one prefill.
-        setting = replace(setting, together=1 if self.engine.pooled else request.batch)
-        return evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, plain)
+        setting = replace(setting, together=1 if self.engine.pooled else request.sequences)
+        # A prefix that others need too cannot go: the policy acts behind it.
+        ahead: int = self.ahead
+        return evicted_of(asked.chosen, request.seq - ahead, request.prompt_tokens - ahead, setting, plain, ahead)
 
     @property
     def plain_stack(self) -> Stack:

@@ -173,7 +173,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         **{f"sequences_{number}": f"sequences that have tokens_now_{number}" for number in range(1, 7)},
         "positions": "places of one sequence: tokens, or what is kept of them",
         "all_positions": "places of all sequences together; for random lengths their expected number",
-        "written_positions": "places that concatenation writes: all of them for the prompt, and all again with each token",
+        "written_positions": "places that concatenation writes: those so far, again with each token",
         "row_bytes": "bytes of one place in one layer",
         "largest_tensor": "the largest tensor of a layer, which is there twice while it grows",
         "largest_layer": "keys and values of the largest layer, for the whole text",

@@ -116,7 +116,7 @@ def _policy_info(opened: Opened) -> PolicyInfo | None:
 
 
 def _sharing_info(opened: Opened) -> SharingInfo | None:
-    if opened.request.sharing == UNSHARED:
+    if opened.request.sharing == UNSHARED and not opened.request.lengths:
         return None
     from hwcalc.planner.sharing import sharing_info
 
@@ -146,6 +146,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         policy_rules=None if request.policy is None else request.policy.rules,
         compaction=None if request.policy is None else request.policy.compaction,
         shared_prefix=request.sharing.prefix or None,
+        lengths=request.lengths,
         samples=request.sharing.samples,
         beams=request.sharing.beams,
         environment=opened.engine.environment(opened),
@@ -154,7 +155,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
 
 
 def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
-    single = opened.sized(batch=1)
+    single = opened.single
     of_single = stored if single is opened else stored_layers(single)
     return CacheInfo(
         definition=definition,
@@ -166,7 +167,8 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
         per_gpu_bytes=opened.needed_bytes,
         tensors=tuple(_tensor_info(*item) for item in stored),
         groups=opened.groups,
-        read_bytes_per_step=_read_bytes(stored),
+        # Each sequence reads what it has in common with others for itself.
+        read_bytes_per_step=_read_bytes(stored if opened.unshared is opened else stored_layers(opened.unshared)),
     )
 
 

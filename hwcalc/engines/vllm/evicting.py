@@ -56,7 +56,8 @@ def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicte
     if asked.compaction != NO_COMPACTION:
         known: dict[tuple[int, FullSpec], Step] = {}
         for member, spec, layer in members:
-            most = evicted.most[layer]
+            # A prefix that others have too stays whole.
+            most = opened.ahead + evicted.most[layer]
             if (most, spec) not in known:
                 known[most, spec] = _blocks("kept", most, spec.block_size, dcp)
             yield member, known[most, spec]
@@ -82,6 +83,11 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     seq, prompt, asked = opened.tokens, opened.request.prompt_tokens, opened.request.policy
     assert asked is not None
     ranges, sinks = evicted.state.ranges, asked.chosen.get("n_sink")
+    if opened.ahead:
+        # Where the survivors lie is told from the first token that the policy sees, which need not begin a block.
+        return step(
+            "blocks_per_request", "ceil(seq / block_size)", blocks_of(seq, block), unit="blocks", seq=seq, block_size=block
+        )
     if ranges is not None and sinks is not None and evicted.cuts:
         most = max(evicted.most[layer] for _, _, layer in members)
         window = min(blocks_of(seq, block), blocks_of(sinks, block) + blocks_of(max(0, most - sinks - 1), block) + 1)
@@ -119,7 +125,7 @@ def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
     A batch holds the rest of one prompt, and others whole.
     """
     prompt, chunked = opened.request.prompt_tokens, _chunked(held, opened)
-    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // prompt
+    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // max(1, prompt - opened.ahead)
     if chunked is not None:
         # The cut of one step is made in the next one.
         tokens, at_once = min(opened.tokens, chunked), 2 * at_once

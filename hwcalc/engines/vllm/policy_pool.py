@@ -13,6 +13,7 @@ from hwcalc.engines.vllm.evicting import most_requests
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import usable_blocks
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
 
     def fits(length: int) -> bool:
         if length not in known:
-            known[length] = of_vllm(opened.sized(seq=length)).blocks_for(1) <= own
+            known[length] = _alone(of_vllm(opened.sized(seq=length))) <= own
         return known[length]
 
     return replace(
@@ -48,6 +49,14 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
         message=message,
         steps=(*_steps(opened, pool, requests),),
     )
+
+
+def _alone(opened: VllmOpened) -> int:
+    """Blocks of one request. A prompt that is too short for the policy stays whole."""
+    try:
+        return opened.blocks_for(1)
+    except UsageError:
+        return opened.layout.total_blocks(opened.tokens)
 
 
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
