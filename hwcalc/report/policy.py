@@ -261,9 +261,11 @@ def sharing_line(plan: Plan) -> str:
     info = plan.sharing
     if info is None:
         return ""
+    if info.padded_tokens:
+        return f"nothing: {plural(info.padded_tokens, 'position')} of padding hold no token"
     if not info.saved_bytes:
-        return f"nothing saved for {plural(info.sequences, 'sequence')}"
-    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info, plan)}"
+        return "nothing: every sequence is kept by itself"
+    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info)}"
 
 
 def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
@@ -272,30 +274,47 @@ def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
     if info is None:
         return []
     lines = [("sharing", f"of {plural(info.sequences, 'sequence')}: {_sequences(plan)}")]
+    if info.lengths:
+        lines.append(("lengths", ", ".join(f"{count:,} of {tokens:,} tokens" for tokens, count in info.lengths)))
     rows = (
         ("once", info.shared_tokens, info.shared_blocks, "kept once for all sequences"),
         ("request", info.request_tokens, info.request_blocks, "kept once for the sequences of one request"),
-        ("own", info.own_tokens, info.own_blocks, "of each sequence alone"),
+        ("own", info.own_tokens, info.own_blocks, f"of {'the longest' if info.lengths else 'each'} sequence alone"),
     )
     lines += [
         (label, f"{plural(tokens, 'token')}{_in_blocks(blocks)} {words}")
         for label, tokens, blocks, words in rows
         if tokens or label == "own"
     ]
-    if info.copied_blocks is not None:
+    if info.copied_blocks:
         lines.append(
-            ("copied", f"{plural(info.copied_blocks, 'block')}: the last one of a prompt, which all but one write to anew")
+            ("copied", f"{plural(info.copied_blocks, 'block')}: last ones of prompts, alike, of which each sequence has its own")
         )
-    share = percent(info.saved_bytes, info.unshared_bytes)
-    lines.append(
-        (
-            "memory",
-            f"{both(plan.cache.total_bytes)}; unshared {both(info.unshared_bytes)}: {human_bytes(info.saved_bytes)} ({share}) saved",
+    if info.padded_tokens:
+        lines.append(
+            ("padding", f"{plural(info.padded_tokens, 'position')} without a token: every sequence is as long as the longest")
         )
-    )
+    lines.append(("memory", _unshared(info, plan)))
+    if info.low_bytes is not None:
+        lines.append(
+            (
+                "beams",
+                f"{human_bytes(info.low_bytes)} as long as they part at the last block alone; planned as if they part at once",
+            )
+        )
     label = find_engine(plan.request.engine)[0].label
     lines.append(("engine", info.support or (f"{label} shares them" if info.offered else f"{label} shares nothing")))
     return [(label, clean(text)) for label, text in lines]
+
+
+def _unshared(info: SharingInfo, plan: Plan) -> str:
+    if not info.saved_bytes:
+        return f"{both(plan.cache.total_bytes)}; nothing is saved"
+    share = percent(info.saved_bytes, info.unshared_bytes)
+    return (
+        f"{both(plan.cache.total_bytes)}; with every sequence by itself {both(info.unshared_bytes)}: {human_bytes(info.saved_bytes)} "
+        f"({share}) saved"
+    )
 
 
 def _in_blocks(blocks: int | None) -> str:
@@ -310,7 +329,7 @@ def _sequences(plan: Plan) -> str:
     return f" {TIMES} ".join(parts)
 
 
-def _parts(info: SharingInfo, plan: Plan) -> str:
+def _parts(info: SharingInfo) -> str:
     parts = [f"{info.shared_tokens:,} tokens once for all"] if info.shared_tokens else []
     parts += [f"{info.request_tokens:,} once a request"] if info.request_tokens else []
     return ", ".join([*parts, f"{info.own_tokens:,} of each sequence"])
