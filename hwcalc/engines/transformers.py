@@ -45,7 +45,8 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.policies import Support
+from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
@@ -243,6 +244,18 @@ class Transformers(GeneralEngine):
                 hint="Use: --engine-option cache=dynamic",
             )
         return super().allocation(opened, stage)
+
+    def sharing_support(self, opened: Opened) -> Support:
+        """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
+        sharing = opened.request.sharing
+        how = "every row of the batch has its own cache"
+        if sharing.samples > 1:
+            how = "num_return_sequences repeats the prompt in the batch before it is read: every sample has its own cache"
+        if sharing.beams > 1:
+            how = "num_beams repeats the prompt in the batch before it is read: every beam has its own cache, and a step copies them anew"
+        if opened.request.lengths:
+            how += "; shorter sequences are padded to the longest"
+        return Support(offered=False, how=how)
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
         """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""

@@ -13,6 +13,7 @@ from hwcalc.engines.vllm.evicting import most_requests
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import usable_blocks
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
@@ -35,7 +36,13 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
 
     def fits(length: int) -> bool:
         if length not in known:
-            known[length] = of_vllm(opened.sized(seq=length)).blocks_for(1) <= own
+            other = opened.sized(seq=length)
+            try:
+                blocks = of_vllm(other).blocks_for(1)
+            except UsageError:
+                # Too short for the policy, so that it is not cut.
+                blocks = of_vllm(other.without_policy()).blocks_for(1)
+            known[length] = blocks <= own
         return known[length]
 
     return replace(
