@@ -45,8 +45,7 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.policies import Support
-from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
@@ -75,7 +74,6 @@ class Transformers(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "bnb8", "bnb4")
-    pads: ClassVar[bool] = True
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
             option.name: option
@@ -244,6 +242,9 @@ class Transformers(GeneralEngine):
                 hint="Use: --engine-option cache=dynamic",
             )
         return super().allocation(opened, stage)
+
+    def pads(self, opened: Opened) -> bool:
+        return True
 
     def sharing_support(self, opened: Opened) -> Support:
         """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""

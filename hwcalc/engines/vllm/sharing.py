@@ -51,7 +51,12 @@ def sharing_support(settings: VllmSettings, request: Request) -> Support:
 def check_sharing(settings: VllmSettings, request: Request) -> None:
     """Raise an error for the plug-in beside prefix caching: it overwrites slots that other sequences would read."""
     policy = request.policy
-    if policy is not None and policy.chosen.policy.name == PLUGIN and request.sharing.asked and caches_prefixes(settings, request):
+    if (
+        policy is not None
+        and policy.chosen.policy.name == PLUGIN
+        and request.sharing.asked
+        and caches_prefixes(settings, request)
+    ):
         raise UsageError(
             "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
             hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",
