@@ -38,10 +38,6 @@ OPTIONS = (
 EXAMPLES: Final = (
     Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B --seq 32k"),
     Example("Why is a latent cache so small?", "kvplan explain deepseek-ai/DeepSeek-V3 --seq 32k"),
-    Example(
-        "What a policy keeps, and why",
-        "kvplan explain Qwen/Qwen3-8B --seq 1000 --policy snapkv:compression_ratio=0.9 --only policy",
-    ),
     Example("What a block of vLLM holds", "kvplan explain Qwen/Qwen3-8B --engine vllm --seq 32k"),
 )
 

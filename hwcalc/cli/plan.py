@@ -38,7 +38,6 @@ OPTIONS = (
 EXAMPLES: Final = (
     Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
     Example("Can one L4 serve it, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4 --seq 16k"),
-    Example("What does a cache policy save?", "kvplan Qwen/Qwen3-8B --seq 32k --policy snapkv:compression_ratio=0.5"),
     Example(
         "A 72B model for 20 users on four H100",
         "kvplan Qwen/Qwen2.5-72B --engine vllm --gpu h100 -tp 4 --seq 4k --batch 20",

@@ -36,13 +36,7 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
 
     def fits(length: int) -> bool:
         if length not in known:
-            other = opened.sized(seq=length)
-            try:
-                blocks = of_vllm(other).blocks_for(1)
-            except UsageError:
-                # Too short for the policy, so that it is not cut.
-                blocks = of_vllm(other.without_policy()).blocks_for(1)
-            known[length] = blocks <= own
+            known[length] = _alone(of_vllm(opened.sized(seq=length))) <= own
         return known[length]
 
     return replace(
@@ -55,6 +49,14 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
         message=message,
         steps=(*_steps(opened, pool, requests),),
     )
+
+
+def _alone(opened: VllmOpened) -> int:
+    """Blocks of one request. A prompt that is too short for the policy stays whole."""
+    try:
+        return opened.blocks_for(1)
+    except UsageError:
+        return opened.layout.total_blocks(opened.tokens)
 
 
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
