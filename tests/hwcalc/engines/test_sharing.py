@@ -196,7 +196,7 @@ def test_the_most_requests_are_the_most(data: st.DataObject) -> None:
     most = shared.pool.max_requests or 0
     for requests in {max(1, most), most + 1}:
         opened = _opened(QWEN, seq=seq, engine="vllm", batch=requests, **sharing)
-        assert (of_vllm(opened).all_blocks <= shared.pool.blocks - 1) == (requests <= most)
+        assert (of_vllm(opened).all_blocks <= (shared.pool.blocks or 0) - 1) == (requests <= most)
 
 
 MODELS: Final = (
