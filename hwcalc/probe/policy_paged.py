@@ -185,7 +185,7 @@ def _free(groups: Sequence[_Group], planned: PolicyBlocks, device: Device, *, gr
         measured=mean,
         least=max(planned.free_low, planned.free - spread),
         most=min(planned.free_high, planned.free + spread),
-        remark=f"mean of {draws:,} random choices by {planned.choosers:,} heads" if spread else "",
+        remark=f"mean of {draws:,} choices by {planned.choosers:,} heads" if spread else "",
     )
 
 
@@ -229,7 +229,7 @@ def _copies(how: str, planned: int, groups: Sequence[_Group], copies: Sequence[t
         measured=measured,
         least=planned - spread,
         most=planned + spread,
-        remark="of each head and layer; mean of random choices" if spread else "of each head and layer",
+        remark=f"of a head: mean of {sum(map(len, copies)):,} that chose" if spread else "of a head",
     )
 
 
