@@ -363,16 +363,23 @@ def sharing(plan: Plan) -> ExplainedSection | None:
 
 
 def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
-    request, known = plan.request, str(info.definition)
-    count = {"batch": request.batch, "samples": request.samples, "beams": request.beams}
-    counted = "batch x samples x beams"
-    yield _plain("sequences alive", "sharing.sequences", info.sequences, counted, count, "sequences", known)
-    for number, one in enumerate(getattr(info, "steps", ())):
-        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known)
+    known = str(info.definition)
+    for number, one in enumerate(info.steps):
+        name = _SHARING_WORDS.get(one.name, one.name.replace("_", " "))
+        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known, name=name)
+    for place, group in enumerate(info.groups):
+        for number, one in enumerate(group.steps):
+            name = f"blocks, group {place + 1}: {one.name.replace('_', ' ')}"
+            yield figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name)
     yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, definition=known)
     values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
     formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
     yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
+    if info.padded_tokens:
+        yield _plain("positions of padding", "sharing.padded_tokens", info.padded_tokens, "", {}, "tokens", known)
+
+
+_SHARING_WORDS: Final = {"sequences": "sequences alive", "kept_tokens": "tokens that are kept of all sequences"}
 
 
 def _plain(
