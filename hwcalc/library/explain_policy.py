@@ -143,7 +143,8 @@ def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str
     if len(layers) > 1 and len(set(rows)) == 1:
         together = sum(count * each for count, each in zip(layers, tokens, strict=True))
         return "batch x tokens_of_all_layers x bytes_of_token", {"tokens_of_all_layers": together, "bytes_of_token": rows[0]}
-    products, values = [], {}
+    products: list[str] = []
+    values: dict[str, Number] = {}
     for number, (count, each, row) in enumerate(zip(layers, tokens, rows, strict=True)):
         names = [f"{name}_{number}" if number else name for name in ("layers_alike", "tokens_kept", "bytes_of_token")]
         products.append(" x ".join(names))
@@ -209,13 +210,8 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
     from hwcalc.engines.peaks import peaks_of
 
     peaks = peaks_of(opened)
-    formula, values = (
-        "cache_while_scored + beside_in_prefill",
-        {
-            "cache_while_scored": peaks.scored,
-            "beside_in_prefill": peaks.beside,
-        },
-    )
+    formula = "cache_while_scored + beside_in_prefill"
+    values: dict[str, Number] = {"cache_while_scored": peaks.scored, "beside_in_prefill": peaks.beside}
     cut = _cut_layers(info, opened)
     if sum(cut.values()) == peaks.scored:
         formula, values = formula.replace("cache_while_scored", " + ".join(cut)), {**values, **cut}

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from hwcalc import strategies
+from hwcalc.formulas import Encoder, Full, FullAttention, Once, Sink, Strided, Window
+from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.paging import paged_positions
+from hwcalc.planner.strategies_load import Cell, Lengths
 from tests.hwcalc.library.test_strategies import LLAMA, MODELS, ROW, named
 
 
@@ -97,3 +101,31 @@ def test_a_distribution_is_the_mean_of_its_lengths(model: str) -> None:
         held = named(every, name).held_bytes
         assert held is not None
         assert abs((named(drawn, name).held_bytes or 0) - batch * held / count) <= 0.5, name
+
+
+def test_cells_simulated() -> None:
+    """Thousands of tensors with any span: what concatenation writes, and what all sequences store and have in blocks."""
+    dice = random.Random(6)  # noqa: S311
+    kind = FullAttention(num_attention_heads=1, num_key_value_heads=1, head_dim=1, v_head_dim=1)
+    for _ in range(5000):
+        number = dice.randint
+        span = dice.choice(
+            (Full(), Window(number(1, 30)), Sink(number(1, 9), number(1, 9)), Strided(number(1, 9)), Once(), Encoder())
+        )
+        block, encoder, prompt = number(1, 20), number(0, 40), number(1, 40)
+        seq = prompt + number(0, 40)
+        cell = Cell(kind=kind, count=1, span=span, rows=(1,), block_size=block)
+        written, there = 0, -1
+        for tokens in range(prompt, seq + 1):
+            places = span.positions(tokens, encoder)
+            # A window takes a new token at each step; compressed entries come one in a group; states never grow.
+            if cell.grows and (places != there or isinstance(span, (Window, Sink))):
+                written, there = written + places, places
+        assert cell.written(prompt, seq) == written, (span, prompt, seq)
+        now = [number(1, seq) for _ in range(number(1, 8))]
+        lengths = Lengths(seq=seq, batch=len(now), prompt=prompt, encoder_tokens=encoder, now=tuple((one, 1) for one in now))
+        assert lengths.stored(span) == sum(span.positions(one, encoder) for one in now)
+        assert lengths.paged(cell) == sum(paged_positions(span, one, block, encoder) for one in now)
+        drawn = replace(lengths, now=(), uniform=(min(now), seq))
+        every = range(min(now), seq + 1)
+        assert drawn.stored(span) * len(every) == len(now) * sum(span.positions(one, encoder) for one in every)
