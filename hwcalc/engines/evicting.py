@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas import LayerKind, Stack
+from hwcalc.formulas import Layer, LayerKind, Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Setting, State
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
 from hwcalc.policies.walks import Ends
 
-__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of"]
+__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of", "shapes_of"]
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 
@@ -25,8 +25,8 @@ def acted_on(stack: Stack) -> dict[int, LayerKind]:
     return {number: kind for number, layer in enumerate(stack) for kind in layer if kind.acts_by_token}
 
 
-def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, batch: int, hidden_size: int | None) -> Setting:
-    """What a policy is told of a model with these layers, and of the request."""
+def shapes_of(stack: Stack) -> tuple[LayerShape, ...]:
+    """What a policy is told of each layer on which it acts."""
     shapes = []
     for number, kind in acted_on(stack).items():
         dims = kind.dims()
@@ -39,8 +39,13 @@ def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, 
                 head_dim=key.shape[-1],
             )
         )
+    return tuple(shapes)
+
+
+def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, batch: int, hidden_size: int | None) -> Setting:
+    """What a policy is told of a model with these layers, and of the request."""
     return Setting(
-        layers=tuple(shapes),
+        layers=shapes_of(stack),
         depth=len(stack),
         attention=attention,
         rules=rules,
@@ -164,19 +169,14 @@ class Evicted:
 
 
 def _with_tokens(plain: Stack, counts: Mapping[int, int]) -> Stack:
-    made: dict[tuple[LayerKind, int], LayerKind] = {}
-
-    def kept(kind: LayerKind, tokens: int) -> LayerKind:
-        if not kind.acts_by_token:
-            return kind
-        return made.setdefault((kind, tokens), replace(kind, kept=tokens))
-
-    return Stack(
-        tuple(
-            tuple(kept(kind, counts[number]) for kind in layer) if number in counts else layer
-            for number, layer in enumerate(plain)
-        )
-    )
+    made: dict[tuple[Layer, int], Layer] = {}
+    layers = list(plain.layers)
+    for number, tokens in counts.items():
+        key = (layers[number], tokens)
+        if key not in made:
+            made[key] = tuple(replace(kind, kept=tokens) if kind.acts_by_token else kind for kind in key[0])
+        layers[number] = made[key]
+    return Stack(tuple(layers))
 
 
 def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack) -> Evicted:

@@ -12,15 +12,15 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import model_width
-from hwcalc.engines.evicting import setting_of
+from hwcalc.engines.evicting import shapes_of
 from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas import LayerKind, Stack
+from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition
-from hwcalc.policies.base import Extra, Setting
+from hwcalc.policies.base import Extra, LayerShape, Setting
 from hwcalc.policies.outcome import beside_of
 from hwcalc.quantization.planned import format_name
 
@@ -86,38 +86,35 @@ def peaks_of(opened: Opened, queries: int | None = None) -> Peaks:
 def _rank_setting(opened: Opened, span: range) -> Setting:
     """What a policy is told of the layers of a pipeline stage, on one tensor-parallel rank."""
     assert opened.evicted is not None
-    whole, rules, tp = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp
-    layers = tuple(
-        tuple(rules.shard(opened.model, kind, tp) for kind in layer) if number in span else ()
-        for number, layer in enumerate(opened.plain_stack.layers)
-    )
-    return setting_of(
-        Stack(layers),
-        rules=whole.rules,
-        attention=whole.attention,
-        element_bytes=whole.element_bytes,
-        batch=opened.batch,
-        hidden_size=whole.hidden_size,
-    )
+    whole, rules, tp, plain = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp, opened.plain_stack
+
+    def sharded() -> tuple[LayerShape, ...]:
+        return shapes_of(Stack(tuple(tuple(rules.shard(opened.model, kind, tp) for kind in layer) for layer in plain.layers)))
+
+    layers = whole.layers if tp == 1 else opened.model.once((opened.engine.name, "policy layers", tp), sharded)
+    if len(span) < len(plain):
+        layers = tuple(shape for shape in layers if shape.index in span)
+    return replace(whole, layers=layers, batch=opened.batch)
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
     rules, tp = opened.engine.weight_rules(), opened.request.parallel.tp
-    known: dict[LayerKind, int] = {}
+    known: dict[int, int] = {}
 
-    def size(kind: LayerKind) -> int:
-        if kind not in known:
-            shard = rules.shard(opened.model, kind, tp)
-            known[kind] = rank_bytes_of(opened, opened.engine.tensors(shard, local))
-        return known[kind]
+    def size(layer: Layer) -> int:
+        # Layers that are alike are one object.
+        if id(layer) not in known:
+            shards = (rules.shard(opened.model, kind, tp) for kind in layer)
+            known[id(layer)] = sum(rank_bytes_of(opened, opened.engine.tensors(shard, local)) for shard in shards)
+        return known[id(layer)]
 
     whole, cut = local.plain_stack.layers, local.stack.layers
     before = fullest = 0
     for number in stage_spans(opened)[stage]:
-        fullest = max(fullest, before + sum(map(size, whole[number])))
-        before += sum(map(size, cut[number]))
+        fullest = max(fullest, before + size(whole[number]))
+        before += size(cut[number])
     return max(fullest, before) + bytes_of(local.extras)
 
 
