@@ -131,10 +131,10 @@ def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedG
     before, kept, ranges = prompt, tuple(lefts[layer].stored.high for layer in group.layers), evicted.state.ranges
     if group.prompt_tokens is not None:
         before = min(before, group.prompt_tokens)
-    steps = [max(evicted.courses[layer].cuts, key=lambda cut: cut[1] - cut[2], default=None) for layer in group.layers]
+    steps = [evicted.ends[layer].largest for layer in group.layers]
     largest = [one for one in steps if one is not None]
     if before <= max(kept) and len(largest) == len(steps):
-        before, kept, ranges = max(one[1] for one in largest), tuple(one[2] for one in largest), None
+        before, kept, ranges = max(one[0] for one in largest), tuple(one[1] for one in largest), None
     heads = heads_of(evicted)
     counts: Counter[int] = Counter()
     for layer, count in zip(group.layers, kept, strict=True):

@@ -10,7 +10,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, Start, State
 from hwcalc.policies.counting import check_attention, check_scores, kept, scorer_budget, searched_ratio
-from hwcalc.policies.walks import Ends, Growing, Walk
+from hwcalc.policies.walks import Ends, Growing, Walk, larger
 from hwcalc.policies.worked import all_stay
 
 __all__ = ["POLICIES"]
@@ -80,7 +80,7 @@ class _Cuts(Walk):
         steps, length, step = self.start.steps, self.start.length, 0
         self._check_steps()
         most = within = length
-        cut = False
+        largest: tuple[int, int] | None = None
         while step < steps:
             gap = 1 if self.target_of(step + 1) <= 1 else self.interval
             waits = _first(lambda k: length + k * gap > self.target_of(step + k * gap), (steps - step) // gap)  # noqa: B023
@@ -95,7 +95,7 @@ class _Cuts(Walk):
                 length = after
                 break
             settled = after == length and waits == 1
-            length, cut = after, True
+            length, largest = after, larger(largest, (before, after))
             if settled and not self.share:
                 step += (steps - step) // gap * gap
             elif settled and target <= 1:
@@ -105,7 +105,7 @@ class _Cuts(Walk):
                 step += max(0, (steps - step) // gap - 1) * gap
                 length = self.target_of(step)
         last = length + steps - step
-        return Ends(last=last, most=max(most, last), most_within=max(within, last), cut=cut)
+        return Ends(last=last, most=max(most, last), most_within=max(within, last), largest=largest)
 
     def _check_steps(self) -> None:
         """Cuts to a share by budgets of a layer's own are followed one by one."""
