@@ -14,6 +14,8 @@ __all__ = ["BY_TOKEN", "KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 
 MAX_DIMENSION = 2**31 - 1
 """No real dimension comes near this number. A larger one means that the config is damaged."""
+MOST_KEPT: Final = 2**40
+"""Tokens, as many as a sequence may have."""
 
 BY_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles of tensors that have a position for each token, of which a cache policy can drop some."""
@@ -53,9 +55,9 @@ class LayerKind:
             value = getattr(self, each.name)
             if value is None or isinstance(value, bool):
                 continue
-            least = self._minimum.get(each.name, 1)
-            if not isinstance(value, int) or not least <= value <= MAX_DIMENSION:
-                raise ValueError(f"{each.name} must be an integer from {least} to {MAX_DIMENSION} (got {value!r})")
+            least, most = self._minimum.get(each.name, 1), MOST_KEPT if each.name == "kept" else MAX_DIMENSION
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ValueError(f"{each.name} must be an integer from {least} to {most} (got {value!r})")
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         """The tensors that are kept for one sequence."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hwcalc.library.load import load_model
     from hwcalc.library.plan import plan
     from hwcalc.library.recommend import recommend
+    from hwcalc.library.strategies import strategies
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Plan
     from hwcalc.sweep.rows import sweep
@@ -40,6 +41,7 @@ __all__ = [
     "load_model",
     "plan",
     "recommend",
+    "strategies",
     "sweep",
 ]
 
@@ -61,6 +63,7 @@ def __getattr__(name: str) -> object:
         "load_model": "library.load",
         "plan": "library.plan",
         "recommend": "library.recommend",
+        "strategies": "library.strategies",
     }
     if name in places:
         return getattr(import_module(f"hwcalc.{places[name]}"), name)

@@ -19,7 +19,10 @@ __all__ = ["Baseline", "Growth", "Subject", "compare", "mark_exact", "parse_grow
 
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
 _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
-
+_DROPPED: Final[Mapping[str, object]] = {
+    "prompt": None, "policy": None, "policy_rules": None, "compaction": None, "shared_prefix": None, "samples": 1, "beams": 1,
+}  # fmt: skip
+"""What is dropped and shared, with the values of documents that do not say it: those of an earlier kvplan."""
 
 _LONGEST_NAME: Final = 200
 """Characters of a file's name in a message."""
@@ -68,10 +71,11 @@ class Subject:
 
 
 def setup_of(plan: Plan) -> tuple[object, ...]:
-    """The engine (in any version), dtypes, accelerator and layout of a plan: what model, ``seq`` and ``batch`` leave open."""
+    """The engine (in any version), dtypes, accelerator, layout and policy of a plan: what model, ``seq`` and ``batch`` leave open."""
     request = plan.request
-    layout = (getattr(request, name) for name in _LAYOUT)
-    return (request.engine, request.kv_dtype, plan.memory.weights.format, None if plan.fit is None else plan.fit.gpu, *layout)
+    names = (*_LAYOUT, *_DROPPED)
+    others = (getattr(request, name) for name in names)
+    return (request.engine, request.kv_dtype, plan.memory.weights.format, None if plan.fit is None else plan.fit.gpu, *others)
 
 
 def parse_growth(text: str) -> Growth:
@@ -140,7 +144,14 @@ def _from_plan(document: Mapping[str, Any]) -> Baseline:
         seq=_count(request["seq"]),
         batch=_count(request["batch"]),
         figures={key: _count(value) for key, value in figures.items() if value is not None},
-        setup=(request["engine"], request["kv_dtype"], memory["weights"]["format"], gpu, *(request[name] for name in _LAYOUT)),
+        setup=(
+            request["engine"],
+            request["kv_dtype"],
+            memory["weights"]["format"],
+            gpu,
+            *(request[name] for name in _LAYOUT),
+            *(request.get(name, default) for name, default in _DROPPED.items()),
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.text import brief, shown
@@ -125,6 +126,13 @@ def _engine_options(node: Node, key: str) -> dict[str, str]:
     return {name: str(item.value).lower() if isinstance(item.value, bool) else item.text for name, item in node.value.items()}
 
 
+def _lengths(node: Node, key: str) -> object:
+    """Lengths with commas between, or a list of them."""
+    if isinstance(node.value, list):
+        return [_tokens(one, key) for one in node.value]
+    return _text(node, key)
+
+
 def _headroom(node: Node, key: str) -> Headroom:
     """``5%`` of what the engine may use, or bytes. A bare number must be too large to be meant as a share."""
     allowed = "a share such as 5%, or bytes such as 2GiB"
@@ -135,6 +143,13 @@ def _headroom(node: Node, key: str) -> Headroom:
             raise UsageError(f"{key} is not a share of the whole: {shown(node.text, 40)}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)
     return Headroom(bytes=_with_unit(node, key, parse_bytes(value, key), "unit, percent or bytes", allowed))
+
+
+def _written(node: Node, key: str) -> str:
+    """Text that is kept as it was written, once a plan can read it."""
+    text = _text(node, key)
+    read_options({key: text})
+    return text
 
 
 _COUNT: Final = TYPES["count"].schema
@@ -156,9 +171,10 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "utilization": _share,
     "text": _text,
     "lora": _text,
-    "policy": _text,
-    "policy rules": _text,
-    "compaction": _text,
+    "policy": _written,
+    "policy rules": _written,
+    "compaction": _written,
+    "lengths": _lengths,
     "model": _text,
     "pairs": _engine_options,
 }

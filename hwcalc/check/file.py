@@ -335,7 +335,7 @@ class _Reader:
                 )
             named[name] = node.line
             return name
-        shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp")
+        shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp", "policy")
         parts = [f"{key} {printable(str(options[key]))}" for key in shown if key in options]
         base = ", ".join([printable(model), *parts])[:_LONGEST_NAME]
         name, count = base, 1

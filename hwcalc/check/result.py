@@ -67,6 +67,9 @@ class Figures:
     definition: str
     decode_tokens_per_s_bound: float | None
     fit: Fit | None
+    policy: str | None = None
+    """The cache policy, and whether the engine has it: the plan of one that it lacks is as if it had."""
+    policy_offered: bool | None = None
 
 
 @frozen

@@ -30,6 +30,8 @@ def figures_of(plan: Plan) -> Figures:
         definition=cache.definition,
         decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
         fit=_fit(plan),
+        policy=request.policy,
+        policy_offered=None if plan.policy is None else plan.policy.offered,
     )
 
 

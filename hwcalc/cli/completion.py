@@ -40,6 +40,7 @@ __all__ = [
     "probe_devices",
     "probe_searches",
     "schemas",
+    "strategies",
     "sweep_formats",
     "vendors",
     "weight_formats",
@@ -116,6 +117,13 @@ def policy_names(incomplete: str) -> list[str]:
     from hwcalc.policies.table import policies as names
 
     return _starting(names(), incomplete)
+
+
+def strategies(incomplete: str) -> list[str]:
+    """Ways of allocating a cache."""
+    from hwcalc.planner.strategies_words import ENGINE, NAMES
+
+    return _starting((*NAMES, ENGINE), incomplete)
 
 
 def policies(incomplete: str) -> list[str]:

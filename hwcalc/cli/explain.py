@@ -26,6 +26,14 @@ OPTIONS = (
         complete="explain_parts",
         group="output",
     ),
+    Option(
+        "strategy",
+        ("--strategy",),
+        "NAME",
+        "A way of allocation in place of the plan: recompute, growth, slots, pages, offload, engine.",
+        complete="strategies",
+        group="output",
+    ),
 )
 EXAMPLES: Final = (
     Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B --seq 32k"),
@@ -34,7 +42,7 @@ EXAMPLES: Final = (
 )
 
 
-def run(*, model: str | None, only: list[str] | None = None, **options: Any) -> Answer:
+def run(*, model: str | None, only: list[str] | None = None, strategy: str | None = None, **options: Any) -> Answer:
     """Explain every byte: each formula with its numbers.
 
     Formula, numbers and result of cache, weights and, with hardware, of everything up to the verdict.
@@ -46,6 +54,8 @@ def run(*, model: str | None, only: list[str] | None = None, **options: Any) -> 
     from hwcalc.library.explain import explain
 
     view, given, parts = view_of(**options), given_options("explain", options), _parts(only)
+    if strategy is not None:
+        return _of_strategy(model, strategy, given, view)
     with reading(model, "explain"):
         explanation = explain(model, **given)
     explanation = explanation.only(parts) if parts else explanation
@@ -55,6 +65,17 @@ def run(*, model: str | None, only: list[str] | None = None, **options: Any) -> 
     remarks = () if planned.fit is None else why_not(planned)
     warned = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
     return replace(_answer(explanation, view), status=1 if planned.refutes else 0, remarks=(*warned, *remarks))
+
+
+def _of_strategy(model: str | None, name: str, given: dict[str, Any], view: View) -> Answer:
+    """One way of allocation, as ``kvplan strategies --explain`` derives it."""
+    from hwcalc.cli.strategies import explained
+    from hwcalc.library.strategies import strategies
+
+    with reading(model, "explain"):
+        found = strategies(model, **given)
+    say_unreachable(found.notes)
+    return explained(found, name, view)
 
 
 def _parts(only: list[str] | None) -> tuple[str, ...]:

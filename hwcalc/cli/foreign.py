@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from hwcalc.cli.options import Option
+from hwcalc.planner.options import options_of
 
 __all__ = ["FOREIGN", "NO_EFFECT", "SWITCHES", "VLLM", "VLLM_OPTIONS", "Alias", "aliases", "aliases_of", "meant"]
 
@@ -194,7 +195,15 @@ def meant(flag: str, command: str, options: Iterable[Option]) -> str:
     if first in own:
         value = f" {own[first].metavar}" if answer == first and own[first].metavar else ""
         return f"{_NOTES.get(name, 'kvplan calls it')} {answer}{value}"
-    return answer if first == "kvplan" else _near(name, rows, own)
+    return answer if first == "kvplan" else _of_a_plan(name, own) or _near(name, rows, own)
+
+
+def _of_a_plan(name: str, own: Mapping[str, Option]) -> str:
+    """Where an option of a plan is taken, for a command that takes others; else empty."""
+    row = next((row for row in options_of("plan") if name in row.spellings), None)
+    if row is None or "--seq" not in own:
+        return ""
+    return f"It is an option of a single plan: kvplan MODEL {' '.join(filter(None, (name, row.metavar)))}"
 
 
 def _near(name: str, rows: tuple[Option, ...], own: Mapping[str, Option]) -> str:

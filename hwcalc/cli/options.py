@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "instances": "hwcalc.cli.instances",
     "dtypes": "hwcalc.cli.dtypes",
     "policies": "hwcalc.cli.policies",
+    "strategies": "hwcalc.cli.strategies",
     "schema": "hwcalc.cli.schema",
     "help": "hwcalc.cli.help",
     "version": "hwcalc.cli.version",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
+from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import PolicyOption
@@ -61,11 +62,46 @@ def run(*, name: str | None, **output: Any) -> Answer:
     if view.format == "csv":
         return Answer(text=listing(_HEADER, [row for policy in found for row in _csv_rows(policy)], format_="csv"))
     if name is not None:
-        return Answer(text=_one(found[0], view))
+        return Answer(text=_one(found[0], view), remarks=() if view.quiet else (_in_a_plan(found[0]),))
     rows = [(policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found]
     header = ("policy", "memory", "what", "attention", "source")
     text = listing(header, rows, format_=view.format, color=view.color, width=view.width)
-    return Answer(text=text, remarks=() if view.quiet else ("one policy with its formula and options: kvplan policies NAME",))
+    return Answer(text=text, remarks=() if view.quiet else _MORE)
+
+
+_MORE: Final = (
+    "one policy with its formula and options: kvplan policies NAME",
+    "a plan with one: kvplan MODEL --policy NAME:key=value,...",
+)
+
+
+def _in_a_plan(policy: PolicyInfo) -> str:
+    """The option of a plan that names the policy, with an option that it must have or that people set."""
+    return f"in a plan: kvplan MODEL --policy {shell_word(_written(policy))}"
+
+
+def _written(policy: PolicyInfo) -> str:
+    """The policy with what it must have, else with the first option that says how much is kept."""
+    needed = [one for one in policy.options if one.required or one.kind in _PARTS]
+    usual = [one for one in policy.options if one.kind == "ratio" or one.name.endswith("budget")][:1]
+    words = [f"{one.name}={_SAMPLES.get(one.kind, one.default)}" for one in needed or usual]
+    return f"{policy.name}:{','.join(words)}" if words else policy.name
+
+
+_PARTS: Final = frozenset({"prefill", "decoding"})
+"""Kinds of options of which a policy may have any, but not none."""
+_SAMPLES: Final = {
+    "ratio": "0.5",
+    "count": "1024",
+    "number": "0",
+    "scorer": "(snapkv:compression_ratio=0.5)",
+    "base": "(knorm:compression_ratio=0.5)",
+    "prefill": "(snapkv:compression_ratio=0.5)",
+    "decoding": "(decoding:base_press=knorm)",
+    "prefills": "[(snapkv:compression_ratio=0.5),(knorm:compression_ratio=0.5)]",
+    "shares": "[0.5,0.5,...]",
+}
+"""An example of a value, by the kind of an option."""
 
 
 def policy_infos(name: str | None) -> list[PolicyInfo]:

@@ -44,6 +44,8 @@ class CommandInput:
     made: bool = False
     on_host: bool = False
     """Whether everything lies in the memory of a machine without a GPU."""
+    flags: tuple[str, ...] = ()
+    """Further words, which a cache policy needs."""
 
 
 @frozen

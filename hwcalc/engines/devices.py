@@ -165,6 +165,10 @@ class Places(Generic[OpenedT]):
     splits_layers: ClassVar[bool] = False
     """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
 
+    def preallocates(self, opened: OpenedT) -> bool:
+        """Whether each sequence has the place of all its tokens from the start."""
+        return False
+
     def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
         """Check that the engine can plan a machine without a GPU. Raises :class:`~hwcalc.errors.UsageError`; by default always."""
         raise UsageError(

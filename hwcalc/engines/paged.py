@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas.frozen import frozen
-from hwcalc.policies.base import Left
 
-__all__ = ["PagedGroup", "heads_of", "lefts_of"]
+__all__ = ["PagedGroup", "heads_of"]
 
 
 @frozen
@@ -14,8 +13,8 @@ class PagedGroup:
     """Layers that share one block table. ``layers`` are the numbers of those that the policy cuts, and ``whole`` says that these are all.
 
     ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``steady`` are the
-    most blocks of a sequence behind its prompt. ``prompt_tokens`` are
-    the most of a prompt that lie in it, where a prompt is cut while it is read; ``None`` is all of them.
+    most blocks of a sequence behind its prompt. ``prompt_tokens`` are the most of a prompt that lie in it, where a prompt is cut while it
+    is read; ``None`` is all of them.
     """
 
     block_size: int
@@ -24,11 +23,6 @@ class PagedGroup:
     page_bytes: int
     steady: int
     prompt_tokens: int | None = None
-
-
-def lefts_of(evicted: Evicted) -> dict[int, Left]:
-    """What the prefill leaves in each layer, by number."""
-    return dict(zip(evicted.ends, evicted.state.layers, strict=True))
 
 
 def heads_of(evicted: Evicted) -> dict[int, int]:

@@ -20,11 +20,11 @@ from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition
-from hwcalc.policies.base import Extra, LayerShape, Setting
+from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import beside_of
 from hwcalc.quantization.planned import format_name
 
-__all__ = ["PART", "Peaks", "inner_vectors", "peaks_of", "policy_part", "stage_prefill_bytes"]
+__all__ = ["PART", "Peaks", "inner_vectors", "pages_bytes", "peaks_of", "policy_part", "stage_prefill_bytes"]
 
 PART: Final = "policy prefill"
 _SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
@@ -79,7 +79,7 @@ def peaks_of(opened: Opened, queries: int | None = None) -> Peaks:
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
         held = max(held, found.decoding)
-    whole = local.sized(seq=prompt).without_policy() if prompt else local.without_policy()
+    whole = local.sized(seq=evicted.ahead + prompt).without_policy()
     return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole.needed_bytes, extras=extras)
 
 
@@ -95,6 +95,17 @@ def _rank_setting(opened: Opened, span: range) -> Setting:
     if len(span) < len(plain):
         layers = tuple(shape for shape in layers if shape.index in span)
     return replace(whole, layers=layers, batch=opened.batch)
+
+
+def pages_bytes(opened: Opened) -> int:
+    """What a decode step reads beside the cache of a sequence, on one tensor-parallel rank: the keys of pages."""
+    evicted = opened.evicted
+    assert evicted is not None
+    if evicted.chosen.policy.effect is not Effect.READS_LESS:
+        return 0
+    setting = replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1)
+    found = beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False, rows=evicted.prompt)
+    return found.decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hwcalc.engines.request import Request
 from hwcalc.formulas import Stack
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dropping", "Policies", "Support"]
 
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
 OpenedT = TypeVar("OpenedT")
 T = TypeVar("T")
 
@@ -28,6 +31,12 @@ class Support:
 
     offered: bool
     how: str
+    options: Mapping[str, str] = _NOTHING
+    """Engine options with which an offered policy is started."""
+    flags: tuple[str, ...] = ()
+    """Words of its command line beside."""
+    environment: tuple[str, ...] = ()
+    """Variables with their values that it reads."""
 
 
 class Policies(Generic[OpenedT]):
@@ -54,6 +63,7 @@ class Dropping:
     model: ModelSpec
     request: Request
     shared: Callable[[Hashable, Callable[[], Any]], Any]
+    ahead: int
 
     @cached_property
     def evicted(self) -> Evicted | None:
@@ -64,11 +74,14 @@ class Dropping:
         from hwcalc.engines.evicting import evicted_of
 
         # An engine without a pool takes a batch through one prefill.
-        together = 1 if self.engine.pooled else request.batch
-        setting = replace(self._policy_setting, batch=request.batch, together=together)
-        found = self.shared(
-            ("evicted", request.seq, request.prompt_tokens, together),
-            lambda: evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, self.plain_stack),
+        together = 1 if self.engine.pooled else request.sequences
+        setting = replace(self._policy_setting, batch=request.sequences, together=together)
+        # A prefix that others need too cannot go: the policy acts behind it.
+        ahead, plain = self.ahead, self.plain_stack
+        tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
+        found: Evicted = self.shared(
+            ("evicted", tokens, prompt, ahead, together),
+            lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
         )
         return found if found.setting == setting else replace(found, setting=setting)
 

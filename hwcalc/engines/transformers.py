@@ -74,6 +74,7 @@ class Transformers(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "bnb8", "bnb4")
+    pads: ClassVar[bool] = True
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
             option.name: option
@@ -231,6 +232,9 @@ class Transformers(GeneralEngine):
         from hwcalc.engines.transformers_policies import policy_support
 
         return policy_support(opened, chosen)
+
+    def preallocates(self, opened: Opened) -> bool:
+        return cache_class(opened) == "static"
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         if cache_class(opened) == "offloaded":

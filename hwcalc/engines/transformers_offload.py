@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hwcalc.formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, LayerKind, Stack
+from hwcalc.formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, Layer, LayerKind, Stack
 from hwcalc.formulas.attention import AttentionKind
 
-__all__ = ["offloaded_gpu_bytes"]
+__all__ = ["is_offloaded", "offloaded_gpu_bytes"]
 
 _OFFLOADED = (AttentionKind, LatentAttention, ExpandedLatentAttention, CompressedAttention)
+
+
+def is_offloaded(layer: Layer) -> bool:
+    """Whether a layer moves between host and device; a state alone stays where it is."""
+    return any(isinstance(kind, _OFFLOADED) for kind in layer)
 
 
 def offloaded_gpu_bytes(stack: Stack, layer_bytes: Callable[[LayerKind], int]) -> int:
@@ -33,7 +38,7 @@ def offloaded_gpu_bytes(stack: Stack, layer_bytes: Callable[[LayerKind], int]) -
     resident, offloaded = 0, []
     for layer in stack:
         size = sum(layer_bytes(kind) for kind in layer)
-        if any(isinstance(kind, _OFFLOADED) for kind in layer):
+        if is_offloaded(layer):
             offloaded.append(size)
         else:
             resident += size

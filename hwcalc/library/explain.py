@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
@@ -21,7 +21,7 @@ from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
 
-__all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "explained", "kind_title", "stored"]
+__all__ = ["Explanation", "KindExplanation", "TensorExplanation", "beside_title", "explain", "explained", "kind_title", "stored"]
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -221,6 +221,15 @@ def kind_title(kind: str) -> str:
     return KINDS[kind].title if kind in KINDS else "kept once for the model"
 
 
+def beside_title(tensors: Iterable[TensorInfo]) -> str:
+    """The title of tensors that belong to no layer."""
+    titles = dict.fromkeys(_BESIDE.get(tensor.name, kind_title("model")) for tensor in tensors)
+    return ", ".join(titles)
+
+
+_BESIDE: Final = {"prompt_blocks": "blocks of a prompt before it is cut"}
+
+
 def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
     """Each layer group with its tensors, in the plan's order; ``None`` stands for tensors that belong to no layer.
 
@@ -249,7 +258,7 @@ def _kind(
         why = kind.keeps.format_map({name: f"{size:,}" for name, size in dims.items()})
     return KindExplanation(
         kind=layer.kind if layer is not None else "model",
-        title=kind_title(layer.kind if layer is not None else "model"),
+        title=beside_title(tensors) if layer is None else kind_title(layer.kind),
         why=why,
         layers=layer.layers if layer is not None else LayerNumbers(),
         count=layer.count if layer is not None else 1,

@@ -41,7 +41,7 @@ def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:
         for number, group in enumerate(info.layers)
         for figure in _of_layers(group, f"policy.layers.{number}", info, chosen, evicted)
     ]
-    figures += [*_of_bytes(plan, info, opened), *_beside(info, opened, evicted), *_of_prefill(info)]
+    figures += [*_of_bytes(plan, info, opened), *_beside(info, opened, evicted), *_of_prefill(info, opened)]
     figures += [] if info.blocks is None else _of_blocks(info.blocks, info)
     return ExplainedSection(
         name="policy",
@@ -130,7 +130,7 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[Explaine
         formula, values = (f"{formula} + other_layers" if other else formula), {**values, "batch": batch, "other_layers": other}
         size = int(getattr(info, field))
         fits = other >= 0 and value_of(formula, values) == size
-        definition = info.definition if count else plan.cache.definition
+        definition = info.definition if count else opened.model.definition(opened.engine.definition)
         place = f"policy.{field}"
         yield bytes_figure(f"cache {words}", place, size, formula if fits else "", values if fits else {}, definition=definition)
     saved = {"without_policy": info.full_bytes, "at_the_most": info.most_bytes}
@@ -169,25 +169,11 @@ def _rows(info: PolicyInfo, opened: Opened) -> list[int]:
 
 
 def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[ExplainedFigure]:
-    """Memory beside the cache while the policy works."""
-    layers = evicted.setting.layers
-    known: dict[str, Number] = {
-        "batch": evicted.setting.batch,
-        "heads": max((layer.heads for layer in layers), default=0),
-        "kv_heads": max((layer.kv_heads for layer in layers), default=0),
-        "head_dim": max((layer.head_dim for layer in layers), default=0),
-        "hidden_size": opened.model.hidden_size or 0,
-        "layers": len(layers),
-    }
-    longest = max((group.most for group in info.layers), default=0)
+    """Memory beside the cache while the policy works, on one GPU."""
     for number, extra in enumerate(info.beside):
         formula = re.sub(r"\bn\b", "scored_tokens", _SEPARATOR.sub("", extra.formula))
         values = next(
-            (
-                given
-                for tokens in (info.prompt, longest)
-                if value_of(formula, given := {**known, "scored_tokens": tokens}) == extra.bytes
-            ),
+            (given for given in _sizes(info, opened, evicted) if value_of(formula, given) == extra.bytes),
             {},
         )
         yield bytes_figure(
@@ -201,21 +187,66 @@ def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[Expl
         )
 
 
-def _of_prefill(info: PolicyInfo) -> Iterator[ExplainedFigure]:
-    """Cache and scratch at the fullest moment of the prefill."""
+def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[str, Number]]:
+    """The numbers of one GPU for the formulas of scratch, with the tokens of the prompt or of the longest cache."""
+    layers, tp = evicted.setting.layers, opened.request.parallel.tp
+    for tokens in (info.prompt, max((group.most for group in info.layers), default=0)):
+        yield {
+            "batch": opened.replica.batch,
+            "heads": -(-max((layer.heads for layer in layers), default=0) // tp),
+            "kv_heads": -(-max((layer.kv_heads for layer in layers), default=0) // tp),
+            "head_dim": max((layer.head_dim for layer in layers), default=0),
+            "hidden_size": opened.model.hidden_size or 0,
+            "layers": len(layers),
+            "scored_tokens": tokens,
+        }
+
+
+def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
+    """Cache and scratch while the last layer of the prompt is scored."""
     if not info.prefill_peak_bytes:
         return
-    for number, one in enumerate(getattr(info, "steps", ())):
-        yield figure_of(one, f"policy.steps.{number}.expected", definition=str(info.definition))
+    from hwcalc.engines.peaks import peaks_of
+
+    peaks = peaks_of(opened)
+    formula, values = (
+        "cache_while_scored + beside_in_prefill",
+        {
+            "cache_while_scored": peaks.scored,
+            "beside_in_prefill": peaks.beside,
+        },
+    )
+    cut = _cut_layers(info, opened)
+    if sum(cut.values()) == peaks.scored:
+        formula, values = formula.replace("cache_while_scored", " + ".join(cut)), {**values, **cut}
+    fits = value_of(formula, values) == info.prefill_peak_bytes
     yield bytes_figure(
-        "the prefill at its fullest", "policy.prefill_peak_bytes", info.prefill_peak_bytes, definition=Definition.ESTIMATE
+        "the prefill at its fullest",
+        "policy.prefill_peak_bytes",
+        info.prefill_peak_bytes,
+        formula if fits else "",
+        values if fits else {},
+        definition=Definition.ESTIMATE if info.beside else info.definition,
     )
     yield bytes_figure(
-        "the same without the policy",
+        "cache behind the same prompt without the policy",
         "policy.full_prefill_peak_bytes",
         info.full_prefill_peak_bytes,
-        definition=Definition.ESTIMATE,
+        definition=opened.model.definition(opened.engine.definition),
     )
+
+
+def _cut_layers(info: PolicyInfo, opened: Opened) -> dict[str, Number]:
+    """Bytes of the layers that are cut while the last one is whole, where all layers of the model are on one GPU and the policy acts on all."""
+    each = {
+        number: (group.kept, row) for group, row in zip(info.layers, _rows(info, opened), strict=True) for number in group.layers
+    }
+    *before, last = sorted(each)
+    batch = opened.request.batch
+    return {
+        "layers_cut": batch * sum(each[number][0] * each[number][1] for number in before),
+        "whole_layer": batch * info.prompt * each[last][1],
+    }
 
 
 def _of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:

@@ -19,10 +19,12 @@ from hwcalc.library.load import ModelLike, load
 from hwcalc.model import Definition, Note
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.policies.base import EAGER, KVPRESS, RULES, Chosen, Count, Effect, Setting, State
+from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Effect, Setting, State
 from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, extras_of, kernel_for
 from hwcalc.policies.parse import parse_policy
+from hwcalc.policies.prefill_peak import MEASURED_MODELS, Peak, Widths, peak_of
 from hwcalc.policies.quality import quality_of
+from hwcalc.policies.reported import reported_ratio
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
@@ -132,10 +134,22 @@ def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -
         most_tokens=max((course.most for course in courses), default=0),
         most_tokens_within_step=max((course.most_within for course in courses), default=0),
         cuts=[list(cut) for cut in first.cuts],
+        prefill_peak=_peak(opened, chosen, state, setting),
+        reported_compression_ratio=reported_ratio(chosen, after_prefill(None, prompt, setting), setting),
         beside=extras_of(chosen, prompt, setting),
         quality=() if chosen is None else quality_of(chosen.policy.name),
         notes=(*opened.notes, *_notes(opened, chosen, setting, len(acted))),
     )
+
+
+def _peak(opened: Opened, chosen: Chosen | None, state: State, setting: Setting) -> Peak | None:
+    """The peak of a prefill: of models whose layers are all alike and were measured."""
+    spec, mlp = opened.model, opened.model.config.get("intermediate_size")
+    if spec.model_type not in MEASURED_MODELS or len(setting.layers) != setting.depth or setting.attention not in (EAGER, SDPA):
+        return None
+    if not isinstance(mlp, int) or isinstance(mlp, bool) or not spec.hidden_size:
+        return None
+    return peak_of(chosen, opened.tokens, state, setting, Widths(hidden=spec.hidden_size, mlp=mlp))
 
 
 def _of_layer(opened: Opened, number: int) -> list[tuple[LayerKind, tuple[StoredTensor, ...]]]:

@@ -8,6 +8,7 @@ from hwcalc.answers import Answer
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition, Note
 from hwcalc.policies.base import Effect, Extra
+from hwcalc.policies.prefill_peak import Peak
 from hwcalc.policies.quality import Quality
 from hwcalc.units import human_bytes
 
@@ -70,9 +71,18 @@ class Kept(Answer):
     """The same within a step, before it cuts."""
     cuts: list[list[int]]
     """Step, tokens before and behind, of each step that cuts."""
+    prefill_peak: Peak | None
+    """The most bytes at once in the prefill, above the weights: as transformers and kvpress allocate on the CPU, without the last matrix."""
+    reported_compression_ratio: float | None
+    """What kvpress itself says that it dropped; masked tokens count."""
     beside: tuple[Extra, ...]
     quality: tuple[Quality, ...]
     notes: tuple[Note, ...]
+
+    @property
+    def prefill_peak_bytes(self) -> int | None:
+        """The high end of the peak."""
+        return None if self.prefill_peak is None else self.prefill_peak.high
 
     def headline(self) -> str:
         """The answer in one line."""

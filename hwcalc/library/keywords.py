@@ -5,12 +5,20 @@ This module is not imported when the program runs. A test compares it with the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from hwcalc.library.load import ModelLike
 
-__all__ = ["CompareOptions", "FitOptions", "PlanOptions", "RecommendOptions", "ReconcileOptions", "SweepOptions"]
+__all__ = [
+    "CompareOptions",
+    "FitOptions",
+    "PlanOptions",
+    "RecommendOptions",
+    "ReconcileOptions",
+    "StrategiesOptions",
+    "SweepOptions",
+]
 
 
 class _Everywhere(TypedDict, total=False):
@@ -24,6 +32,7 @@ class _Everywhere(TypedDict, total=False):
     policy_rules: str | None
     compaction: str | None
     shared_prefix: int | str | None
+    lengths: Sequence[int | str] | str | None
     samples: int | str
     beams: int | str
     engine_options: Mapping[str, object] | None
@@ -120,3 +129,22 @@ class FitOptions(TypedDict, total=False):
     gpus: int | str | None
     memory_utilization: float | str | None
     margin: float | str | None
+
+
+class StrategiesOptions(_Dimensions, total=False):
+    """Options of a plan by which ways of allocation differ, or that say how the model is read."""
+
+    seq: int | str | None
+    batch: int | str
+    prompt: int | str | None
+    encoder_seq: int | str | None
+    dtype: str | None
+    weights: str | None
+    engine: str | None
+    engine_options: Mapping[str, object] | None
+    gpu: str | None
+    assume: str | None
+    revision: str | None
+    offline: bool
+    token: str | None
+    endpoint: str | None

@@ -247,7 +247,9 @@ class _Adviser:
         longest = opened.model.max_position_embeddings or opened.tokens
         tokens = largest(opened, "seq", min(longest, opened.tokens))
         if tokens and tokens != opened.tokens:
-            self._offer(with_numbers(change, Cost.LENGTH, f"{tokens:,} tokens instead of {opened.tokens:,}", seq=tokens))
+            shorter = {"prompt": None} if (opened.request.prompt or 0) > tokens else {}
+            what = f"{tokens:,} tokens instead of {opened.tokens:,}"
+            self._offer(with_numbers(change, Cost.LENGTH, what, seq=tokens, **shorter))
 
     def _gpus(self, fewest: Sizes | None) -> None:
         """More GPUs of this kind, or the same ones in another layout, and a larger GPU in place of each."""

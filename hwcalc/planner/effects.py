@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.options import OPTIONS
 
-__all__ = ["common_notes", "no_encoder", "without_effect"]
+if TYPE_CHECKING:
+    from hwcalc.planner.policy_result import PolicyInfo
 
-_CODES: Final = ("no-gpu", "kv-memory", "no-encoder")
+__all__ = ["common_notes", "no_blocks", "no_encoder", "without_effect"]
+
+_CODES: Final = ("no-gpu", "kv-memory", "no-encoder", "no-policy", "no-blocks")
 """Codes of the notes on options without effect."""
+_BY_PROMPT: Final = ("policy", "shared_prefix", "samples", "beams")
+"""Options whose memory depends on how much of a sequence is its prompt."""
 
 
 def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) -> list[Note]:
-    """Notes on options about the memory of a GPU that have no effect without a GPU, or beside ``kv_memory``.
+    """Notes on options about the memory of a GPU that have no effect without a GPU, or beside ``kv_memory``, and on a prompt for which
+    nothing is dropped or shared.
 
     ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` counts as not given. With
     ``tps``, several plans differ in ``tp``, and the notes hold for all of them; their order does not matter.
@@ -26,6 +33,10 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     engine = str(keywords.get("engine", "")).partition("@")[0].strip().lower()
     of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and engine not in row.in_cache_of]
     notes: list[Note] = []
+    if "prompt" in given and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT):
+        notes.append(
+            Note(code="no-policy", message="--prompt: no effect without --policy, --shared-prefix, --samples or --beams.")
+        )
     if "kv_memory" in given and of_budget:
         message = f"{', '.join(of_budget)}: no effect beside --kv-memory, which gives the cache its bytes directly."
         notes.append(Note(code="kv-memory", message=message))
@@ -43,6 +54,16 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     if of_budget:
         notes.append(Note(code="no-gpu", message=f"{', '.join(of_budget)}: no effect without a GPU. Name one with --gpu."))
     return notes
+
+
+def no_blocks(opened: Opened, policy: PolicyInfo) -> tuple[Note, ...]:
+    """A note on ``compaction`` where the engine's cache has no blocks that it could free. What it is without being given is said nowhere."""
+    from hwcalc.policies.asked import REPACK
+
+    asked = opened.request.policy
+    if asked is None or asked.compaction == REPACK or policy.blocks is not None:
+        return ()
+    return (Note(code="no-blocks", message=f"--compaction: no effect, as the cache of {opened.engine.label} has no blocks."),)
 
 
 def common_notes(plans: Iterable[Iterable[Note]]) -> tuple[Note, ...]:

@@ -87,6 +87,7 @@ class Recommendation(Answer):
     batch: int
     kv_dtype: str
     weights: str
+    policy: str | None
     max_gpus: int
     sort: str
     considered: int

@@ -42,12 +42,13 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
             "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
             "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
             "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
+            "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
         },
         lists=("compare", "sweep"),
         document="seq",
         in_reconciliation=True,
         group="workload",
-        also_in=("fit",),
+        also_in=("fit", "strategies"),
     ),
     PlanOption(
         "batch",
@@ -66,7 +67,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="batch",
         in_reconciliation=True,
         group="workload",
-        also_in=("fit",),
+        also_in=("fit", "strategies"),
     ),
     PlanOption(
         "dtype",
@@ -83,7 +84,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="kv_dtype",
         in_reconciliation=True,
         group="engine",
-        also_in=("fit",),
+        also_in=("fit", "strategies"),
     ),
     PlanOption(
         "weights",
@@ -99,7 +100,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Weight format: bf16, fp8, awq, ... Default: as published.",
         document="weights",
         in_reconciliation=True,
-        also_in=("fit",),
+        also_in=("fit", "strategies"),
     ),
     PlanOption(
         "engine",
@@ -116,7 +117,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
         document="engine",
         group="engine",
-        also_in=("fit",),
+        also_in=("fit", "strategies"),
     ),
     PlanOption(
         "gpu",
@@ -134,7 +135,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Accelerator: l4, h100-sxm5-80gb.",
         in_reconciliation=True,
         group="hardware",
-        also_in=("fit",),
+        also_in=("fit", "strategies"),
     ),
     PlanOption(
         "gpus",
@@ -251,6 +252,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Encoder tokens for cross attention.",
         document="encoder_seq",
         group="workload",
+        also_in=("strategies",),
     ),
     PlanOption(
         "engine_options",
@@ -262,7 +264,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="The engine's own knobs by their own names.",
         document="options",
         group="engine",
-        also_in=("fit",),
+        also_in=("fit", "strategies"),
     ),
     *POLICY_OPTIONS,
     PlanOption(
@@ -274,6 +276,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         complete="assumptions",
         check="Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa.",
         reads_model=True,
+        also_in=("strategies",),
     ),
     *(
         PlanOption(
@@ -285,16 +288,25 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
             check=None,
             in_receipt=False,
             reads_model=True,
+            also_in=("strategies",),
         )
         for name, words in DIMENSIONS.items()
     ),
-    PlanOption("revision", "text", "R", "Branch, tag or commit of the model.", in_receipt=False, reads_model=True),
+    PlanOption(
+        "revision",
+        "text",
+        "R",
+        "Branch, tag or commit of the model.",
+        in_receipt=False,
+        reads_model=True,
+        also_in=("strategies",),
+    ),
     PlanOption(
         "offline",
         "flag",
         "",
         "Use no network (HF_HUB_OFFLINE=1 does the same).",
-        also_in=("check",),
+        also_in=("check", "strategies"),
         check=None,
         in_receipt=False,
         reads_model=True,
@@ -304,7 +316,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "secret",
         "T",
         "Token for the Hub. Default: HF_TOKEN, or the login that hf auth login stored.",
-        also_in=("check",),
+        also_in=("check", "strategies"),
         check=None,
         in_receipt=False,
         reads_model=True,
@@ -314,7 +326,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "text",
         "URL",
         "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co.",
-        also_in=("check",),
+        also_in=("check", "strategies"),
         check=None,
         in_receipt=False,
         reads_model=True,

@@ -18,10 +18,11 @@ from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, 
 from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
-from hwcalc.planner.effects import without_effect
+from hwcalc.planner.effects import no_blocks, without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
+from hwcalc.planner.passes import passes_of
 from hwcalc.planner.result import (
     NO_VERDICT,
     CacheInfo,
@@ -55,6 +56,7 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
     line = (line or command_line(model, options)) if advise else None
     try:
         opened = open_request(model, **options)
+        _ = opened.evicted  # raises what a policy refuses
     except (UnsupportedError, UsageError) as error:
         if line is not None and not isinstance(error, UnknownNameError):
             error.hint = _with_working(error.hint, model, options, line)
@@ -109,12 +111,13 @@ def _policy_info(opened: Opened) -> PolicyInfo | None:
         return None
     from hwcalc.planner.policy import policy_info, policy_notes
 
-    opened.tell(*policy_notes(opened, opened.evicted))
-    return policy_info(opened, opened.evicted)
+    info = policy_info(opened, opened.evicted)
+    opened.tell(*policy_notes(opened, opened.evicted), *no_blocks(opened, info))
+    return info
 
 
 def _sharing_info(opened: Opened) -> SharingInfo | None:
-    if opened.request.sharing == UNSHARED:
+    if opened.request.sharing == UNSHARED and not opened.request.lengths:
         return None
     from hwcalc.planner.sharing import sharing_info
 
@@ -144,6 +147,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         policy_rules=None if request.policy is None else request.policy.rules,
         compaction=None if request.policy is None else request.policy.compaction,
         shared_prefix=request.sharing.prefix or None,
+        lengths=request.lengths,
         samples=request.sharing.samples,
         beams=request.sharing.beams,
         environment=opened.engine.environment(opened),
@@ -152,7 +156,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
 
 
 def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
-    single = opened.sized(batch=1)
+    single = opened.single
     of_single = stored if single is opened else stored_layers(single)
     return CacheInfo(
         definition=definition,
@@ -164,7 +168,8 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
         per_gpu_bytes=opened.needed_bytes,
         tensors=tuple(_tensor_info(*item) for item in stored),
         groups=opened.groups,
-        read_bytes_per_step=_read_bytes(stored),
+        # Each sequence reads what it has in common with others for itself.
+        read_bytes_per_step=_read_bytes(stored if opened.unshared is opened else stored_layers(opened.unshared)),
     )
 
 
@@ -264,7 +269,7 @@ def bound_of(opened: Opened) -> SpeedInfo | None:
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
         dtype=opened.engine.weight_dtype(opened),
         parallel=request.parallel,
-        expanded=opened.engine.expands_latents(opened),
+        passes=passes_of(opened),
         shares=opened.told(opened.engine.reads(opened)) or None,
     )
     return opened.told(bound)

@@ -13,12 +13,15 @@ from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
 from hwcalc.policies.base import EAGER, PAPER, Effect
 from hwcalc.policies.quality import quality_of
+from hwcalc.text import brief
 from hwcalc.units import human_bytes
 
 __all__ = ["cache_definition", "policy_info", "policy_notes", "policy_warnings"]
 
 NOT_OFFERED: Final = "policy-not-offered"
 LOSES: Final = "policy-loses"
+_NAME: Final = 40
+"""Characters of a policy's name in a message."""
 
 
 def cache_definition(opened: Opened, evicted: Evicted) -> Definition:
@@ -58,8 +61,8 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         output=evicted.steps,
         layers=_layers(evicted),
         full_bytes=plain.stored_bytes,
-        prefill_bytes=prompt.stored_bytes,
-        prefill_low_bytes=prompt.stored_bytes if evicted.is_exact else prompt.holding(lows.behind_prompt).stored_bytes,
+        prefill_bytes=prompt.holding(evicted.behind_prompt).stored_bytes,
+        prefill_low_bytes=prompt.holding(lows.behind_prompt).stored_bytes,
         most_bytes=most,
         most_low_bytes=most if evicted.is_exact else opened.holding(lows.most).stored_bytes,
         last_bytes=opened.holding(evicted.last).stored_bytes if evicted.steps else most,
@@ -70,6 +73,9 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
         quality=quality_of(asked.chosen.policy.name),
+        options=dict(support.options),
+        flags=support.flags,
+        environment=support.environment,
     )
 
 
@@ -106,14 +112,14 @@ def policy_warnings(opened: Opened, info: PolicyInfo) -> list[Note]:
     """That the engine lacks the policy, and that it takes more memory than it saves."""
     if not info.layers:
         return []
-    found = []
+    found, name = [], brief(info.name, _NAME)
     if not info.offered:
         label = opened.engine.label
-        message = f"{label} has no cache policy {info.name}: planned as if it had. {info.support}".rstrip()
+        message = f"{label} has no cache policy {name}: planned as if it had. {info.support}".rstrip()
         found.append(Note(code=NOT_OFFERED, message=message))
     if info.loses:
         message = (
-            f"{info.name} takes more memory than it saves: {human_bytes(info.prefill_peak_bytes)} of cache and scratch in the "
+            f"{name} takes more memory than it saves: {human_bytes(info.prefill_peak_bytes)} of cache and scratch in the "
             f"prefill on a GPU, {human_bytes(info.full_prefill_peak_bytes)} of cache without it."
         )
         found.append(Note(code=LOSES, message=message))

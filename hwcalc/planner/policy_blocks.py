@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.paged import PagedGroup, heads_of, lefts_of
+from hwcalc.engines.paged import PagedGroup, heads_of
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
@@ -127,8 +127,8 @@ def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
 
 def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedGroup) -> _Cut:
     """The cut of the prompt, or the largest one while text is generated."""
-    prompt, lefts = opened.request.prompt_tokens, lefts_of(evicted)
-    before, kept, ranges = prompt, tuple(lefts[layer].stored.high for layer in group.layers), evicted.state.ranges
+    prompt, behind = evicted.prompt, evicted.behind_prompt
+    before, kept, ranges = prompt, tuple(behind[layer] for layer in group.layers), evicted.state.ranges
     if group.prompt_tokens is not None:
         before = min(before, group.prompt_tokens)
     steps = [evicted.ends[layer].largest for layer in group.layers]

@@ -21,10 +21,12 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         "tokens",
         "N",
         "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
+        helps={"strategies": "Tokens of the prompt, of those of --seq; the rest is generated. Default: 1."},
         check="Tokens of the prompt, of those of seq. Default: all.",
         document="prompt",
         in_reconciliation=True,
         group="workload",
+        also_in=("strategies",),
     ),
     PlanOption(
         "policy",
@@ -72,6 +74,15 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Tokens that all sequences begin with, kept once where the engine can.",
         document="shared_prefix",
         in_reconciliation=True,
+        group="workload",
+    ),
+    PlanOption(
+        "lengths",
+        "lengths",
+        "N,N",
+        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
+        check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.",
+        document="lengths",
         group="workload",
     ),
     *(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import Definition
 from hwcalc.policies.base import Effect, Extra
 from hwcalc.policies.quality import Quality
@@ -64,7 +66,8 @@ class PolicyInfo:
     it had it, and ``definition`` is ``assumed``. Bytes are those of the cache of all sequences: without the policy, behind the prompt, at
     the most while text is generated, and at the end; ``low`` is the least that the text may leave. ``prefill_peak_bytes`` are cache and
     ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` the cache behind the same prompt
-    without the policy. ``loses`` says that the memory equation needs more with the policy than without.
+    without the policy. ``loses`` says that the memory equation needs more with the policy than without. ``options``, ``flags`` and
+    ``environment`` are what an engine that has it is started with beside: engine options, words of its command, and variables.
     """
 
     name: str
@@ -90,3 +93,6 @@ class PolicyInfo:
     blocks: PolicyBlocks | None
     beside: tuple[Extra, ...]
     quality: tuple[Quality, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()

@@ -97,6 +97,7 @@ def recommend_model(
         batch=opened.batch,
         kv_dtype=opened.dtypes.kv if first is None else first.kv_dtype,
         weights=opened.request.weights or "as published",
+        policy=None if opened.request.policy is None else opened.request.policy.chosen.text,
         max_gpus=wishes.max_gpus,
         sort=wishes.sort,
         considered=len(candidates),
@@ -111,7 +112,7 @@ def recommend_model(
         nearest=None if nearest is None else _offer(*nearest, common),
         message="" if nearest is None or nearest[1].fit is None else nearest[1].fit.message,
         suggestions=() if nearest is None or nearest[1].fit is None else nearest[1].fit.suggestions,
-        notes=(*model.warnings, *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
+        notes=(*model.warnings, *_of_policy(shown), *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 
 
@@ -295,6 +296,11 @@ def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
         return ()
     shared = set.intersection(*({(note.code, note.message) for note in plan.notes} for plan in plans))
     return tuple(note for note in plans[0].notes if (note.code, note.message) in shared and note.code not in _OF_POOL)
+
+
+def _of_policy(plans: Sequence[Plan]) -> tuple[Note, ...]:
+    """The warnings about the policy of any plan, such as that the engine lacks it."""
+    return tuple(dict.fromkeys(note for plan in plans for note in plan.warnings if note.code.startswith("policy")))
 
 
 def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:

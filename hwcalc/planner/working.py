@@ -12,10 +12,13 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.context import open_request
+from hwcalc.planner.policy_options import OF_POLICY
 
 __all__ = ["working"]
 
-_DROPPED: Final = ("dtype", "weights", "engine_options", "draft", "lora", "dcp", "ep")
+_DROPPED: Final = (
+    "dtype", "weights", "engine_options", "draft", "lora", "dcp", "ep", "policy", "shared_prefix", "samples", "beams",
+)  # fmt: skip
 """Options that an engine may refuse, in the order in which they are left out."""
 _LAYOUT: Final = ("gpus", "tp", "pp", "dp")
 _NODE: Final = 8
@@ -33,6 +36,7 @@ def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> 
         changed = {name: value for name, value in {**options, **settings}.items() if value is not None}
         try:
             opened = open_request(model, **changed)
+            _ = opened.evicted  # raises what a policy refuses
             fits = not _has_verdict(opened) or solve.holds(opened)
         except KvplanError:
             continue
@@ -52,7 +56,7 @@ def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     given = [name for name in _DROPPED if options.get(name) not in (None, 1)]
     if "weights" in given:
         yield from ({"weights": name} for name in _COMMON_WEIGHTS)
-    yield from ({name: None} for name in given)
+    yield from ({name: None, **(dict.fromkeys(OF_POLICY) if name == "policy" else {})} for name in given)
     if options.keys() & set(_LAYOUT):
         yield from _layouts(options)
     engine, _, version = str(options.get("engine", "reference")).partition("@")

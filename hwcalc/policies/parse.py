@@ -166,9 +166,16 @@ def _split(text: str) -> tuple[str, Any]:
     return name.strip(), options
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises an error where a key is given twice, as the other way to write a policy does."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise UsageError("an option of the policy is given twice.", hint=WRITE)
+    return dict(pairs)
+
+
 def _from_json(text: str) -> tuple[str, Any]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError):
         found = None
     if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):

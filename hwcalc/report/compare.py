@@ -65,7 +65,11 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
     if failed:
         parts.append(table([*labels, "not planned"], failed))
-    told = footnotes(((variant.model, variant.definition) for variant in variants), format_=format_, width=width)
+    as_if = [variant for variant in variants if variant.policy_offered is False]
+    parts += [_AS_IF] if as_if else []
+    told = footnotes(
+        ((variant.model, variant.definition) for variant in variants if variant not in as_if), format_=format_, width=width
+    )
     parts += [told] if told else []
     return "\n".join(parts)
 
@@ -74,6 +78,7 @@ _MEMORY = ("cache", "a token", "ratio", "weights", "total")
 _VERDICT = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
 _FREED = "blocks freed"
 _POLICY = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
+_AS_IF = "As if it had it: the engine lacks the policy, and its numbers are assumed.\n"
 _TEXTS = ("verdict", "the engine", "in all")
 """Columns of words, which stand on the left."""
 _SPLIT = ("layers on GPU", "in host memory", "tok/s")
@@ -164,8 +169,17 @@ def _policy(variant: Variant, titles: Sequence[str]) -> Sequence[str]:
         _size(variant.prefill_peak_bytes),
         *([freed] if _FREED in titles else []),
         "has it" if variant.policy_offered else "as if it had it",
-        "loses" if variant.loses else "saves" if variant.policy_saved_bytes > 0 else "frees nothing",
+        _balance(variant),
     )
+
+
+def _balance(variant: Variant) -> str:
+    """Whether there is less memory to provide for."""
+    if variant.loses:
+        return "loses"
+    if variant.policy_saved_bytes:
+        return "saves"
+    return "frees behind the prefill" if variant.blocks_freed else "frees nothing"
 
 
 def _split(variant: Variant, split: bool) -> Sequence[str]:

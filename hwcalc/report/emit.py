@@ -47,7 +47,7 @@ def emitted(plan: Plan, engine: str) -> str:
     planned = _planned(plan, engine)
     file = planned.engine.command_file(planned.input)
     if file is None:
-        return _quoted((*plan.request.environment, *planned.engine.command(planned.input)))
+        return _quoted((*_environment(plan), *planned.engine.command(planned.input)))
     serving = [f"# For the server: {_quoted(file.environment)}"] if file.environment else []
     return "\n".join((*serving, f"# {_quoted(file.command)}", file.text.rstrip("\n")))
 
@@ -57,7 +57,7 @@ def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
     planned = _planned(plan, engine)
     file = planned.engine.command_file(planned.input)
     words = tuple(planned.engine.command(planned.input)) if file is None else file.command
-    environment = plan.request.environment if file is None else file.environment
+    environment = _environment(plan) if file is None else file.environment
     return EmittedDocument(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -144,7 +144,7 @@ def start_pair(plan: Plan) -> tuple[str, str] | None:
         return None
     made = planned.remark
     if file is None:
-        return _quoted((*plan.request.environment, *words)), made
+        return _quoted((*_environment(plan), *words)), made
     server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
     if file.as_is is not None and any(note.code == "ollama-context" for note in plan.notes):
         return _quoted(file.as_is), f"{server} {made}".strip()
@@ -155,6 +155,11 @@ def start_pair(plan: Plan) -> tuple[str, str] | None:
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
     """What to know about the file that a command names."""
     return tuple(filter(None, (_planned(plan, engine).remark,)))
+
+
+def _environment(plan: Plan) -> tuple[str, ...]:
+    """Variables that stand before the command."""
+    return plan.request.environment if plan.policy is None else (*plan.request.environment, *plan.policy.environment)
 
 
 def _command_input(plan: Plan) -> CommandInput:
@@ -174,7 +179,8 @@ def _command_input(plan: Plan) -> CommandInput:
         weights=request.weights,
         lora=request.lora,
         draft=request.draft,
-        options=request.options,
+        options=request.options if plan.policy is None else {**plan.policy.options, **request.options},
+        flags=() if plan.policy is None else plan.policy.flags,
         requires=() if plan.pool is None else plan.pool.requires,
         on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
         **found,

@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.explain import kind_title, stored
+from hwcalc.library.explain import beside_title, kind_title, stored
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
 __all__ = ["LayerShare", "shares"]
@@ -38,7 +38,7 @@ def shares(plan: Plan) -> list[LayerShare]:
         groups.setdefault((kind, _rule(tensors, cut)), []).append((layer, tensors))
     return [
         LayerShare(
-            title=kind_title(kind),
+            title=kind_title(kind) if kind != "model" else beside_title(tensor for _, tensors in members for tensor in tensors),
             count=sum(layer.count for layer, _ in members if layer is not None),
             layers=LayerNumbers(sorted({number for layer, _ in members if layer is not None for number in layer.layers})),
             rule=rule,

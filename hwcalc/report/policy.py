@@ -27,6 +27,7 @@ MEMORY: Final = {
     "as its parts": "as the policies inside",
 }
 """What becomes of the memory of what a policy does not want, by its effect."""
+NO_EFFECT: Final = "none: it acts on no layer of this model; windows, states and shared caches keep what they keep"
 _NAME: Final = 40
 """Characters of a policy's name in a line among others; the title of its own part has it whole."""
 _FEW: Final = 3
@@ -43,6 +44,8 @@ def policy_line(plan: Plan) -> str:
     info = plan.policy
     if info is None:
         return ""
+    if not info.layers:
+        return f"{brief(info.name, _NAME)}: no effect on this model"
     as_if = "" if info.offered else ", as if the engine had it"
     name = brief(info.name, _NAME)
     return f"{name}: takes more than it saves{as_if}" if info.loses else f"{name}: {_back(info)}{as_if}"
@@ -54,6 +57,8 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     if info is None:
         return []
     lines = [("policy", info.name), *(("rules", text) for text in _rules(info)), ("keeps", _row_of(info).keeps)]
+    if not info.layers:
+        return [("policy", clean(info.name)), ("effect", NO_EFFECT)]
     lines += [("drops", _dropped(info)), *(("tokens", text) for text in _kept(info, plan, full=full))]
     lines += [("memory", _memory(info))]
     lines += [] if info.blocks is None else [("blocks", text) for text in _blocks(info.blocks, plan)]
@@ -84,9 +89,6 @@ def _row_of(info: PolicyInfo) -> Policy:
 
 def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
     """Tokens by layer: each group of layers that are alike, or the range over all of them."""
-    if not info.layers:
-        yield "it acts on no layer of this model: windows, states and shared caches keep what they keep"
-        return
     if full or len(info.layers) <= _FEW:
         for group in info.layers:
             yield f"{_tokens(group, info)} in {_layers(group)}{_later(group, info)}"
@@ -144,7 +146,8 @@ def _back(info: PolicyInfo) -> str:
 
 def _memory(info: PolicyInfo) -> str:
     """The bytes of the cache without the policy and with it, at each moment that differs."""
-    moments = f"{both(info.most_bytes)} at the most"
+    least = "" if info.most_low_bytes == info.most_bytes else f"{human_bytes(info.most_low_bytes)} to "
+    moments = f"{least}{both(info.most_bytes)} at the most"
     if info.prefill_bytes != info.most_bytes:
         moments += f", {human_bytes(info.prefill_bytes)} behind the prompt"
     if info.output and info.last_bytes not in (info.most_bytes, info.prefill_bytes):
@@ -185,19 +188,25 @@ def _prefill(info: PolicyInfo) -> Iterator[str]:
     if not info.prefill_peak_bytes:
         return
     yield (
-        f"cache and what the policy needs beside it take {both(info.prefill_peak_bytes)} at the fullest moment of the prefill; "
-        f"without the policy {both(info.full_prefill_peak_bytes)}"
+        f"{both(info.prefill_peak_bytes)} of cache and of what the policy needs beside it, on the fullest GPU, before the prompt is cut "
+        f"in its last layer; without the policy {both(info.full_prefill_peak_bytes)} of cache"
     )
+    more = info.prefill_peak_bytes - info.full_prefill_peak_bytes
     if info.loses:
-        more = human_bytes(max(0, info.prefill_peak_bytes - info.full_prefill_peak_bytes))
-        yield f"the policy loses: its prefill takes {more} more than keeping everything"
+        yield "the policy loses: " + (
+            f"its prefill takes {human_bytes(more)} more than keeping everything"
+            if more > 0
+            else "all in all it needs more memory"
+        )
 
 
 def _engine(info: PolicyInfo, plan: Plan) -> str:
     label = find_engine(plan.request.engine)[0].label
     if info.offered:
         return info.support or f"{label} has it"
-    return f"{label} does not have it: these numbers are as if it had" + (f". {info.support}" if info.support else "")
+    told = any(note.code == "policy-not-offered" for note in plan.warnings)
+    what = "" if told or not info.support else f". {info.support}"
+    return f"{label} does not have it: these numbers are as if it had{what}"
 
 
 def _quality(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:

@@ -129,7 +129,8 @@ def _asked(recommendation: Recommendation) -> str:
     )
     weights = "weights as published" if recommendation.weights == "as published" else f"{recommendation.weights} weights"
     what = f"{plural(recommendation.batch, 'sequence')} of {plural(recommendation.seq, 'token')}"
-    return f"{recommendation.model}: {what}, {engine}, {recommendation.kv_dtype} cache, {weights}"
+    policy = "" if recommendation.policy is None else f", policy {recommendation.policy}"
+    return f"{recommendation.model}: {what}, {engine}, {recommendation.kv_dtype} cache, {weights}{policy}"
 
 
 def _table(offers: Sequence[Offer], *, format_: str, color: bool, width: int) -> str:

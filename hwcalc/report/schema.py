@@ -27,6 +27,7 @@ DOCUMENTS = (
     "dtypes",
     "policies",
     "keep",
+    "strategies",
     "probe",
     "receipt",
     "verify",
@@ -51,6 +52,7 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.offers import Recommendation
     from hwcalc.planner.result import Plan
     from hwcalc.planner.runnables import Runnables
+    from hwcalc.planner.strategies_result import Strategies
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
     from hwcalc.report import hardware, probe, records
@@ -74,6 +76,7 @@ def json_schema(document: str) -> dict[str, Any]:
         "dtypes": records.DTypesDocument,
         "policies": records.PoliciesDocument,
         "keep": Kept,
+        "strategies": Strategies,
         "probe": probe.ProbeDocument,
         "receipt": receipt.Receipt,
         "verify": receipt.Verified,
@@ -132,6 +135,7 @@ _SIGNED: Final = {
     "Runnable": frozenset({"headroom_bytes"}),
     "Fit": frozenset({"headroom_bytes"}),
     "Compared": frozenset({"difference_bytes"}),
+    "HeadChoice": frozenset({"parameters_difference"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
     "ExplainedFigure": frozenset({"result", "low", "high"}),
 }

@@ -47,6 +47,10 @@ DEFINITIONS = {
     "published": "published: by the rules of a paper, whose code was not run",
     "assumed": "ASSUMED: rests on what the notes say was assumed",
 }
+_UNDER_POLICY = {
+    "engine": "engine: what the code of the policy leaves",
+    "estimate": "estimate: at the most; the text decides",
+}
 _OF_ONE_MODEL = {**DEFINITIONS, "reconstructed": "reconstructed: see the note"}
 """The same beside the numbers of one plan, whose notes say the rest."""
 _SOURCES = {
@@ -79,6 +83,8 @@ def definition(plan: Plan) -> str:
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
     if plan.policy is not None and plan.policy.layers and not plan.policy.offered:
         return f"ASSUMED: as if {engine} had the policy, which it lacks"
+    if plan.policy is not None and plan.policy.layers and plan.cache.definition in _UNDER_POLICY:
+        return _UNDER_POLICY[plan.cache.definition]
     return _OF_ONE_MODEL.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
 
 

@@ -120,10 +120,16 @@ def sweep(
     read = [model for model in grid.models if isinstance(model, ModelSpec)]
     notes = (
         *said,
-        *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0]}, grid.tps),
+        *without_effect(_keywords(grid, asked), grid.tps),
         *no_encoder(read, asked.encoder_seq),
     )
     return Sweep(grid=grid, notes=notes, seconds=seconds)
+
+
+def _keywords(grid: Grid, asked: Asked) -> dict[str, Any]:
+    """The keywords of which some may have no effect on any row: of a list, an entry that says something."""
+    policy = next((one for one in grid.policies if one is not None), None)
+    return {**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "policy": policy}
 
 
 def _affordable(grid: Grid, most: float) -> float:

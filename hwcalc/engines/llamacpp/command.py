@@ -49,7 +49,7 @@ def serve(planned: CommandInput) -> list[str]:
     # Devices that are there would still take part in long prompts, with no layer on them.
     words += ["--device", "none"] if planned.on_host else []
     words += [flag for name, flag in _ON.items() if is_on(options.get(name))]
-    return [*words, *_drafting(options)]
+    return [*words, *_drafting(options), *planned.flags]
 
 
 def _model(planned: CommandInput) -> list[str]:
@@ -136,6 +136,7 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     name = f"{_created(planned)}-{context // 1024}k" if context % 1024 == 0 else f"{_created(planned)}-{context}"
     options = {**options, "n_gpu_layers": "0"} if planned.on_host else options
     own = list(_parameters(options))
+    own += [f"PARAMETER {flag}" for flag in planned.flags]
     lines = [f"FROM {_from(planned)}", f"PARAMETER num_ctx {context}", *own]
     return EmittedFile(
         name="Modelfile",

@@ -164,6 +164,10 @@ class Llamacpp(LlamacppPlaces):
             )
         )
 
+    def prefill_bytes(self, opened: Opened, stage: int) -> int:
+        """A context has all its cells from the start."""
+        return opened.needed_bytes
+
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
         from hwcalc.engines.llamacpp.evicting import support
 

@@ -64,14 +64,14 @@ def support(opened: Opened, chosen: Chosen, why: str | None) -> Support:
     """Whether the engine has a policy, and how; ``why`` not."""
     if why is not None:
         return Support(offered=False, how=f"{opened.engine.label}: {why}")
-    cells = rounded_up(chosen["budget"])
-    how = f"-c {cells * opened.request.replica_batch} --context-shift --keep {chosen['n_sink']}"
+    cells, sinks = rounded_up(chosen["budget"]), chosen["n_sink"]
+    context = cells * opened.request.replica_batch
+    flags: tuple[str, ...] = ("--context-shift", "--keep", f"{sinks}")
+    words = f"-c {context} {' '.join(flags)}"
     if opened.engine.name == "ollama":
-        how = f"num_ctx {cells} and num_keep {chosen['n_sink']}"
-    return Support(
-        offered=True,
-        how=f"context shift: {how}. When {cells:,} cells are full, half of the tokens behind the first {chosen['n_sink']:,} go; no memory is freed",
-    )
+        flags, words = (f"num_keep {sinks}",), f"num_ctx {cells}, num_keep {sinks}"
+    drops = f"when {cells:,} cells are full, half of the tokens behind the first {sinks:,} go, and no memory is freed"
+    return Support(offered=True, how=f"context shift ({words}): {drops}", options={"n_ctx": f"{context}"}, flags=flags)
 
 
 def context_tokens(opened: Opened, evicted: Evicted, plain: Settings, *, shifted: bool) -> int:

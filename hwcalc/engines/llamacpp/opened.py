@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +53,10 @@ class LlamacppOpened(Opened):
         tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
         made = read_settings(replace(request, options={**request.options, "n_ctx": str(tokens)}), self.hparams)
         return cut_settings(made, plain, shifted=shifted)
+
+    def holding(self, counts: Mapping[int, int]) -> LlamacppOpened:
+        """The same: cells are there from the start."""
+        return self
 
     @property
     def cuts_prompts(self) -> bool:

@@ -39,6 +39,9 @@ class LlamacppPlaces(GeneralEngine):
 
     splits_layers: ClassVar[bool] = True
 
+    def preallocates(self, opened: Opened) -> bool:
+        return True
+
     def needed_bytes(self, opened: Opened) -> int:
         own, placement = of_llamacpp(opened), self.placement(opened)
         if placement is not None:

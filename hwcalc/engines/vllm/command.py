@@ -60,6 +60,7 @@ def serve(planned: CommandInput) -> list[str]:
         words += _option(name, value, version)
     for required in planned.requires:
         words += required.flag.split()
+    words += planned.flags
     # What stands behind "--" is no flag for any of vLLM's parsers.
     return [*words, "--", planned.model] if named_like_a_flag else words
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.paged import PagedGroup, heads_of, lefts_of
+from hwcalc.engines.paged import PagedGroup, heads_of
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import LayerCache, PoolLayout
@@ -56,7 +56,8 @@ def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicte
     if asked.compaction != NO_COMPACTION:
         known: dict[tuple[int, FullSpec], Step] = {}
         for member, spec, layer in members:
-            most = evicted.most[layer]
+            # A prefix that others have too stays whole.
+            most = opened.ahead + evicted.most[layer]
             if (most, spec) not in known:
                 known[most, spec] = _blocks("kept", most, spec.block_size, dcp)
             yield member, known[most, spec]
@@ -82,6 +83,11 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     seq, prompt, asked = opened.tokens, opened.request.prompt_tokens, opened.request.policy
     assert asked is not None
     ranges, sinks = evicted.state.ranges, asked.chosen.get("n_sink")
+    if opened.ahead:
+        # Where the survivors lie is told from the first token that the policy sees, which need not begin a block.
+        return step(
+            "blocks_per_request", "ceil(seq / block_size)", blocks_of(seq, block), unit="blocks", seq=seq, block_size=block
+        )
     if ranges is not None and sinks is not None and evicted.cuts:
         most = max(evicted.most[layer] for _, _, layer in members)
         window = min(blocks_of(seq, block), blocks_of(sinks, block) + blocks_of(max(0, most - sinks - 1), block) + 1)
@@ -98,8 +104,8 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     if ranges is not None:
         free = free_of_ranges(prompt, ranges, block, growing=seq > prompt)
     else:
-        left, heads = lefts_of(evicted), heads_of(evicted)
-        survivors = sum(left[layer].stored.high * heads[layer] for _, _, layer in members)
+        kept, heads = evicted.behind_prompt, heads_of(evicted)
+        survivors = sum(kept[layer] * heads[layer] for _, _, layer in members)
         free = max(0, prompt // block - survivors)
     free = free if whole else 0
     return step(
@@ -119,7 +125,7 @@ def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
     A batch holds the rest of one prompt, and others whole.
     """
     prompt, chunked = opened.request.prompt_tokens, _chunked(held, opened)
-    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // prompt
+    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // max(1, prompt - opened.ahead)
     if chunked is not None:
         # The cut of one step is made in the next one.
         tokens, at_once = min(opened.tokens, chunked), 2 * at_once
@@ -183,6 +189,6 @@ def most_requests(usable: int, blocks: int, peak: PromptPeak | None) -> int:
     """Requests that ``usable`` blocks hold, of which as many as can be are at their peak."""
     if peak is None:
         return usable // blocks
-    if usable // peak.blocks <= peak.at_once:
+    if usable // peak.blocks < peak.at_once:
         return usable // peak.blocks
-    return max(peak.at_once, (usable - peak.at_once * (peak.blocks - blocks)) // blocks)
+    return peak.at_once + (usable - peak.at_once * peak.blocks) // blocks

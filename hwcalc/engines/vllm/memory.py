@@ -71,6 +71,7 @@ def plan_budget(
         *activation_parts(opened.model, run),
         *outside_torch(request.parallel, hardware.gpu, opened.version, request.options.get("all2all_backend")),
         *workspaces(hardware.gpu),
+        *_policy_part(opened, batched_tokens),
     ]
     if graphs_subtracted(opened.version) and not is_on(request.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
@@ -78,6 +79,15 @@ def plan_budget(
     measured = calibrated("vllm", opened.model.id, request, tuple(parts), tokens=run.tokens, rows=run.rows)
     budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
     return Noted(budget, (*notes, *extra.notes, *measured.notes, *_check_free(budget)))
+
+
+def _policy_part(opened: Opened, batched_tokens: int) -> tuple[BudgetPart, ...]:
+    """What a policy takes to score a chunk of a prompt."""
+    if opened.evicted is None:
+        return ()
+    from hwcalc.engines.peaks import policy_part
+
+    return policy_part(opened, batched_tokens)
 
 
 def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:

@@ -13,6 +13,7 @@ from hwcalc.engines.vllm.evicting import most_requests
 from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import usable_blocks
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
 
     def fits(length: int) -> bool:
         if length not in known:
-            known[length] = of_vllm(opened.sized(seq=length)).blocks_for(1) <= own
+            known[length] = _alone(of_vllm(opened.sized(seq=length))) <= own
         return known[length]
 
     return replace(
@@ -50,17 +51,25 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
     )
 
 
+def _alone(opened: VllmOpened) -> int:
+    """Blocks of one request. A prompt that is too short for the policy stays whole."""
+    try:
+        return opened.blocks_for(1)
+    except UsageError:
+        return opened.layout.total_blocks(opened.tokens)
+
+
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
     """The steps of the pool with those of its requests under the policy. What the log counts keeps its blocks, by another name."""
     peak, usable = opened.prompt_peak, usable_blocks(opened.layout, opened.settings, pool.budget_bytes)
     kept = [_renamed(one) for one in pool.steps if one.name != "max_requests"]
     sizes = {"usable_blocks": usable, "blocks_per_request": opened.blocks}
     formula = "floor(usable_blocks / blocks_per_request)"
-    if peak is not None and usable // peak.blocks <= peak.at_once:
+    if peak is not None and usable // peak.blocks < peak.at_once:
         formula, sizes = "floor(usable_blocks / prompt_blocks)", {"usable_blocks": usable, "prompt_blocks": peak.blocks}
     elif peak is not None:
         sizes |= {"prompts": peak.at_once, "prompt_blocks": peak.blocks}
-        formula = "max(prompts, floor((usable_blocks - prompts x (prompt_blocks - blocks_per_request)) / blocks_per_request))"
+        formula = "prompts + floor((usable_blocks - prompts x prompt_blocks) / blocks_per_request)"
     if opened.layout.schedulers > 1:
         return tuple(kept)
     return (*kept, step("max_requests", formula, requests, unit="requests", **sizes))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.options import is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.vllm.plugin import PLUGIN
 from hwcalc.engines.vllm.versions import since
@@ -37,31 +38,34 @@ def policy_support(opened: VllmOpened, chosen: Chosen) -> Support:
         if lacking is not None:
             return Support(offered=False, how=f"TriAttention's plug-in: {lacking}")
         how = (
-            f"TriAttention's plug-in (WeianMao/triattention c3744ee) with --enforce-eager, --no-enable-prefix-caching and {_variables(chosen)}; "
-            "it warns where the start-up check would refuse, and a smaller --max-num-batched-tokens lowers what a long prompt takes"
+            f"TriAttention's plug-in (WeianMao/triattention c3744ee) with --enforce-eager, --no-enable-prefix-caching and "
+            f"{' '.join(_variables(chosen))}; it warns where the start-up check would refuse, and a smaller --max-num-batched-tokens lowers "
+            "what a long prompt takes"
         )
-        return Support(offered=True, how=how)
+        options = {"enforce_eager": "true", "enable_prefix_caching": "false"}
+        return Support(offered=True, how=how, options=options, environment=_variables(chosen))
     how = f"vLLM {opened.version} drops no tokens, but for windows and chunks of the model; it would take {_needs(chosen)}"
     return Support(offered=False, how=how)
 
 
-def _variables(chosen: Chosen) -> str:
+def _variables(chosen: Chosen) -> tuple[str, ...]:
     """What tells the plug-in its budget."""
     told = {"KV_BUDGET": chosen["kv_budget"], "DIVIDE_LENGTH": chosen["divide_length"]}
     if chosen["prefill_outside_budget"]:
         told |= {"PROTECT_PREFILL": "true", "INCLUDE_PREFILL_IN_BUDGET": "false"}
-    return " ".join(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
+    return tuple(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
 
 
 def _lacking(opened: VllmOpened) -> str | None:
     """What keeps the plug-in from working in this release, with these options; ``None`` if nothing does."""
-    version, settings = planned_version(opened.version), opened.settings
-    if opened.request.parallel.dcp > 1:
+    version, request = planned_version(opened.version), opened.request
+    queued = request.parallel.pp > 1 or is_on(request.options.get("async_scheduling"))
+    if request.parallel.dcp > 1:
         return "it knows nothing of --decode-context-parallel-size"
     if not _FIRST <= version < _AFTER:
         return f"it fits vLLM 0.12 to 0.18, and not {opened.version}. Use: --engine vllm@0.18"
-    if version < _FIRST_QUEUED and settings.concurrent_batches > 1:
-        return "its engine loop fits vLLM 0.14 to 0.18 where batches are queued. Use: --engine-option async_scheduling=false"
+    if version < _FIRST_QUEUED and queued:
+        return "its engine loop fits vLLM 0.14 to 0.18 where batches are queued. Use: --engine vllm@0.18"
     if any(len(group.distinct) > 1 for group in opened.layout.groups) or len(opened.layout.groups) > 1:
         return "it cuts all groups of layers to one length, and windows and states with them"
     return None

@@ -134,7 +134,7 @@ def test_no_summary_is_cut(capsys: Capture) -> None:
     listed = sections(run(capsys)[1])["Commands"]
 
     for name in COMMANDS:
-        assert f"\n  {name:<11}{summary(name)}\n" in f"\n{listed}"
+        assert f"\n  {name:<{max(map(len, COMMANDS)) + 2}}{summary(name)}\n" in f"\n{listed}"
         assert "..." not in summary(name)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 
 import jsonschema
 import pytest
 
 from hwcalc import keep
+from hwcalc.cli import completion
 from hwcalc.policies.table import policies
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import Capture, run
@@ -84,3 +86,81 @@ def test_an_unknown_policy(capsys: Capture) -> None:
     assert (status, out) == (2, "")
     assert "Did you mean snapkv?" in err
     assert "triattention" in err
+
+
+@pytest.mark.parametrize("name", sorted(policies()))
+def test_the_option_of_a_plan_is_named(capsys: Capture, name: str) -> None:
+    """Behind each policy stands what to type for a plan with it; it works, but where it needs a value for each layer."""
+    line = run(capsys, "policies", name)[2].splitlines()[-1]
+    words = shlex.split(line.partition("MODEL ")[2])
+
+    assert words[0] == "--policy"
+    assert words[1].partition(":")[0] == name
+    if "..." not in words[1]:
+        assert run(capsys, "Qwen/Qwen3-0.6B", "--seq", "4k", *words)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("", ["none", "streamingllm"]),
+        ("snap", ["snapkv"]),
+        ("snapkv:win", ["snapkv:window_size="]),
+        ("snapkv:window_size=16,comp", ["snapkv:window_size=16,compression_ratio="]),
+        ("adakv:press=(tova:c", ["adakv:press=(tova:compression_ratio="]),
+        ("adakv:press=(tova:compression_ratio=0.5),", ["adakv:press=(tova:compression_ratio=0.5),alpha_safeguard="]),
+        ("composed:presses=[(snapkv:compression_ratio=0.5),(kn", ["composed:presses=[(snapkv:compression_ratio=0.5),(knorm"]),
+        ("decoding:base_press=(ada", ["decoding:base_press=(adakv"]),
+        ("finch:rerotate_keys=", ["finch:rerotate_keys=true", "finch:rerotate_keys=false"]),
+        ("snapkv:budget=", []),
+        ("nosuch:", []),
+        ("(((((", []),
+        ("adakv:press=(rkv", []),
+        ("x" * 5000, []),
+    ],
+)
+def test_a_shell_completes_policies(typed: str, expected: list[str]) -> None:
+    """Names, behind a colon options, and in brackets policies again, as far as the outer one takes them."""
+    found = completion.policies(typed)
+
+    assert found[: len(expected)] == expected
+    assert all(one.startswith(typed) for one in found)
+    assert expected or not found
+
+
+def test_a_shell_completes_words_about_policies() -> None:
+    """Whose rules, what becomes of blocks, and bare names for ``kvplan policies``."""
+    assert completion.policy_rules("") == ["kvpress", "paper"]
+    assert completion.compactions("f") == ["fill"]
+    assert completion.policy_names("rk") == ["rkv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (["--policy", "snpkv"], "policy 'snpkv' is not known", "Did you mean snapkv?"),
+        (["--policy", "snapkv:ratio=0.5"], "snapkv has no option 'ratio'", "Did you mean compression_ratio?"),
+        (["--policy", "adakv:press=(knrom)"], "policy 'knrom' is not known", "Did you mean knorm?"),
+        (["--policy", "adakv:pres=knorm"], "adakv has no option 'pres'", "Did you mean press?"),
+        (["--policy", "adakv:press=(rkv)"], "takes a scorer", "Known: "),
+        (["--policy", "adakv:press=(knorm"], "brackets do not close", "Write: "),
+        (["--policy", "snapkv:compression_ratio=1.5"], "out of range", "from 0 to below 1"),
+        (["--policy", f"rkv:budget={'9' * 40}"], "not a number", "Allowed: "),
+        (["--policy", ""], "is not known", "Known: "),
+        (["--policy-rules", "paper"], "there is none", "--policy NAME"),
+        (["--compaction", "fill"], "there is none", "--policy NAME"),
+        (["--policy", "none", "--compaction", "fill"], "there is none", "--policy NAME"),
+        (["--policy", "knorm", "--policy-rules", "papr"], "is not known", "Known: kvpress, paper."),
+        (["--policy", "knorm", "--compaction", "yes"], "is not known", "Known: repack, fill, none."),
+        (["--prompt", "64k"], "prompt", "--seq"),
+        (["--policy", "snapkv:compression_ratio=0.5,window_size=40000"], "more than window_size", "smaller"),
+    ],
+)
+def test_wrong_policies(capsys: Capture, words: list[str], message: str, hint: str) -> None:
+    """What was given, what is allowed, what to type: exit status 2, and a document where one was asked for."""
+    status, out, _ = run(capsys, "Qwen/Qwen3-8B", "--seq", "32k", *words, "--json")
+    error = json.loads(out)["error"]
+
+    assert status == error["code"] == 2
+    assert message in error["message"]
+    assert hint in error["hint"]

@@ -13,7 +13,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from hwcalc import check, compare, explain, fit, keep, load_model, plan, recommend, sweep
+from hwcalc import check, compare, explain, fit, free_blocks, keep, load_model, plan, recommend, strategies, sweep
 from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.errors import UsageError
 from tests.paths import ROOT
@@ -31,6 +31,8 @@ def _answers() -> dict[str, Answer]:
         "recommend": recommend(QWEN, seq="8k", gpu=["l4", "h100"]),
         "fit": fit("qwen3-8b", seq="8k", gpu="l4"),
         "keep": keep(QWEN, "snapkv:compression_ratio=0.5", prompt="8k", decode=4),
+        "free_blocks": free_blocks(16_000, keep=range(0, 16_000, 10)),
+        "strategies": strategies(QWEN, seq="8k", gpu="l4"),
         "sweep": sweep(QWEN, seq="1k..8k", dtype="bf16,fp8", gpu="l4"),
         "check": check(str(CHECKS)),
     }

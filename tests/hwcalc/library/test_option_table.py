@@ -64,6 +64,7 @@ def test_the_fields_of_what_was_asked() -> None:
         ("sweep", keywords.SweepOptions),
         ("recommend", keywords.RecommendOptions),
         ("fit", keywords.FitOptions),
+        ("strategies", keywords.StrategiesOptions),
         ("reconcile", keywords.ReconcileOptions),
     ],
 )

@@ -1,0 +1,226 @@
+"""Ways of allocating a cache side by side: :func:`strategies`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.encoder import has_cross
+from hwcalc.errors import UsageError
+from hwcalc.formulas import Role
+from hwcalc.formulas.frozen import replace
+from hwcalc.library.load import ModelLike
+from hwcalc.library.plan import load_request
+from hwcalc.model import Definition, Note
+from hwcalc.planner.asked import take_options
+from hwcalc.planner.context import open_request
+from hwcalc.planner.strategies import Setting, pair_counts, setting_of, strategies_of
+from hwcalc.planner.strategies_engine import block_sizes, engine_strategy
+from hwcalc.planner.strategies_heads import head_choices
+from hwcalc.planner.strategies_load import Lengths, rounded
+from hwcalc.planner.strategies_result import Strategies
+from hwcalc.text import quoted, shown
+from hwcalc.units import parse_share, parse_tokens
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.engines.base import Opened
+    from hwcalc.library.keywords import StrategiesOptions
+    from hwcalc.planner.asked import Asked
+
+__all__ = ["strategies"]
+
+DEFAULT_FILL: Final = Fraction(1, 2)
+MOST_SEQUENCES: Final = 10_000
+"""The most lengths in a list."""
+_UNIFORM: Final = re.compile(r"uniform:(.*)\.\.(.*)")
+_HINT: Final = "Write: --lengths 1k,2k,8k for these sequences, or --lengths uniform:1..32k"
+
+
+def strategies(
+    model: ModelLike | None = None,
+    *,
+    block_size: int | str | None = None,
+    fill: float | str | None = None,
+    lengths: str | Sequence[int | str] | None = None,
+    **options: Unpack[StrategiesOptions],
+) -> Strategies:
+    """Put ways of allocating the cache of ``batch`` sequences of ``seq`` tokens side by side.
+
+    What is wasted is counted for sequences that fill a share ``fill`` of their length (a half by default), or have the ``lengths`` of a list
+    (``"1k,2k,8k"``), or lengths that are all equally likely (``"uniform:1..32k"``). ``prompt`` tokens of each sequence are the prompt (1 by
+    default), the others are generated. ``block_size`` is that of pages: the engine's own, or 16. ``options`` are keywords of
+    :func:`hwcalc.plan`. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
+
+    >>> config = {"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    ...           "hidden_size": 4096, "torch_dtype": "bfloat16"}
+    >>> found = strategies(config, seq=2000, lengths="100,2000")
+    >>> [(one.name, one.held_bytes, one.wasted_bytes) for one in found.strategies][1:4]
+    [('growth', 275251200, 0), ('slots', 524288000, 249036800), ('pages', 276824064, 1572864)]
+    >>> found.pairs.quoted_recomputed, found.pairs.quoted_cached
+    (8000000000, 4000000)
+    """
+    _, asked = take_options("strategies", options)
+    size = None if block_size is None else parse_tokens(block_size, "block-size")
+    named: tuple[int, ...] = ()
+    uniform: tuple[int, int] | None = None
+    if lengths is not None:
+        if fill is not None:
+            raise UsageError("--fill and --lengths both say how long the sequences are.", hint="Give one of them.")
+        named, uniform = _read_lengths(lengths)
+    share = DEFAULT_FILL if fill is None else _read_fill(fill)
+    asked = _with_lengths(asked, named, uniform)
+    spec, request = load_request(model, asked)
+    opened = open_request(spec, **request)
+    load = _load(opened, asked, named, uniform, share)
+    setting = setting_of(opened, load, block_sizes(opened, size))
+    return _answer(setting, share if lengths is None else None)
+
+
+def _read_fill(fill: float | str) -> Fraction:
+    share = parse_share(fill, "fill")
+    if not 0 <= share <= 1:
+        raise UsageError(f"fill is {quoted(fill, 40)}.", hint="Allowed: a share from 0 to 1, such as 50%.")
+    return share
+
+
+def _read_lengths(given: object) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+    """The lengths of a list, or the ends of those that are equally likely."""
+    if isinstance(given, str):
+        found = _UNIFORM.fullmatch(given.strip().lower())
+        if found is not None:
+            low, high = parse_tokens(found[1], "lengths"), parse_tokens(found[2], "lengths")
+            if low > high:
+                raise UsageError(f"lengths {shown(given, 40)} end before they begin.", hint=_HINT)
+            return (), (low, high)
+        if len(given) > 32 * MOST_SEQUENCES:
+            raise UsageError(
+                f"lengths has {len(given):,} characters.",
+                hint=f"At most {MOST_SEQUENCES:,} sequences; or: --lengths uniform:1..32k",
+            )
+        given = given.split(",")
+    if not isinstance(given, (list, tuple)) or not given:
+        raise UsageError(f"lengths must be text or a list of numbers (got {quoted(given, 40)}).", hint=_HINT)
+    if len(given) > MOST_SEQUENCES:
+        raise UsageError(
+            f"lengths has {len(given):,} sequences.", hint=f"At most {MOST_SEQUENCES:,}; or: --lengths uniform:1..32k"
+        )
+    try:
+        return tuple(parse_tokens(one, "lengths") for one in given), None
+    except UsageError as error:
+        raise UsageError(error.message, hint=_HINT) from None
+
+
+def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None) -> Asked:
+    """What was asked, with the full length and the number of sequences that follow from the lengths."""
+    if not named and uniform is None:
+        return asked
+    longest = max(named) if named else uniform[1] if uniform is not None else 0
+    given, changes = set(asked.given), dict[str, Any]()
+    if asked.seq is None:
+        changes["seq"] = longest
+        given.add("seq")
+    elif longest > asked.seq:
+        raise UsageError(
+            f"a sequence of {longest:,} tokens is longer than --seq {asked.seq:,}.", hint="Raise --seq, or lower --lengths."
+        )
+    if named:
+        if "batch" in given and asked.batch not in {1, len(named)}:
+            raise UsageError(f"--lengths names {len(named):,} sequences, --batch {asked.batch:,}.", hint="Leave out --batch.")
+        changes["batch"] = len(named)
+        given.add("batch")
+    return replace(asked, given=frozenset(given), **changes)
+
+
+def _load(opened: Opened, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:
+    seq, batch = opened.tokens, opened.batch
+    prompt = 1 if asked.prompt is None else asked.prompt
+    if prompt > seq:
+        raise UsageError(
+            f"--prompt {prompt:,} is longer than the sequence of {seq:,} tokens.", hint="Lower --prompt, or raise --seq."
+        )
+    now: tuple[tuple[int, int], ...] = ()
+    if named:
+        now = tuple((length, named.count(length)) for length in dict.fromkeys(named))
+    elif uniform is None:
+        now = ((int(seq * share), batch),)
+    return Lengths(seq=seq, batch=batch, prompt=prompt, encoder_tokens=opened.encoder_tokens, now=now, uniform=uniform)
+
+
+def _answer(setting: Setting, fill: Fraction | None) -> Strategies:
+    opened, lengths = setting.opened, setting.lengths
+    own = engine_strategy(setting)
+    gpu = opened.request.hardware.gpu
+    sizes = {cell.block_size for cell in setting.cells if cell.grows}
+    return Strategies(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        model=opened.model.id,
+        engine=opened.engine.name,
+        engine_version=opened.version or None,
+        gpu=None if gpu is None else gpu.id,
+        seq=lengths.seq,
+        batch=lengths.batch,
+        prompt=lengths.prompt,
+        encoder_seq=lengths.encoder_tokens,
+        kv_dtype=opened.dtypes.kv,
+        block_size=max(sizes, default=0),
+        lengths=_in_words(lengths, fill),
+        fill=None if fill is None else float(fill),
+        needed_bytes=rounded(setting.needed),
+        definition=setting.now,
+        host_link=setting.link,
+        pairs=pair_counts(lengths),
+        strategies=(*strategies_of(setting), *(() if own is None else (own,))),
+        heads=head_choices(opened, lengths),
+        notes=(*opened.notes, *_notes(setting)),
+    )
+
+
+def _in_words(lengths: Lengths, fill: Fraction | None) -> str:
+    if lengths.uniform is not None:
+        low, high = lengths.uniform
+        return f"{lengths.batch:,} of {low:,} to {high:,} tokens, all equally likely"
+    if fill is not None:
+        return f"{lengths.batch:,} of {lengths.length_now:,} tokens, {float(100 * fill):g}% of {lengths.seq:,}"
+    told = [f"{count:,} of {length:,}" for length, count in sorted(lengths.now)[:8]]
+    more = f" and {len(lengths.now) - 8:,} other lengths" if len(lengths.now) > 8 else ""
+    return f"{', '.join(told)}{more} tokens"
+
+
+def _notes(setting: Setting) -> list[Note]:
+    """What a reader must know."""
+    opened, found = setting.opened, []
+    roles = {tensor.role for group in opened.stack.groups for tensor in group.kind.tensors()}
+    states = bool(roles & {Role.STATE, Role.CONV})
+    if roles and roles <= {Role.STATE, Role.CONV}:
+        found.append(
+            Note(
+                code="states-alone",
+                message="The model keeps states alone, which are as large at every length: nothing need be recomputed, and nothing grows, is "
+                "paged or is left unused. The row without a cache says what it would cost to drop them.",
+            )
+        )
+    elif states:
+        message = "States are overwritten in place: they are in no block, never copied, and as large at every length."
+        found.append(Note(code="states", message=message))
+    if has_cross(opened.model):
+        message = "Without a cache the encoder still runs once, and its output is kept; its keys and values are counted once, which is a lower bound."
+        found.append(Note(code="encoder-once", message=message))
+    if setting.cached.step is None:
+        found.append(
+            Note(code="weights-unknown", message="The weights are not counted: operations are those of attention alone.")
+        )
+    if opened.request.hardware.gpu is not None and setting.link is None:
+        message = f"The profile of {opened.request.hardware.gpu.id} names no link to the host: offloading has no time."
+        found.append(Note(code="no-link", message=message))
+    if setting.lengths.uniform is not None:
+        found.append(
+            Note(code=Definition.ESTIMATE.value, message="Bytes for random lengths are expected values, rounded to whole bytes.")
+        )
+    return found

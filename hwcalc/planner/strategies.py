@@ -1,0 +1,297 @@
+"""Ways of allocating a cache, each with what it holds, wastes, copies, computes and trades.
+
+All follow from the same formulas: the tensors of the layers with their spans, their places in blocks, and the pairs of tokens that a pass
+works on. Only the row of a named engine is by its own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.steps import Step, step
+from hwcalc.engines.transformers_offload import is_offloaded, offloaded_gpu_bytes
+from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.paging import most_unused
+from hwcalc.formulas.tensor import Chunk, Sink, Window
+from hwcalc.model import Definition
+from hwcalc.planner.strategies_cost import Cost, costs
+from hwcalc.planner.strategies_link import host_link
+from hwcalc.planner.strategies_load import Cell, Lengths, cells_of, rounded
+from hwcalc.planner.strategies_result import HostLink, PairCounts, Strategy
+from hwcalc.planner.strategies_steps import Places, copied_places, full_places, full_slots, now_places, now_slots, summed
+from hwcalc.planner.strategies_words import GROWTH, OFFLOAD, PAGES, RECOMPUTE, SLOTS, WORDS
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+    from hwcalc.formulas import LayerKind
+
+__all__ = ["Setting", "pair_counts", "setting_of", "strategies_of"]
+
+_FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = (
+    "full_bytes",
+    "held_bytes",
+    "needed_bytes",
+    "wasted_bytes",
+    "peak_bytes",
+    "copied_bytes",
+)
+_BILLION: Final = 10**9
+
+
+@frozen
+class Setting:
+    """What all strategies of a request have in common. ``definition`` is that of bytes at full length."""
+
+    opened: Opened
+    lengths: Lengths
+    cells: tuple[Cell, ...]
+    full: int
+    full_steps: tuple[Step, ...]
+    needed: Fraction
+    needed_steps: tuple[Step, ...]
+    cached: Cost
+    recomputed: Cost
+    link: HostLink | None
+    definition: Definition
+
+    @property
+    def now(self) -> Definition:
+        """The definition of bytes for the lengths now: an estimate where these are drawn at random."""
+        return self.definition if self.lengths.uniform is None else Definition.ESTIMATE
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest tensor to which tokens are appended, for all sequences at their full length."""
+        sizes = (max(cell.rows) * int(full_places(self.lengths)(cell).total) for cell in self.cells if cell.grows)
+        return max(sizes, default=0)
+
+
+def setting_of(opened: Opened, lengths: Lengths, block_sizes: dict[str, int]) -> Setting:
+    """What follows from a request, for every strategy."""
+    cells = cells_of(opened, block_sizes)
+    cached, recomputed = costs(opened, lengths)
+    full, full_steps = summed(_FULL, cells, full_places(lengths))
+    needed, needed_steps = summed(_NEEDED, cells, now_places(lengths))
+    return Setting(
+        opened=opened,
+        lengths=lengths,
+        cells=cells,
+        full=int(full),
+        full_steps=full_steps,
+        needed=needed,
+        needed_steps=needed_steps,
+        cached=cached,
+        recomputed=recomputed,
+        link=host_link(opened.request.hardware.gpu),
+        definition=opened.model.definition(Definition.EXACT),
+    )
+
+
+def pair_counts(lengths: Lengths) -> PairCounts:
+    """Pairs of tokens in full attention: exactly, and as often quoted."""
+    seq, prompt = lengths.seq, lengths.prompt
+    return PairCounts(
+        tokens=seq,
+        prompt=prompt,
+        cached=pairs_cached(seq),
+        recomputed=pairs_recomputed(prompt, seq),
+        recomputed_scores=scores_recomputed(prompt, seq),
+        quoted_cached=seq**2,
+        quoted_recomputed=seq**3,
+    )
+
+
+def strategies_of(setting: Setting) -> tuple[Strategy, ...]:
+    """All strategies, in the order of :data:`~hwcalc.planner.strategies_words.NAMES`."""
+    return tuple(make(setting) for make in (_recompute, _growth, _slots, _pages, _offload))
+
+
+# --- the strategies ---------------------------------------------------------------------------------------------------
+
+
+def _recompute(setting: Setting) -> Strategy:
+    """Nothing is kept. A pass has the keys and values of one layer at a time, and the hidden states of all its tokens."""
+    lengths, opened = setting.lengths, setting.opened
+    sizes = _pass_sizes(setting)
+    terms = {"largest_layer": max((sum(sizes[kind] for kind in layer) for layer in opened.stack), default=0)}
+    held, steps = 0, []
+    if opened.model.hidden_size is not None:
+        row = opened.model.hidden_size * FLOATS[opened.engine.weight_dtype(opened)].bits // 8
+        states = {"sequences": lengths.batch, "hidden_bytes": row}
+        size = lengths.batch * lengths.seq * row
+        steps.append(step("hidden_states", "sequences x seq x hidden_bytes", size, seq=lengths.seq, unit="bytes", **states))
+        terms["hidden_states"] = size
+        if lengths.encoder_tokens:
+            held = lengths.batch * lengths.encoder_tokens * row
+            formula = "sequences x encoder_tokens x hidden_bytes"
+            steps.append(step("encoder_states", formula, held, encoder_tokens=lengths.encoder_tokens, unit="bytes", **states))
+            terms["encoder_states"] = held
+    peak = step(_PEAK, " + ".join(terms), sum(terms.values()), unit="bytes", **terms)
+    return _strategy(
+        setting,
+        RECOMPUTE,
+        full=held,
+        held=Fraction(held),
+        peak=sum(terms.values()),
+        steps=(*steps, peak),
+        cost=setting.recomputed,
+    )
+
+
+def _pass_sizes(setting: Setting) -> dict[LayerKind, int]:
+    """What a pass over the whole text makes of each kind's keys and values in one layer. A window saves nothing there."""
+    sizes: dict[LayerKind, int] = {kind: 0 for layer in setting.opened.stack for kind in layer}
+    seq, encoder = setting.lengths.seq, setting.lengths.encoder_tokens
+    for cell in setting.cells:
+        limited = isinstance(cell.span, (Window, Chunk, Sink))
+        positions = seq if limited else cell.span.positions(seq, encoder)
+        sizes[cell.kind] += setting.lengths.batch * positions * cell.row_bytes
+    return sizes
+
+
+def _growth(setting: Setting) -> Strategy:
+    largest, copied, steps = setting.largest, *summed(_COPIED, setting.cells, copied_places(setting.lengths))
+    peak = step(_PEAK, "full_bytes + largest_tensor", setting.full + largest, full_bytes=setting.full, largest_tensor=largest)
+    return _strategy(
+        setting,
+        GROWTH,
+        full=setting.full,
+        held=setting.needed,
+        peak=setting.full + largest,
+        steps=(*setting.full_steps, *setting.needed_steps, peak, *steps),
+        copied=int(copied),
+    )
+
+
+def _slots(setting: Setting) -> Strategy:
+    terms = {"full_bytes": setting.full, "needed_bytes": rounded(setting.needed)}
+    one = replace(setting.lengths, now=((1, setting.lengths.batch),), uniform=None)
+    one_token = int(summed(_NEEDED, setting.cells, now_places(one))[0])
+    steps = (
+        *setting.full_steps,
+        *setting.needed_steps,
+        step(_WASTED, "full_bytes - needed_bytes", setting.full - rounded(setting.needed), unit="bytes", **terms),
+    )
+    return _strategy(
+        setting,
+        SLOTS,
+        full=setting.full,
+        held=Fraction(setting.full),
+        peak=setting.full,
+        steps=steps,
+        most_wasted=setting.full - one_token,
+    )
+
+
+def _pages(setting: Setting) -> Strategy:
+    full, full_steps = summed(_FULL, setting.cells, full_slots(setting.lengths))
+    held, now_steps = summed(_NOW, setting.cells, now_slots(setting.lengths))
+    wasted = rounded(held) - rounded(setting.needed)
+    terms = {"held_bytes": rounded(held), "needed_bytes": rounded(setting.needed)}
+    steps = (
+        *full_steps,
+        *now_steps,
+        *setting.needed_steps,
+        step(_WASTED, "held_bytes - needed_bytes", wasted, unit="bytes", **terms),
+    )
+    return _strategy(
+        setting,
+        PAGES,
+        full=int(full),
+        held=held,
+        peak=int(full),
+        steps=steps,
+        most_wasted=_most_unused(setting),
+    )
+
+
+def _most_unused(setting: Setting) -> int:
+    """What blocks waste at most: less than a block for each sequence where a layer keeps every token."""
+    batch, encoder = setting.lengths.batch, setting.lengths.encoder_tokens
+    return sum(batch * cell.count * cell.row_bytes * most_unused(cell.span, cell.block_size, encoder) for cell in setting.cells)
+
+
+def _offload(setting: Setting) -> Strategy:
+    stack, lengths, total = setting.opened.stack, setting.lengths, setting.full
+    at_full, now = _by_kind(setting, full_places(lengths)), _by_kind(setting, now_places(lengths))
+    device = offloaded_gpu_bytes(stack, at_full.__getitem__)
+    moving = sum(at_full[kind] for layer in stack if is_offloaded(layer) for kind in layer) if device < total else 0
+    copied, copied_steps = summed(_COPIED, setting.cells, copied_places(lengths))
+    staying, largest = total - moving, setting.largest
+    steps = [
+        *(replace(one, name="whole_cache") if one.name == _FULL else one for one in setting.full_steps),
+        step("host_bytes", "whole_cache - staying", moving, whole_cache=total, staying=staying),
+        step(_FULL, "staying + two_layers", device, staying=staying, two_layers=device - staying),
+        step(_PEAK, "full_bytes + largest_tensor", device + largest, full_bytes=device, largest_tensor=largest),
+        step("bus_bytes", "host_bytes", moving, host_bytes=moving),
+    ]
+    seconds = None
+    if setting.link is not None:
+        link = setting.link.gbps * _BILLION
+        seconds = moving / link
+        steps.append(step("bus_s", "bus_bytes / link", seconds, unit="s", bus_bytes=moving, link=link))
+    made = _strategy(
+        setting,
+        OFFLOAD,
+        full=device,
+        held=Fraction(offloaded_gpu_bytes(stack, now.__getitem__)),
+        peak=device + largest,
+        steps=(*steps, *copied_steps),
+        copied=int(copied),
+    )
+    known = setting.cached.seconds is not None and seconds is not None
+    slower = max(setting.cached.seconds or 0.0, seconds or 0.0) if known else None
+    return replace(made, host_bytes=moving, bus_bytes_per_step=moving, bus_s_bound=seconds, step_s_bound=slower)
+
+
+def _by_kind(setting: Setting, places: Callable[[Cell], Places]) -> dict[LayerKind, int]:
+    """Bytes of one layer of each kind, for all sequences."""
+    sizes: dict[LayerKind, Fraction] = {kind: Fraction(0) for layer in setting.opened.stack for kind in layer}
+    for cell in setting.cells:
+        sizes[cell.kind] += cell.row_bytes * places(cell).total
+    return {kind: rounded(size) for kind, size in sizes.items()}
+
+
+def _strategy(
+    setting: Setting,
+    name: str,
+    *,
+    full: int,
+    held: Fraction,
+    peak: int,
+    steps: tuple[Step, ...],
+    cost: Cost | None = None,
+    copied: int = 0,
+    most_wasted: int = 0,
+) -> Strategy:
+    """A strategy with what all have in common. Nothing lies in host memory."""
+    cost = setting.cached if cost is None else cost
+    words = WORDS[name]
+    return Strategy(
+        name=name,
+        title=words.title,
+        full_bytes=full,
+        held_bytes=rounded(held),
+        wasted_bytes=max(0, rounded(held) - rounded(setting.needed)),
+        most_wasted_bytes=most_wasted,
+        definition=setting.now,
+        peak_bytes=peak,
+        peak_definition=Definition.BOUND if name == RECOMPUTE else setting.definition,
+        host_bytes=0,
+        bus_bytes_per_step=0,
+        bus_s_bound=None,
+        copied_bytes=copied,
+        cache_bytes_per_step=cost.cache_bytes,
+        attention_flops_per_step=cost.attention_step,
+        flops_per_step=cost.step,
+        attention_total_flops=cost.attention_total,
+        total_flops=cost.total,
+        step_s_bound=cost.seconds,
+        trades=words.trades,
+        used_by=words.used_by,
+        steps=(*steps, *cost.steps),
+    )

@@ -1,0 +1,88 @@
+"""The row of a named engine: what it holds by its own rules, with its own blocks, paddings and buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.steps import Step, step
+from hwcalc.model import Definition
+from hwcalc.planner.strategies_load import rounded
+from hwcalc.planner.strategies_result import Strategy
+from hwcalc.planner.strategies_words import ENGINE
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+    from hwcalc.planner.strategies import Setting
+
+__all__ = ["block_sizes", "engine_strategy"]
+
+DEFAULT_BLOCK: Final = 16
+"""Tokens of a block in vLLM (CacheConfig.DEFAULT_BLOCK_SIZE)."""
+MOST_LENGTHS: Final = 256
+"""As many different lengths an engine is asked about."""
+
+
+def block_sizes(opened: Opened, given: int | None) -> dict[str, int]:
+    """Tokens of a block by the name of a kind, and under an empty name for all others: those that are given, or the engine's own."""
+    if given is not None:
+        return {"": given}
+    sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
+    return {**sizes, "": min(sizes.values(), default=DEFAULT_BLOCK)}
+
+
+def engine_strategy(setting: Setting) -> Strategy | None:
+    """The engine's own way; ``None`` for the formulas, which are no engine."""
+    opened, lengths = setting.opened, setting.lengths
+    engine = opened.engine
+    if engine.definition is Definition.EXACT:
+        return None
+    full = opened.sized(seq=lengths.seq, batch=lengths.batch).stored_bytes
+    held = _held(setting, full)
+    transient = sum(int(part.expected) for part in engine.working(opened))
+    needed = rounded(setting.needed)
+    label = f"{engine.label} {opened.version}".rstrip()
+    steps: list[Step] = [step("full_bytes", "", full)]
+    if held is not None:
+        steps += [
+            step("held_bytes", "", held),
+            *setting.needed_steps,
+            step(
+                "wasted_bytes", "max(held_bytes - needed_bytes, 0)", max(0, held - needed), held_bytes=held, needed_bytes=needed
+            ),
+        ]
+    steps.append(step("peak_bytes", "full_bytes + transient", full + transient, full_bytes=full, transient=transient))
+    cost = setting.cached
+    return Strategy(
+        name=ENGINE,
+        title=f"as {label} does",
+        full_bytes=full,
+        held_bytes=held,
+        wasted_bytes=None if held is None else max(0, held - needed),
+        most_wasted_bytes=None,
+        definition=opened.model.definition(engine.definition),
+        peak_bytes=full + transient,
+        peak_definition=opened.model.definition(engine.definition),
+        host_bytes=0,
+        bus_bytes_per_step=0,
+        bus_s_bound=None,
+        copied_bytes=0,
+        cache_bytes_per_step=cost.cache_bytes,
+        attention_flops_per_step=cost.attention_step,
+        flops_per_step=cost.step,
+        attention_total_flops=cost.attention_total,
+        total_flops=cost.total,
+        step_s_bound=cost.seconds,
+        trades="by its own rules: blocks, paddings and buffers as it has them",
+        used_by=label,
+        steps=(*steps, *cost.steps),
+    )
+
+
+def _held(setting: Setting, full: int) -> int | None:
+    """What the engine holds for the lengths now; ``None`` where it cannot be asked about each of them."""
+    opened, lengths = setting.opened, setting.lengths
+    if opened.engine.preallocates(opened):
+        return full
+    if lengths.uniform is not None or len(lengths.now) > MOST_LENGTHS:
+        return None
+    return sum(opened.sized(seq=length, batch=count).stored_bytes for length, count in lengths.now if length)
