@@ -176,14 +176,23 @@ class Evicted:
         return found
 
     @cached_property
-    def read_stack(self) -> Stack:
-        """The layers with the tokens that a decode step reads: all that are stored, or the pages that are chosen."""
+    def read(self) -> Mapping[int, int]:
+        """Tokens that a decode step reads: all that are stored, or the pages that are chosen."""
         if all(left.read is None for left in self.state.layers):
-            return self.stack
+            return self.most
         reads = after_prefill(self.chosen, self.prompt + self.steps, self.setting).layers
         pairs = zip(self.ends, reads, strict=True)
-        counts = {number: self.most[number] if left.read is None else left.read.high for number, left in pairs}
-        return _with_tokens(self.plain, counts, self.ahead)
+        return {number: self.most[number] if left.read is None else left.read.high for number, left in pairs}
+
+    @property
+    def read_stack(self) -> Stack:
+        """The layers with the tokens that a decode step reads."""
+        return self.stack if self.read is self.most else self.holding(self.read).stack
+
+    @property
+    def grown(self) -> Evicted:
+        """The same with one more generated token."""
+        return _evicted(self.chosen, self.state, self.prompt, self.steps + 1, self.setting, self.plain, self.ahead)
 
     def holding(self, counts: Mapping[int, int]) -> Evicted:
         """The same with these tokens in each layer."""

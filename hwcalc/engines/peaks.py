@@ -24,11 +24,20 @@ from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import beside_of
 from hwcalc.quantization.planned import format_name
 
-__all__ = ["PART", "Peaks", "inner_vectors", "pages_bytes", "peaks_of", "policy_part", "stage_prefill_bytes"]
+__all__ = [
+    "PART",
+    "Peaks",
+    "inner_vectors",
+    "page_keys_bytes",
+    "pages_bytes",
+    "peak_steps",
+    "peaks_of",
+    "policy_part",
+    "stage_prefill_bytes",
+]
 
 PART: Final = "policy prefill"
 _SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
-_BEYOND: Final = "max(cache_while_scored + beside_in_prefill - inner_vectors - cache, beside_always, 0)"
 
 
 @frozen
@@ -98,14 +107,19 @@ def _rank_setting(opened: Opened, span: range) -> Setting:
 
 
 def pages_bytes(opened: Opened) -> int:
-    """What a decode step reads beside the cache of a sequence, on one tensor-parallel rank: the keys of pages."""
+    """The keys of pages of one sequence, which a decode step reads beside the cache, on one tensor-parallel rank."""
+    return page_keys_bytes(opened, replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1))
+
+
+def page_keys_bytes(opened: Opened, setting: Setting) -> int:
+    """The keys of all pages of these layers; none where a policy does not choose what is read."""
     evicted = opened.evicted
     assert evicted is not None
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
-    setting = replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1)
-    found = beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False, rows=evicted.prompt)
-    return found.decoding
+    return beside_of(
+        evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False, rows=evicted.prompt
+    ).decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
@@ -152,7 +166,7 @@ def policy_part(opened: Opened, queries: int | None = None) -> tuple[BudgetPart,
             high=high,
             source=f"{_SCORED}{f'; {names}' if names else ''}",
             definition=Definition.ESTIMATE if not known or low != high else Definition.ENGINE,
-            steps=_steps(peaks, rooms, (low, expected, high)),
+            steps=peak_steps(peaks, rooms),
         ),
     )
 
@@ -168,16 +182,23 @@ def inner_vectors(opened: Opened) -> tuple[int, int, int]:
     return low, expected, high
 
 
-def _steps(peaks: Peaks, rooms: tuple[int, int, int], result: tuple[int, int, int]) -> tuple[Step, ...]:
+def peak_steps(peaks: Peaks, rooms: tuple[int, int, int]) -> tuple[Step, ...]:
+    """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
     low, expected, high = rooms
-    beyond = step(
-        "policy_prefill",
-        _BEYOND,
-        result,
+    fullest = step(
+        "prefill_peak",
+        "cache_while_scored + beside_in_prefill",
+        peaks.prefill,
         cache_while_scored=peaks.scored,
         beside_in_prefill=peaks.beside,
+    )
+    beyond = step(
+        "policy_prefill",
+        "max(prefill_peak - inner_vectors - cache, beside_always, 0)",
+        (peaks.beyond(high), peaks.beyond(expected), peaks.beyond(low)),
+        prefill_peak=peaks.prefill,
         inner_vectors=(high, expected, low),
         cache=peaks.cache,
         beside_always=peaks.held,
     )
-    return (beyond,)
+    return (fullest, beyond)

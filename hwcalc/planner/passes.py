@@ -6,7 +6,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.formulas import LatentAttention, Stack
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["Passes", "passes_of"]
+__all__ = ["Passes", "passes_of", "whole_passes"]
 
 
 @frozen
@@ -22,14 +22,18 @@ class Passes:
     beside_bytes: int = 0
 
 
+def whole_passes(stack: Stack, tokens: int) -> Passes:
+    """A step and a prompt of so many tokens on the same layers."""
+    return Passes(decode=stack, prompt=stack, prompt_tokens=tokens)
+
+
 def passes_of(opened: Opened) -> Passes | None:
     """What a step and a prompt compute on; ``None`` if they are the layers of the model, each as long as the sequence."""
     evicted, plain = opened.evicted, opened.plain_stack
     if not opened.engine.expands_latents(opened) and evicted is None:
         return None
     if evicted is None:
-        stack = _as_stored(plain, opened)
-        return Passes(decode=stack, prompt=stack, prompt_tokens=opened.tokens)
+        return whole_passes(_as_stored(plain, opened), opened.tokens)
     from hwcalc.engines.peaks import pages_bytes
 
     return Passes(

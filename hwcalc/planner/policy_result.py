@@ -68,6 +68,7 @@ class PolicyInfo:
     ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` the cache behind the same prompt
     without the policy. ``loses`` says that the memory equation needs more with the policy than without. ``options``, ``flags`` and
     ``environment`` are what an engine that has it is started with beside: engine options, words of its command, and variables.
+    ``steps`` say how the fullest moment of the prefill comes about.
     """
 
     name: str
@@ -96,3 +97,4 @@ class PolicyInfo:
     options: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()

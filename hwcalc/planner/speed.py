@@ -33,6 +33,7 @@ from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.planner.passes import Passes, whole_passes
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
 from hwcalc.planner.speed_rates import ANY_RATE, RATES, SIXTEEN, fastest, reached
@@ -42,7 +43,6 @@ from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind, Stack
-    from hwcalc.planner.passes import Passes
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
@@ -88,18 +88,17 @@ def speed_bound(
         return Noted(_no_bound(), (*notes, unknown))
     rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
     bandwidth = None if rate is None else rate * 1e9
-    stack = model.stack_for(engine) if passes is None else passes.decode
+    passes = passes or whole_passes(model.stack_for(engine), seq)
+    stack = passes.decode
     caches = _Caches(
         kinds=_rank_kinds(stack, parallel.tp),
         roles=roles,
         seq=seq,
         encoder_tokens=encoder_tokens,
         selected=selected_tokens(stack),
-        beside_bytes=0 if passes is None else passes.beside_bytes,
+        beside_bytes=passes.beside_bytes,
     )
-    prefill = caches
-    if passes is not None:
-        prefill = replace(caches, kinds=_rank_kinds(passes.prompt, parallel.tp), seq=passes.prompt_tokens, beside_bytes=0)
+    prefill = replace(caches, kinds=_rank_kinds(passes.prompt, parallel.tp), seq=passes.prompt_tokens, beside_bytes=0)
     step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
     prompt = _reached(_prompt(counted, prefill, parallel), engine)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)

@@ -123,7 +123,6 @@ def test_cuts_to_a_share(length: int, more: int, steps: int, layer: int, base: s
         "decoding:base_press=knorm,compression_interval=1",
         "compressionratiodecoding:base_press=knorm,compression_interval=1",
         "compressionratiodecoding:base_press=knorm,compression_interval=1,target_compression_ratio=0.9999999",
-        "compressionratiodecoding:base_press=(pyramidkv:window_size=4)",
     ],
 )
 def test_ten_million_steps_take_no_time(policy: str) -> None:
@@ -133,3 +132,12 @@ def test_ten_million_steps_take_no_time(policy: str) -> None:
 
     assert found.cut
     assert found.last <= found.most <= found.most_within
+
+
+def test_very_many_cuts_of_unlike_layers_are_refused() -> None:
+    """A share by PyramidKV depends on each cut before; the error says how many, and what to do."""
+    one = chosen("compressionratiodecoding:base_press=(pyramidkv:window_size=4)")
+    with pytest.raises(UsageError, match="decode steps are") as caught:
+        ends_of(one, 100, 0, 100, 10 * MOST_STEPS, SETTING)
+
+    assert "compression_interval longer" in caught.value.hint
