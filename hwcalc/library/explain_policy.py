@@ -143,7 +143,8 @@ def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str
     if len(layers) > 1 and len(set(rows)) == 1:
         together = sum(count * each for count, each in zip(layers, tokens, strict=True))
         return "batch x tokens_of_all_layers x bytes_of_token", {"tokens_of_all_layers": together, "bytes_of_token": rows[0]}
-    products, values = [], {}
+    products: list[str] = []
+    values: dict[str, Number] = {}
     for number, (count, each, row) in enumerate(zip(layers, tokens, rows, strict=True)):
         names = [f"{name}_{number}" if number else name for name in ("layers_alike", "tokens_kept", "bytes_of_token")]
         products.append(" x ".join(names))
@@ -209,13 +210,8 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
     from hwcalc.engines.peaks import peaks_of
 
     peaks = peaks_of(opened)
-    formula, values = (
-        "cache_while_scored + beside_in_prefill",
-        {
-            "cache_while_scored": peaks.scored,
-            "beside_in_prefill": peaks.beside,
-        },
-    )
+    formula = "cache_while_scored + beside_in_prefill"
+    values: dict[str, Number] = {"cache_while_scored": peaks.scored, "beside_in_prefill": peaks.beside}
     cut = _cut_layers(info, opened)
     if sum(cut.values()) == peaks.scored:
         formula, values = formula.replace("cache_while_scored", " + ".join(cut)), {**values, **cut}
@@ -363,16 +359,23 @@ def sharing(plan: Plan) -> ExplainedSection | None:
 
 
 def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
-    request, known = plan.request, str(info.definition)
-    count = {"batch": request.batch, "samples": request.samples, "beams": request.beams}
-    counted = "batch x samples x beams"
-    yield _plain("sequences alive", "sharing.sequences", info.sequences, counted, count, "sequences", known)
-    for number, one in enumerate(getattr(info, "steps", ())):
-        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known)
+    known = str(info.definition)
+    for number, one in enumerate(info.steps):
+        name = _SHARING_WORDS.get(one.name, one.name.replace("_", " "))
+        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known, name=name)
+    for place, group in enumerate(info.groups):
+        for number, one in enumerate(group.steps):
+            name = f"blocks, group {place + 1}: {one.name.replace('_', ' ')}"
+            yield figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name)
     yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, definition=known)
     values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
     formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
     yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
+    if info.padded_tokens:
+        yield _plain("positions of padding", "sharing.padded_tokens", info.padded_tokens, "", {}, "tokens", known)
+
+
+_SHARING_WORDS: Final = {"sequences": "sequences alive", "kept_tokens": "tokens that are kept of all sequences"}
 
 
 def _plain(

@@ -140,10 +140,6 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
 def _load(opened: Opened, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:
     seq, batch = opened.tokens, opened.batch
     prompt = 1 if asked.prompt is None else asked.prompt
-    if prompt > seq:
-        raise UsageError(
-            f"--prompt {prompt:,} is longer than the sequence of {seq:,} tokens.", hint="Lower --prompt, or raise --seq."
-        )
     now: tuple[tuple[int, int], ...] = ()
     if named:
         now = tuple((length, named.count(length)) for length in dict.fromkeys(named))

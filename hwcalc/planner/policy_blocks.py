@@ -102,10 +102,11 @@ def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
     exact = all(cut.ranges is not None or not cut.group.whole for cut in cuts)
     free = sum(one for one, _, _ in frees)
     steady = sum(group.steady for group in groups)
-    held = sum(cut.held for cut in cuts)
+    # What others need too lies ahead of all that the policy sees.
+    held = sum(cut.held + blocks_of(evicted.ahead, cut.group.block_size) for cut in cuts)
     return PolicyBlocks(
         block_size=groups[0].block_size,
-        before=max(cut.before for cut in cuts),
+        before=evicted.ahead + max(cut.before for cut in cuts),
         held=held,
         nominal=sum(cut.nominal for cut in cuts),
         choosers=max(sum(cut.choosers.values()) for cut in cuts),

@@ -165,14 +165,16 @@ def _policy(run: PolicyRun, shown: dict[str, Any]) -> str:
 
 def _policy_row(figure: PolicyFigure) -> tuple[str, ...]:
     predicted, measured = figure.predicted, figure.measured
-    cells = [
-        "" if number is None else f"{number:,g}" if number % 1 else f"{int(number):,} {figure.unit}"
-        for number in (predicted, measured)
-    ]
-    apart = "" if predicted is None or measured is None else measured - predicted
-    difference = "" if apart == "" else f"{apart:+,.0f} {figure.unit}" if apart else "0"
+    cells = ("" if number is None else f"{_number(number)} {figure.unit}" for number in (predicted, measured))
+    apart = None if predicted is None or measured is None else measured - predicted
+    difference = "" if apart is None else f"{'-' if apart < 0 else '+'}{_number(abs(apart))} {figure.unit}" if apart else "0"
     word = ("agrees" if figure.agrees else "DIFFERS") if figure.is_judged else "for information"
     return (figure.name, *cells, difference, word, clean(figure.remark))
+
+
+def _number(number: float) -> str:
+    """Whole, or with the digits that say something of a mean."""
+    return f"{number:,.4g}" if number % 1 else f"{int(number):,}"
 
 
 def _head(probed: Probed, *, color: bool) -> str:

@@ -128,7 +128,7 @@ def request_line(plan: Plan) -> str:
     engine = " ".join(filter(None, (request.engine, request.engine_version)))
     parts = [
         f"engine {engine}",
-        f"{plural(request.seq, 'token')} {TIMES} {plural(request.batch, 'sequence')}",
+        f"{_tokens(request)} {TIMES} {plural(request.batch, 'sequence')}",
         f"KV dtype {request.kv_dtype}",
     ]
     parts += [f"{name} {size:,}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1]
@@ -139,6 +139,11 @@ def request_line(plan: Plan) -> str:
     parts += _of_sequences(request)
     parts += [f"{name}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
     return " · ".join(parts)
+
+
+def _tokens(request: RequestInfo) -> str:
+    """The tokens of a sequence; of unlike ones the lengths, of which each has its share of them."""
+    return plural(request.seq, "token") if not request.lengths else f"{' or '.join(f'{one:,}' for one in request.lengths)} tokens"
 
 
 def _of_sequences(request: RequestInfo) -> list[str]:
@@ -175,13 +180,19 @@ def figures(plan: Plan) -> list[Figure]:
     if cache.copied_bytes:
         copied = human_bytes(cache.copied_bytes * cache.bytes_per_sequence // cache.total_bytes)
         copies = f"; {copied} are copies on {request.tp:,} ranks"
-    out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token") + copies))
+    out.append(
+        Figure(
+            name="per sequence",
+            bytes=cache.bytes_per_sequence,
+            meaning=f"{'the longest, ' if request.lengths else ''}{plural(request.seq, 'token')}{copies}",
+        )
+    )
     out.append(
         Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch * request.samples * request.beams, "sequence"))
     )
     if plan.policy is not None:
         out.append(Figure(name="no policy", bytes=plan.policy.full_bytes, meaning="the same with every token kept"))
-    if plan.sharing is not None:
+    if plan.sharing is not None and plan.sharing.saved_bytes:
         out.append(Figure(name="not shared", bytes=plan.sharing.unshared_bytes, meaning="the same with every sequence by itself"))
     weights, together = plan.memory.weights, plan.memory.total_bytes
     if weights.bytes is not None and together is not None:

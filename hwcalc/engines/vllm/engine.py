@@ -257,8 +257,8 @@ class Vllm(Engine):
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget depends only on the largest batch, and under a policy on the length."""
         settings = of_vllm(opened).settings
-        # What a policy takes to score depends on the length.
-        sized = None if opened.evicted is None else (opened.tokens, opened.batch)
+        # What a policy takes to score depends on the length, and not on how many wait.
+        sized = None if opened.request.policy is None else opened.tokens
         return opened.shared(
             ("budget", settings.sequences, settings.batched_tokens, sized),
             lambda: plan_budget(

@@ -22,7 +22,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.policies.asked import NO_COMPACTION
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
 
-__all__ = ["PromptPeak", "cut_members", "held_layout", "most_requests", "paged_groups", "prompt_peak"]
+__all__ = ["PromptPeak", "cut_members", "held_layout", "most_requests", "paged_groups", "prompt_peak", "renumbered"]
 
 
 @frozen
@@ -46,7 +46,7 @@ def cut_members(layout: PoolLayout, group: BlockGroup, evicted: Evicted, plain: 
 def held_layout(layout: PoolLayout, opened: Opened, evicted: Evicted) -> PoolLayout:
     """The layout with the blocks that a request holds at the most behind its prompt."""
     cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, opened, evicted)}
-    return replace(layout, cut=cut, caches=_renumbered(layout, opened, evicted))
+    return replace(layout, cut=cut)
 
 
 def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicted) -> Iterator[tuple[int, Step]]:
@@ -169,7 +169,7 @@ def _spec(layout: PoolLayout, member: int) -> FullSpec:
     return spec
 
 
-def _renumbered(layout: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[LayerCache, ...]:
+def renumbered(layout: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[LayerCache, ...]:
     """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
     plain, cut = opened.plain_stack, evicted.stack
     numbers = {group.kind: number for number, group in enumerate(cut.groups)}
