@@ -90,14 +90,7 @@ def speed_bound(
     bandwidth = None if rate is None else rate * 1e9
     passes = passes or whole_passes(model.stack_for(engine), seq)
     stack = passes.decode
-    caches = _Caches(
-        kinds=_rank_kinds(stack, parallel.tp),
-        roles=roles,
-        seq=seq,
-        encoder_tokens=encoder_tokens,
-        selected=selected_tokens(stack),
-        beside_bytes=passes.beside_bytes,
-    )
+    caches = _caches_of(passes, roles, seq, encoder_tokens, parallel.tp)
     prefill = replace(caches, kinds=_rank_kinds(passes.prompt, parallel.tp), seq=passes.prompt_tokens, beside_bytes=0)
     step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
     prompt = _reached(_prompt(counted, prefill, parallel), engine)
@@ -153,6 +146,18 @@ class _Caches:
             count * of_kind(kind, self.seq if kind.kept is None else kind.kept, self.encoder_tokens, selected=self.selected)
             for count, kind in self.kinds
         )
+
+
+def _caches_of(passes: Passes, roles: Mapping[Role, DType], seq: int, encoder_tokens: int, tp: int) -> _Caches:
+    """The caches of a decode step."""
+    return _Caches(
+        kinds=_rank_kinds(passes.decode, tp),
+        roles=roles,
+        seq=seq,
+        encoder_tokens=encoder_tokens,
+        selected=selected_tokens(passes.decode),
+        beside_bytes=passes.beside_bytes,
+    )
 
 
 @frozen
