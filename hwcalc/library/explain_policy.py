@@ -122,6 +122,9 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[Explaine
     rows, batch = _rows(info, opened), plan.request.batch
     whole = batch * sum(len(group.layers) * plan.request.seq * row for group, row in zip(info.layers, rows, strict=True))
     other = info.full_bytes - whole
+    # What remains is other layers alone where nothing is copied, padded to a common block, or shared.
+    acted = sum(len(group.layers) for group in info.layers)
+    plain = plan.sharing is None and (not other or (acted < len(opened.plain_stack) and not plan.cache.groups))
     for words, field, count in moments:
         if count in ("kept", "last") and not info.output:
             continue
@@ -129,7 +132,7 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[Explaine
         formula, values = _product([len(group.layers) for group in info.layers], tokens, rows)
         formula, values = (f"{formula} + other_layers" if other else formula), {**values, "batch": batch, "other_layers": other}
         size = int(getattr(info, field))
-        fits = other >= 0 and value_of(formula, values) == size
+        fits = plain and other >= 0 and value_of(formula, values) == size
         definition = info.definition if count else opened.model.definition(opened.engine.definition)
         place = f"policy.{field}"
         yield bytes_figure(f"cache {words}", place, size, formula if fits else "", values if fits else {}, definition=definition)
@@ -143,7 +146,8 @@ def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str
     if len(layers) > 1 and len(set(rows)) == 1:
         together = sum(count * each for count, each in zip(layers, tokens, strict=True))
         return "batch x tokens_of_all_layers x bytes_of_token", {"tokens_of_all_layers": together, "bytes_of_token": rows[0]}
-    products, values = [], {}
+    products: list[str] = []
+    values: dict[str, Number] = {}
     for number, (count, each, row) in enumerate(zip(layers, tokens, rows, strict=True)):
         names = [f"{name}_{number}" if number else name for name in ("layers_alike", "tokens_kept", "bytes_of_token")]
         products.append(" x ".join(names))
@@ -204,18 +208,13 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
 
 def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
     """Cache and scratch while the last layer of the prompt is scored."""
-    if not info.prefill_peak_bytes:
+    if not info.prefill_peak_bytes or not info.layers:
         return
     from hwcalc.engines.peaks import peaks_of
 
     peaks = peaks_of(opened)
-    formula, values = (
-        "cache_while_scored + beside_in_prefill",
-        {
-            "cache_while_scored": peaks.scored,
-            "beside_in_prefill": peaks.beside,
-        },
-    )
+    formula = "cache_while_scored + beside_in_prefill"
+    values: dict[str, Number] = {"cache_while_scored": peaks.scored, "beside_in_prefill": peaks.beside}
     cut = _cut_layers(info, opened)
     if sum(cut.values()) == peaks.scored:
         formula, values = formula.replace("cache_while_scored", " + ".join(cut)), {**values, **cut}
@@ -343,8 +342,12 @@ def _on_cuts(course: Course) -> str:
     words = f"{len(course.cuts):,} cuts while text is generated, the first in step {step:,}: {before:,} to {after:,} tokens"
     if len(course.cuts) > 1:
         (one, *_), (two, high, low) = course.cuts[-2:]
-        every = "in each step" if two - one == 1 else f"every {two - one:,} steps"
-        words += f"; at last {every} from {high:,} to {low:,}, between which a step adds one token ({low:,} ... {high - 1:,})"
+        words += (
+            f"; then each step takes one token in and drops {high - low:,}"
+            if two - one == 1
+            else f"; at last every {two - one:,} steps from {high:,} to {low:,}, between which a step adds one token "
+            f"({low:,} ... {high - 1:,})"
+        )
     return f"{words}."
 
 

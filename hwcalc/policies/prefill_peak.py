@@ -153,9 +153,8 @@ class _Prefill:
 
     def _buffered(self, shape: LayerShape) -> int:
         """DMS keeps the scores of the prompt: those of the window are a view of them."""
-        if self.chosen is None or self.chosen.policy.name != "dms":
-            return 0
-        return self.row * shape.kv_heads
+        found = 0 if self.chosen is None else sum(one.policy.name == "dms" for one in self.chosen.whole)
+        return found * self.row * shape.kv_heads
 
     @property
     def _streaming(self) -> int:

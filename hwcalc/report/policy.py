@@ -59,7 +59,7 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     lines = [("policy", info.name), *(("rules", text) for text in _rules(info)), ("keeps", _row_of(info).keeps)]
     if not info.layers:
         return [("policy", clean(info.name)), ("effect", NO_EFFECT)]
-    lines += [("drops", _dropped(info)), *(("tokens", text) for text in _kept(info, plan, full=full))]
+    lines += [("drops", _dropped(info, plan)), *(("tokens", text) for text in _kept(info, plan, full=full))]
     lines += [("memory", _memory(info))]
     lines += [] if info.blocks is None else [("blocks", text) for text in _blocks(info.blocks, plan)]
     lines += [("prefill", text) for text in _prefill(info)]
@@ -74,8 +74,10 @@ def _rules(info: PolicyInfo) -> Iterator[str]:
         yield f"those of the {info.rules}, where the code of kvpress differs"
 
 
-def _dropped(info: PolicyInfo) -> str:
+def _dropped(info: PolicyInfo, plan: Plan) -> str:
     """What becomes of the memory of the others."""
+    if find_engine(plan.request.engine)[0].splits_layers and info.effect.value == "frees":
+        return "the others; a context has fewer cells from its start, and gives none back"
     if info.blocks is not None and info.effect.value == "frees":
         return "the others; their memory comes back in whole blocks alone"
     return _DROPS[info.effect.value]
