@@ -182,12 +182,14 @@ class SharedBlocks:
 class Sharers(Generic[OpenedT]):
     """The part of an engine that is about what sequences have in common. By default it keeps every sequence by itself."""
 
-    pads: ClassVar[bool] = False
-    """Whether the sequences of a batch are padded to the longest of them."""
     beams_and_samples: ClassVar[bool] = False
     """Whether a request may have both."""
     scatters: ClassVar[bool] = False
     """Whether the branches of a request may run on several data-parallel replicas."""
+
+    def pads(self, opened: OpenedT) -> bool:
+        """Whether every sequence of a batch takes as much as the longest of them."""
+        return False
 
     def sharing_support(self, opened: OpenedT) -> Support:
         """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
@@ -225,7 +227,7 @@ class Alive:
         request, sharing = self.request, self.request.sharing
         shares = sharing.asked and not sharing.apart and self.sharing_support.offered
         return Together(
-            lengths=((request.seq, request.batch),) if self.engine.pads else request.lengths_of,
+            lengths=((request.seq, request.batch),) if request.lengths and self.engine.pads(self) else request.lengths_of,
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
             prompt=request.prompt_tokens if shares else 0,

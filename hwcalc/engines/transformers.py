@@ -74,7 +74,6 @@ class Transformers(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "bnb8", "bnb4")
-    pads: ClassVar[bool] = True
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
             option.name: option
@@ -243,6 +242,21 @@ class Transformers(GeneralEngine):
                 hint="Use: --engine-option cache=dynamic",
             )
         return super().allocation(opened, stage)
+
+    def pads(self, opened: Opened) -> bool:
+        return True
+
+    def sharing_support(self, opened: Opened) -> Support:
+        """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
+        sharing = opened.request.sharing
+        how = "every row of the batch has its own cache"
+        if sharing.samples > 1:
+            how = "num_return_sequences repeats the prompt in the batch before it is read: every sample has its own cache"
+        if sharing.beams > 1:
+            how = "num_beams repeats the prompt in the batch before it is read: every beam has its own cache, and a step copies them anew"
+        if opened.request.lengths:
+            how += "; shorter sequences are padded to the longest"
+        return Support(offered=False, how=how)
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
         """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.peaks import inner_vectors, peaks_of
+from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
@@ -46,10 +46,11 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
     support = opened.engine.policy_support(opened, asked.chosen)
     plain = opened.without_policy()
     peaks = peaks_of(opened)
-    prompt = opened.sized(seq=evicted.prompt)
+    prompt = opened.sized(seq=opened.request.prompt_tokens)
     most = opened.stored_bytes
     masked = _masked(evicted)
-    needs = peaks.cache + peaks.beyond(inner_vectors(opened)[1])
+    rooms = inner_vectors(opened)
+    needs = peaks.cache + peaks.beyond(rooms[1])
     return PolicyInfo(
         name=asked.chosen.text,
         effect=asked.chosen.policy.effect,
@@ -76,6 +77,7 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
         quality=quality_of(asked.chosen.policy.name),
+        steps=peak_steps(peaks, rooms),
         options=dict(support.options),
         flags=support.flags,
         environment=support.environment,

@@ -70,6 +70,7 @@ class PolicyInfo:
     without the policy. ``masked_pairs`` of a token and a head are stored and have no weight, ``masked_low_pairs`` at the least; null where
     nothing is masked. ``loses`` says that the memory equation needs more with the policy than without. ``options``, ``flags`` and
     ``environment`` are what an engine that has it is started with beside: engine options, words of its command, and variables.
+    ``steps`` say how the fullest moment of the prefill comes about.
     """
 
     name: str
@@ -100,3 +101,4 @@ class PolicyInfo:
     options: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()

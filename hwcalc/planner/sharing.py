@@ -33,6 +33,11 @@ def check_sharing(engine: Engine, request: Request) -> None:
         raise UsageError(
             f"{engine.label} takes samples or beams of a request, not both.", hint="Give one of --samples and --beams."
         )
+    if request.policy is not None and 0 < prompt <= sharing.prefix:
+        raise UsageError(
+            f"a policy acts behind the shared prefix, and of {prompt:,} tokens of the prompt none are there.",
+            hint="Use a shorter --shared-prefix, or leave out --policy.",
+        )
     if request.sequences > MOST_TOKENS:
         raise UsageError(
             f"batch x samples x beams is {request.sequences:,} sequences.", hint=f"At most {MOST_TOKENS:,} are planned."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from math import sqrt
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -90,7 +91,15 @@ class _Group:
 
 
 def pages_for_real(
-    opened: Opened, evicted: Evicted, planned: PolicyBlocks, device: Device, *, usable_bytes: int, seed: int, until: float
+    opened: Opened,
+    evicted: Evicted,
+    planned: PolicyBlocks,
+    device: Device,
+    *,
+    usable_bytes: int,
+    share: Fraction,
+    seed: int,
+    until: float,
 ) -> Pages:
     """Count and move the blocks of each group of one sequence."""
     asked = opened.request.policy
@@ -103,7 +112,7 @@ def pages_for_real(
         PolicyFigure.exact(HELD, BLOCKS, told[HELD], sum(-(-one.before // one.block) for one in groups)),
         _free(groups, planned, device, growing=growing, seed=seed),
     ]
-    moved = [_moved(group, device, usable_bytes, seed) for group in groups]
+    moved = [_moved(group, device, usable_bytes, share, seed) for group in groups]
     figures.append(PolicyFigure.exact(COMPACTED, BLOCKS, told[COMPACTED], sum(one.freed for one in moved)))
     for how, slots in ((REPACK, planned.repack_copies), (FILL, planned.fill_copies)):
         figures.append(_copies(how, slots, groups, [one.copies[how] for one in moved]))
@@ -185,7 +194,7 @@ def _free(groups: Sequence[_Group], planned: PolicyBlocks, device: Device, *, gr
         measured=mean,
         least=max(planned.free_low, planned.free - spread),
         most=min(planned.free_high, planned.free + spread),
-        remark=f"mean of {draws:,} random choices by {planned.choosers:,} heads" if spread else "",
+        remark=f"mean of {draws:,} choices by {planned.choosers:,} heads" if spread else "",
     )
 
 
@@ -197,11 +206,11 @@ class _Moved:
     in_place: bool
 
 
-def _moved(group: _Group, device: Device, usable: int, seed: int) -> _Moved:
+def _moved(group: _Group, device: Device, usable: int, share: Fraction, seed: int) -> _Moved:
     """One layer in blocks, compacted in each way; of as many heads as fit."""
     torch = device.torch
     width = max(1, group.slot_bytes // group.heads[group.layer])
-    heads = max(1, min(group.heads[group.layer], usable // (2 * width * group.before)))
+    heads = max(1, min(int(group.heads[group.layer] * share), usable // (2 * width * group.before)))
     places = places_of(torch, heads, group.before, group.stay, seed, group.ranges)
     copies, in_place, freed = {}, True, 0
     for how in COMPACTIONS:
@@ -229,7 +238,7 @@ def _copies(how: str, planned: int, groups: Sequence[_Group], copies: Sequence[t
         measured=measured,
         least=planned - spread,
         most=planned + spread,
-        remark="of each head and layer; mean of random choices" if spread else "of each head and layer",
+        remark=f"of a head: mean of {sum(map(len, copies)):,} that chose" if spread else "of a head",
     )
 
 

@@ -83,7 +83,7 @@ def run_policy(
     until = monotonic() + seconds
     try:
         if opened.engine.paged_groups(opened):
-            ran = _paged(opened, evicted, info, device, usable, until)
+            ran = _paged(opened, evicted, info, device, usable, scale, until)
         else:
             ran = _contiguous(opened, evicted, info, device, usable, scale, until)
         with holding(device), metering(device) as meter:
@@ -128,14 +128,18 @@ class _Ran:
     smaller: tuple[str, ...]
 
 
-def _paged(opened: Opened, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, until: float) -> _Ran:
+def _paged(
+    opened: Opened, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
+) -> _Ran:
     """The blocks of one sequence."""
     if info.blocks is None:
         raise UnsupportedError(
             f"{info.name} drops nothing of these {info.prompt:,} tokens: no block is to be given back.",
             hint="Use a longer --prompt, or --engine reference.",
         )
-    pages = pages_for_real(opened, evicted, info.blocks, device, usable_bytes=usable, seed=SEED, until=until)
+    pages = pages_for_real(
+        opened, evicted, info.blocks, device, usable_bytes=usable, share=scale or Fraction(1), seed=SEED, until=until
+    )
     output = opened.tokens - opened.request.prompt_tokens
     return _Ran(
         figures=pages.figures,

@@ -46,8 +46,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         )
     if any(variant.policy is not None for variant in variants):
         paged = any(variant.blocks_freed is not None for variant in variants)
-        titles = _POLICY if paged else tuple(title for title in _POLICY if title != _FREED)
-        tables.append((titles, [(names[place], _policy(variants[place], titles)) for place in planned]))
+        columns = tuple(title for title in _POLICY if paged or title != _FREED)
+        tables.append((columns, [(names[place], _policy(variants[place], columns)) for place in planned]))
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 
     def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:

@@ -153,12 +153,14 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
 
 def _policy(run: PolicyRun, shown: dict[str, Any]) -> str:
     """What a policy left of real tensors, beside the plan."""
-    words = [f"policy {clean(run.policy)} on {run.device}: {'as planned' if run.agrees else 'DIFFERS from the plan'}"]
-    words.append(f"survivors {run.survivors}" + (f" (seed {run.seed})" if run.survivors == AT_RANDOM else ""))
-    words.append(f"{run.copied_tokens:,} rows of heads copied")
+    lines = [f"policy {clean(run.policy)} on {run.device}: {'as planned' if run.agrees else 'DIFFERS from the plan'}"]
+    seed = f" (seed {run.seed})" if run.survivors == AT_RANDOM else ""
+    lines.append(f"survivors {run.survivors}{seed}, {run.copied_tokens:,} rows of heads copied")
     if run.in_place is not None:
-        words.append("every survivor read back in its place" if run.in_place else "A SURVIVOR IS NOT IN ITS PLACE")
-    head = "; ".join(words) + "\n" + (f"scaled down: {run.scaled}\n" if run.scaled else "")
+        lines.append("every survivor read back in its place" if run.in_place else "A SURVIVOR IS NOT IN ITS PLACE")
+    if run.scaled:
+        lines.append(f"scaled down: {run.scaled}")
+    head = "".join(f"{line}\n" for line in lines)
     rows = [_policy_row(figure) for figure in run.figures]
     return head + listing(("policy", "predicted", "measured", "difference", "", "remark"), rows, right=(1, 2, 3), **shown)
 
@@ -174,7 +176,7 @@ def _policy_row(figure: PolicyFigure) -> tuple[str, ...]:
 
 def _number(number: float) -> str:
     """Whole, or with the digits that say something of a mean."""
-    return f"{number:,.4g}" if number % 1 else f"{int(number):,}"
+    return f"{number:,.1f}" if number % 1 else f"{int(number):,}"
 
 
 def _head(probed: Probed, *, color: bool) -> str:

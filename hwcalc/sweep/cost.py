@@ -29,6 +29,9 @@ _WORTH_TIMING: Final = 20
 """Plans of one model from which on timing a few of them takes little beside all."""
 _MOST_TIMED: Final = 6
 _TIMED_SECONDS: Final = 0.1
+_COLD_SECONDS: Final = 2.0
+"""A first plan that takes up to so long may have loaded modules most of the time: each end of the lists is timed again."""
+_WARM: Final = 4
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
 
@@ -84,7 +87,7 @@ def _seconds_of_a_plan(grid: Grid, model: ModelSpec, keywords: dict[str, object]
     ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
     # The first plans load modules and profiles, so quick ones are timed again.
     spent: list[float] = []
-    while len(spent) < _MOST_TIMED and sum(spent) < _TIMED_SECONDS:
+    while len(spent) < _MOST_TIMED and sum(spent) < (_COLD_SECONDS if len(spent) < _WARM else _TIMED_SECONDS):
         spent.append(_timed(grid, model, keywords, *ends[len(spent) % 2]))
     return min(spent)
 

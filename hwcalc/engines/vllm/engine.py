@@ -34,7 +34,7 @@ from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.savings import savings
-from hwcalc.engines.vllm.sharing import blocks_of_groups, hits_of, sharing_support
+from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
@@ -139,6 +139,7 @@ class Vllm(Engine):
     def check(self, opened: Opened) -> None:
         planned = of_vllm(opened)
         opened.told(opened.shared("supported", lambda: check_supported(planned)))
+        check_sharing(planned.settings, opened.request)
         # Plan the layout here, since vLLM refuses a model that it cannot lay out.
         planned.layout  # noqa: B018
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))

@@ -18,10 +18,12 @@ from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, held_bl
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
+from hwcalc.engines.vllm.plugin import PLUGIN
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
+from hwcalc.errors import UsageError
 
-__all__ = ["Hits", "blocks_of_groups", "group_held", "hits_of", "sharing_support"]
+__all__ = ["Hits", "blocks_of_groups", "check_sharing", "group_held", "hits_of", "sharing_support"]
 
 _ENDS: Final = "ends"
 _SPARSE: Final = "sparse"
@@ -44,6 +46,21 @@ def sharing_support(settings: VllmSettings, request: Request) -> Support:
     else:
         how = "prefix caching is off, and without it every sequence is computed and kept by itself"
     return Support(offered=False, how=f"{how}; it takes {_ASK}")
+
+
+def check_sharing(settings: VllmSettings, request: Request) -> None:
+    """Raise an error for the plug-in beside prefix caching: it overwrites slots that other sequences would read."""
+    policy = request.policy
+    if (
+        policy is not None
+        and policy.chosen.policy.name == PLUGIN
+        and request.sharing.asked
+        and caches_prefixes(settings, request)
+    ):
+        raise UsageError(
+            "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
+            hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",
+        )
 
 
 def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
@@ -108,7 +125,9 @@ def _blocks(layout: PoolLayout, group: BlockGroup, tokens: int, prefix: int, pro
     if isinstance(spec, CrossSpec) or (isinstance(spec, StateSpec) and not spec.every):
         return Blocks(most, most, 0, 0)
     size = spec.block_size * layout.limits.dcp
-    return Blocks(max(most, ceil_div(tokens, size)), most, prefix // size, prompt // size)
+    # What a policy leaves of a sequence begins with the prefix too.
+    cut = any(member in layout.cut for member in group.members)
+    return Blocks(most if cut else max(most, ceil_div(tokens, size)), most, prefix // size, prompt // size)
 
 
 def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Together) -> tuple[SharedBlocks, ...]:

@@ -32,9 +32,10 @@ OTHERS: Final = st.fixed_dictionaries(
 
 def typed(line: str) -> dict[str, Any]:
     """The options of a command line of one plan, as keywords."""
-    command, values = read(shlex.split(line)[1:])
-    assert command == "plan"
-    return given_options("plan", values)
+    found = read(shlex.split(line)[1:])
+    assert found is not None
+    assert found[0] == "plan"
+    return given_options("plan", found[1])
 
 
 def outcome(options: dict[str, Any]) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hwcalc.formulas.frozen import replace
-from hwcalc.planner import policy
+from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.policies.asked import FILL, REPACK
 from hwcalc.probe import policy_pages
 from hwcalc.probe.devices import Device, open_device
@@ -150,15 +150,14 @@ def test_windows_of_the_rule() -> None:
 @pytest.mark.parametrize("name", ["held", "free_compacted", "most", "steady", "repack_copies", "fill_copies", "free"])
 def test_a_wrong_plan_is_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Each number of the plan, made wrong by more than a random choice may be off."""
-    real = policy.policy_blocks
 
     def wrong(*given: Any) -> Any:
-        blocks = real(*given)
+        blocks = policy_blocks(*given)
         assert blocks is not None
         by = 40 if name in {"repack_copies", "fill_copies", "free"} else 1
         return replace(blocks, **{name: getattr(blocks, name) + by})
 
-    monkeypatch.setattr(policy, "policy_blocks", wrong)
+    monkeypatch.setattr("hwcalc.planner.policy.policy_blocks", wrong)
     run = ran(ONE_LAYER, seq=2_001, prompt=2_000, policy="knorm:compression_ratio=0.5", engine="vllm")
 
     assert not run.agrees

@@ -209,7 +209,7 @@ def test_the_meter_counts_as_the_allocator() -> None:
         third = torch.softmax(second.to(torch.bfloat16), dim=-1, dtype=torch.float32)
         del first
     peak = now = 0
-    for event in sorted(events.profiler.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
+    for event in sorted(events.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
         now += event.nbytes() if event.name() == "[memory]" else 0
         peak = max(peak, now)
 

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from hwcalc.engines.lora import parse_lora
 from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.library.plan import load_model
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.probe.receipt import check_path, make_receipt, read_receipt, verify, write_receipt
 from hwcalc.probe.run import ProbeOptions, probe
@@ -238,3 +239,20 @@ def test_a_draft_and_adapters_are_part_of_the_request(tmp_path: Path) -> None:
     document["arguments"]["draft"] = "org/name"
     with pytest.raises(ConfigError, match="no draft"):
         verify(document, "r.json")
+
+
+def test_what_is_dropped_and_shared_is_part_of_the_request(tmp_path: Path) -> None:
+    """As it is typed; a receipt without it is as it always was."""
+    asked = read_options(
+        {"seq": 500, "policy": "adakv:press=(knorm:compression_ratio=0.5)", "prompt": 300, "policy_rules": "paper", "compaction": "none"}
+    )
+    opened = open_request(load_model(LLAMA), **asked.keywords())
+    probed = probe(open_request(load_model(LLAMA), seq=500), ProbeOptions(reserve_bytes=0), environment={}, torch=FakeTorch())
+    assert probed is not None
+    arguments = make_receipt(opened, probed).arguments
+
+    assert read_options(arguments).policy == asked.policy
+    assert {name: arguments[name] for name in ("prompt", "policy_rules", "compaction")} == {
+        "prompt": 300, "policy_rules": "paper", "compaction": "none",
+    }  # fmt: skip
+    assert made(tmp_path / "r.json", seq=500)["arguments"].keys() == {"seq", "batch", "engine"}

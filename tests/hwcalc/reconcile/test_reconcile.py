@@ -297,3 +297,17 @@ def test_blocks_alone_beside_a_gpu() -> None:
     assert [row.name for row in right.rows if row.name == "blocks"] == ["blocks"]
     assert (right.within, wrong.within) == (True, False)
     assert [row.definition for row in wrong.rows if row.name == "blocks"] == ["estimate"]
+
+
+def test_a_log_under_a_policy() -> None:
+    """vLLM states its pool and how many whole sequences it holds, whatever a plug-in drops later; the input is shown as it was asked for."""
+    log = LOGS / "vllm/v0-0.7-llama-3.1-8b-20k.log"
+    plain = reconcile(LLAMA, log)
+    found = reconcile(LLAMA, log, policy="triattention:kv_budget=1024", compaction="fill", prompt="1k")
+    inputs = {one.name: (one.value, one.source) for one in found.inputs}
+
+    assert found.rows == plain.rows
+    assert (inputs["policy"], inputs["compaction"], inputs["prompt"]) == (
+        ("triattention:kv_budget=1024", "option"), ("fill", "option"), ("1024", "option"),
+    )  # fmt: skip
+    assert not {"policy", "compaction", "prompt"} & {one.name for one in plain.inputs}

@@ -80,7 +80,8 @@ def test_what_is_said_of_policies_is_not_said_of_the_row_without_one() -> None:
     points = list(sweep(TINY, seq=100, policy="streamingllm:compression_ratio=0.5,none", policy_rules="paper"))
 
     assert [row.error for row in rows] == [point.error for point in points] == [None, None]
-    for function in (compare, sweep):
+    functions: tuple[Any, ...] = (compare, sweep)
+    for function in functions:
         with pytest.raises(UsageError, match="there is none"):
             list(function(TINY, seq=100, policy="none", policy_rules="paper"))
 
