@@ -28,7 +28,8 @@ def sink_ranges(tokens: int, stays: int, sinks: int) -> tuple[tuple[int, int], .
 
 def _ones(chosen: Chosen, ratio: float, tokens: int) -> int:
     """All that score 1; the others score 0. Source: kvpress 0.5.5, StreamingLLMPress.score."""
-    return max(int(tokens * (1 - ratio)), chosen["n_sink"])
+    sinks: int = chosen["n_sink"]
+    return max(int(tokens * (1 - ratio)), sinks)
 
 
 def _prefill(chosen: Chosen, state: State, setting: Setting) -> State:
