@@ -242,9 +242,9 @@ def _growth(plan: Plan) -> str:
     if strides:
         return f"the next token of a sequence; some layers add an entry only every {every} tokens"
     if not plan.cache.bytes_per_token:
-        return "no layer grows at this length"
+        return "no layer grows at this length" if plan.policy is None else "the next token adds nothing: the policy drops as many"
     by = "" if plan.request.engine == "reference" else ", by the formulas"
-    which = "each further token of a sequence" if plan.policy is None else "each token that is kept of a sequence"
+    which = "each further token of a sequence" if plan.policy is None else "the next token of a sequence, under the policy"
     return f"{which}{by}"
 
 
