@@ -227,6 +227,14 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
         values if fits else {},
         definition=Definition.ESTIMATE if info.beside else info.definition,
     )
+    for number, one in enumerate(info.steps):
+        if one.name == "policy_prefill":
+            yield figure_of(
+                one,
+                f"policy.steps.{number}.expected",
+                definition=str(Definition.ESTIMATE),
+                name="beyond the cache that is counted",
+            )
     yield bytes_figure(
         "cache behind the same prompt without the policy",
         "policy.full_prefill_peak_bytes",

@@ -194,7 +194,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "transient": "what a step needs beside it, such as a copy while a tensor grows",
         "pairs": "tokens times the positions that each looks at, of a layer and a sequence",
         "pair_operations": "operations for a token and a position that it looks at, in all heads",
-        **{f"pairs_{number}": "the same for what costs otherwise: single tokens behind a prompt, or an indexer" for number in (2, 3, 4)},
+        **{f"pairs_{number}": "the same for what costs otherwise: single tokens, or an indexer" for number in (2, 3, 4)},
         **{f"pair_operations_{number}": f"operations for each of pairs_{number}" for number in (2, 3, 4)},
         "passed_tokens": "tokens that go through the layers, all passes together",
         "token_operations": "two operations for each weight that a token uses",

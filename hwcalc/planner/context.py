@@ -188,7 +188,10 @@ def _of_lengths(asked: Asked) -> Asked:
     if not asked.lengths:
         return asked
     if asked.seq is not None:
-        raise UsageError("--lengths stands in the place of --seq.", hint="Give one of them.")
+        raise UsageError(
+            "--lengths stands in the place of --seq.",
+            hint="Give one of them. compare and sweep go by --seq: leave out --lengths there.",
+        )
     if asked.policy is not None:
         raise UsageError("a policy is planned for sequences of one length.", hint="Give --seq in place of --lengths.")
     count, batch = len(asked.lengths), asked.batch

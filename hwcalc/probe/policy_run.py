@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.request import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.policy import policy_info
@@ -72,6 +73,10 @@ def run_policy(
     evicted, asked = opened.evicted, opened.request.policy
     if evicted is None or asked is None:
         raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
+    if opened.request.sharing != UNSHARED:
+        raise UsageError(
+            "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
+        )
     if not evicted.setting.layers:
         raise UnsupportedError(
             "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
