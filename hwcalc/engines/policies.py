@@ -88,7 +88,8 @@ class Dropping:
     @property
     def _policy_setting(self) -> Setting:
         """What the policy is told of the model; the batch is not known yet."""
-        return self.shared("policy setting", self._make_setting)
+        found: Setting = self.shared("policy setting", self._make_setting)
+        return found
 
     def _make_setting(self) -> Setting:
         from hwcalc.engines.evicting import shapes_of

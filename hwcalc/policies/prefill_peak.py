@@ -140,8 +140,8 @@ class _Prefill:
         repeated = batch * keys * shape.heads * shape.head_dim * size if _repeats(shape) else 0
         width = shape.heads * shape.head_dim * size
         if one.policy.name in _EXPECTED:
-            ahead, dim = one["n_future_positions"], shape.head_dim
-            queries = batch * max(0, self.tokens - one["n_sink"]) * width
+            ahead, dim, sinks = int(one["n_future_positions"]), shape.head_dim, int(one["n_sink"])
+            queries = batch * max(0, self.tokens - sinks) * width
             statistics = batch * width + queries + (queries + batch * width * dim if one["use_covariance"] else 0)
             return statistics + ahead * (_INDEX + 2 * dim * size) + (2 + 3 * ahead) * dim * dim * size
         window = _window(one)

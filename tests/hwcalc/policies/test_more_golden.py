@@ -73,6 +73,10 @@ def test_masks(row: dict[str, Any]) -> None:
         return
 
     assert kept.masked.low * batch <= sum(map(sum, true)) <= kept.masked.high * batch
+    bounds = zip(kept.masked_bounds_per_layer_head, true, strict=True)
+    assert all(
+        low * batch <= head <= high * batch for ends, heads in bounds for (low, high), head in zip(ends, heads, strict=True)
+    )
     if kept.masked_per_layer_head is not None:
         assert [sum(layer) * batch for layer in kept.masked_per_layer_head] == [sum(layer) for layer in true]
         if kept.masked.definition != "estimate":

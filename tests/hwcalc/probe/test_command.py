@@ -286,7 +286,7 @@ def test_a_policy_in_a_receipt(capsys: Capture, tmp_path: Path, monkeypatch: pyt
         ((QWEN, "--policy", "knorm:compression_ratio=0.5", "--engine", "llamacpp"), "--engine reference"),
         ((QWEN, "--policy", "knorm:compression_ratio=0.5", "--max-bytes", "500KiB"), "hold no layer with the copy of its cut"),
         ((QWEN, "--policy", "quest", "--engine", "vllm"), "no block is to be given back"),
-        ((QWEN, "--policy", "knorm:compression_ratio=0.5", "--samples", "2"), "Leave out --shared-prefix"),
+        ((QWEN, "--policy", "knorm:compression_ratio=0.5", "--samples", "2", "--prompt", "90"), "Leave out --shared-prefix"),
     ],
     ids=str,
 )
