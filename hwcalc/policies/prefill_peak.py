@@ -24,11 +24,11 @@ _WINDOWED: Final = frozenset({"snapkv", "pyramidkv", "tova", "simlayerkv", "finc
 _EXPECTED: Final = frozenset({"expectedattention"})
 _PLAIN: Final = frozenset(
     {"knorm", "keydiff", "random", "streamingllm", "observedattention", "adakv", "duoattention", "keyrerotation", "perlayercompression",
-     "composed", "think", "dms", "criticalkv", "chunkkv", "chunk", "block", "decoding",
+     "composed", "think", "criticalkv", "chunkkv", "chunk", "decoding",
      "compressionratiodecoding", "prefilldecoding"}
 )  # fmt: skip
 """Policies whose own tensors are smaller than those of the MLP."""
-_AT_LEAST: Final = frozenset({"merging", "lagkv", "finch", "criticaladakv", "entropygatedchunkkv"})
+_AT_LEAST: Final = frozenset({"block", "dms", "merging", "lagkv", "finch", "criticaladakv", "entropygatedchunkkv"})
 """Policies whose own tensors may be more than what is counted here."""
 _FLASH_KEYS: Final = 512
 _FLASH_QUERIES: Final = ((768, 256), (192, 64), (0, 32))
