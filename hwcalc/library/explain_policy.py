@@ -1,4 +1,4 @@
-"""A cache policy and what sequences share, explained: tokens by layer, bytes, the prefill, blocks, and what is kept once."""
+"""A cache policy, explained: tokens by layer, bytes, the prefill, and blocks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
     from hwcalc.engines.evicting import Evicted
     from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo, PolicyLayers
-    from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
 
-__all__ = ["policy", "sharing"]
+__all__ = ["plain_figure", "policy"]
 
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
@@ -272,7 +271,7 @@ def _of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigu
             unit = "slots" if field.endswith(("copies", "slots")) else "bytes" if field.endswith("bytes") else "blocks"
             known = blocks.definition if field == "free" else info.definition
             name = f"{words}, all groups" if several and field in told else words
-            yield _plain(name, place, result, "", {}, unit, str(known), ends=ends)
+            yield plain_figure(name, place, result, "", {}, unit, str(known), ends=ends)
 
 
 _BLOCK_WORDS: Final = {
@@ -359,41 +358,7 @@ def _on_cuts(course: Course) -> str:
     return f"{words}."
 
 
-def sharing(plan: Plan) -> ExplainedSection | None:
-    """What sequences have in common, and what keeping it once saves; ``None`` where they share nothing."""
-    info = plan.sharing
-    if info is None:
-        return None
-    return ExplainedSection(
-        name="sharing",
-        title="sharing",
-        about="What several sequences have in common is kept once where the engine can.",
-        figures=tuple(_of_sharing(plan, info)),
-        remarks=(info.support,) if info.support else (),
-    )
-
-
-def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
-    known = str(info.definition)
-    for number, one in enumerate(info.steps):
-        name = _SHARING_WORDS.get(one.name, one.name.replace("_", " "))
-        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known, name=name)
-    for place, group in enumerate(info.groups):
-        for number, one in enumerate(group.steps):
-            name = f"blocks, group {place + 1}: {one.name.replace('_', ' ')}"
-            yield figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name)
-    yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, definition=known)
-    values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
-    formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
-    yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
-    if info.padded_tokens:
-        yield _plain("positions of padding", "sharing.padded_tokens", info.padded_tokens, "", {}, "tokens", known)
-
-
-_SHARING_WORDS: Final = {"sequences": "sequences alive", "kept_tokens": "tokens that are kept of all sequences"}
-
-
-def _plain(
+def plain_figure(
     name: str,
     place: str,
     result: Number,
@@ -404,6 +369,7 @@ def _plain(
     *,
     ends: tuple[int, int] | None = None,
 ) -> ExplainedFigure:
+    """A figure that is no step of the plan; its formula is shown where it gives the result."""
     fits = value_of(formula, values) == result
     return ExplainedFigure(
         name=name,
