@@ -104,6 +104,13 @@ class Span(Shown):
         """The number of positions that are kept."""
         raise NotImplementedError
 
+    def of_first(self, first: int, tokens: int) -> int:
+        """How many of the positions that are kept of ``tokens`` tokens depend on the first ``first`` of them alone.
+
+        Sequences that begin with the same tokens can keep these positions once. A state depends on all tokens.
+        """
+        return 0
+
     @property
     def text(self) -> str:
         """The rule in words; ``n`` is the number of tokens."""
@@ -120,6 +127,9 @@ class Full(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return tokens
+
+    def of_first(self, first: int, tokens: int) -> int:
+        return min(first, tokens)
 
     @property
     def text(self) -> str:
@@ -153,6 +163,10 @@ class Window(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return min(tokens, self.numbers[0])
 
+    def of_first(self, first: int, tokens: int) -> int:
+        """A window of 3 keeps [BCD] of ABCD; two sequences that begin with ABC have [BC] in common."""
+        return max(0, min(first, tokens) - max(0, tokens - self.numbers[0]))
+
     @property
     def text(self) -> str:
         return f"min(n, {self.numbers[0]:,})"
@@ -168,6 +182,11 @@ class Sink(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return min(tokens, sum(self.numbers))
+
+    def of_first(self, first: int, tokens: int) -> int:
+        sink, window = self.numbers
+        first, gone = min(first, tokens), max(0, tokens - sink - window)
+        return min(first, sink) + max(0, first - sink - gone)
 
     @property
     def text(self) -> str:
@@ -189,6 +208,11 @@ class Chunk(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return min(tokens, self.numbers[0])
 
+    def of_first(self, first: int, tokens: int) -> int:
+        """A chunk begins at a multiple of its size, wherever the sequences part."""
+        begins = (tokens - 1) // self.numbers[0] * self.numbers[0]
+        return max(0, min(first, tokens) - max(0, begins))
+
     @property
     def text(self) -> str:
         return f"min(n, {self.numbers[0]:,})"
@@ -204,6 +228,9 @@ class Strided(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return tokens // self.numbers[0]
+
+    def of_first(self, first: int, tokens: int) -> int:
+        return min(first, tokens) // self.numbers[0]
 
     @property
     def text(self) -> str:

@@ -27,6 +27,8 @@ _PROMPT: Final = "$ "
 _SECONDS: Final = 120
 _ON_THIS_MACHINE: Final = re.compile(r"(?<=--gpu )\S+(?: --gpus \d+)?(?=\n\s+whether it fits)[^.]*")
 """What depends on the machine: one with a GPU is offered its own."""
+_OF_THIS_TORCH: Final = re.compile(r"(?<=^on cpu \()[^)\n]*\), torch \S+", re.MULTILINE)
+"""What a probe says of the machine and of its torch."""
 
 
 class Example(NamedTuple):
@@ -88,7 +90,11 @@ def printed(command: str) -> str:
 
 def agree(shown: str, now: str) -> bool:
     """Whether two outputs are the same but for what depends on the machine."""
-    return _ON_THIS_MACHINE.sub("", shown) == _ON_THIS_MACHINE.sub("", now)
+    return _of_no_machine(shown) == _of_no_machine(now)
+
+
+def _of_no_machine(text: str) -> str:
+    return _OF_THIS_TORCH.sub("", _ON_THIS_MACHINE.sub("", text))
 
 
 def renewed(text: str) -> str:

@@ -126,6 +126,13 @@ def _engine_options(node: Node, key: str) -> dict[str, str]:
     return {name: str(item.value).lower() if isinstance(item.value, bool) else item.text for name, item in node.value.items()}
 
 
+def _lengths(node: Node, key: str) -> object:
+    """Lengths with commas between, or a list of them."""
+    if isinstance(node.value, list):
+        return [_tokens(one, key) for one in node.value]
+    return _text(node, key)
+
+
 def _headroom(node: Node, key: str) -> Headroom:
     """``5%`` of what the engine may use, or bytes. A bare number must be too large to be meant as a share."""
     allowed = "a share such as 5%, or bytes such as 2GiB"
@@ -167,6 +174,7 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "policy": _written,
     "policy rules": _written,
     "compaction": _written,
+    "lengths": _lengths,
     "model": _text,
     "pairs": _engine_options,
 }

@@ -224,7 +224,7 @@ def _typed_as_well(error: ConfigError, module: Any, values: Mapping[str, Any]) -
     return error
 
 
-_OF_ONE_MODEL: Final = frozenset({"plan", "explain", "recommend"})
+_OF_ONE_MODEL: Final = frozenset({"plan", "explain", "recommend", "strategies"})
 """The commands whose line is a MODEL and options of a plan."""
 
 

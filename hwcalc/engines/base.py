@@ -20,6 +20,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption
 from hwcalc.engines.policies import Dropping, Policies
 from hwcalc.engines.request import Request
+from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
@@ -40,7 +41,7 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], ABC):
+class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]
@@ -193,7 +194,7 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], ABC):
         pool = self.pool(opened, max(0, budget_bytes)).value
         if pool is None:
             return opened.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and pool.holds(opened.request.replica_batch)
+        return budget_bytes >= 0 and pool.holds(opened.request.replica_requests)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
         """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
@@ -239,7 +240,7 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], ABC):
 
 
 @frozen
-class Opened(Dropping):
+class Opened(Dropping, Alive):
     """One request to one engine about one model. It keeps every answer of the engine.
 
     Requests that differ only in length and batch are a family: they share the answers that do not depend on length and batch.
@@ -262,7 +263,7 @@ class Opened(Dropping):
     @property
     def batch(self) -> int:
         """How many sequences are planned."""
-        return self.request.batch
+        return self.request.sequences
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -297,20 +298,13 @@ class Opened(Dropping):
         seq, batch = self.request.seq if seq is None else seq, self.request.batch if batch is None else batch
         if (seq, batch) == (self.request.seq, self.request.batch):
             return self
-        other = replace(self, request=replace(self.request, seq=seq, batch=batch))
-        vars(other)["family"] = self.family
-        return other
+        return self.with_request(replace(self.request, seq=seq, batch=batch))
 
     def changed(self, **change: Any) -> Opened:
         """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
-
-    @property
-    def replica(self) -> Opened:
-        """The same request with only the sequences of the fullest data-parallel replica."""
-        return self.sized(batch=self.request.replica_batch)
 
     @cached_property
     def dtypes(self) -> Dtypes:
@@ -392,6 +386,8 @@ class Opened(Dropping):
         """
         chosen = dtype or self.dtypes.roles[tensor.role]
         kept = tensor.span.positions(self.tokens, self.encoder_tokens) if positions is None else positions
+        runs = () if positions is not None or not self.together.unlike else self.runs(tensor.span, self.encoder_tokens)
+        total = sum(run.positions for run in runs) if runs else self.batch * kept
         return StoredTensor(
             name=tensor.name,
             role=tensor.role,
@@ -400,7 +396,9 @@ class Opened(Dropping):
             dtype=chosen.name,
             positions=kept,
             span=tensor.span if positions is None else Fixed(kept),
-            bytes=self.batch * kept * tensor.bytes_per_position(chosen),
+            bytes=total * tensor.bytes_per_position(chosen),
+            rule=f"({words_of(runs)}) x {tensor.bytes_per_position(chosen):,} B" if runs else None,
+            runs=runs,
         )
 
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:

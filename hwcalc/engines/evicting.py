@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas import LayerKind, Stack
+from hwcalc.formulas import Layer, LayerKind, Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Setting, State
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
 from hwcalc.policies.walks import Ends
 
-__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of"]
+__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of", "shapes_of"]
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 
@@ -25,8 +25,8 @@ def acted_on(stack: Stack) -> dict[int, LayerKind]:
     return {number: kind for number, layer in enumerate(stack) for kind in layer if kind.acts_by_token}
 
 
-def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, batch: int, hidden_size: int | None) -> Setting:
-    """What a policy is told of a model with these layers, and of the request."""
+def shapes_of(stack: Stack) -> tuple[LayerShape, ...]:
+    """What a policy is told of each layer on which it acts."""
     shapes = []
     for number, kind in acted_on(stack).items():
         dims = kind.dims()
@@ -39,8 +39,13 @@ def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, 
                 head_dim=key.shape[-1],
             )
         )
+    return tuple(shapes)
+
+
+def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, batch: int, hidden_size: int | None) -> Setting:
+    """What a policy is told of a model with these layers, and of the request."""
     return Setting(
-        layers=tuple(shapes),
+        layers=shapes_of(stack),
         depth=len(stack),
         attention=attention,
         rules=rules,
@@ -124,6 +129,8 @@ class Evicted:
     most: Mapping[int, int]
     plain: Stack
     stack: Stack
+    ahead: int = 0
+    """Tokens before all these that the policy does not touch, since other sequences have them too."""
 
     @property
     def behind_prompt(self) -> dict[int, int]:
@@ -156,35 +163,62 @@ class Evicted:
         if self.is_exact:
             return self
         state = self.state.with_stored(tuple(Count.of(left.stored.low) for left in self.state.layers), self.state.ranges)
-        return _evicted(self.chosen, state, self.prompt, self.steps, self.setting, self.plain)
+        return _evicted(self.chosen, state, self.prompt, self.steps, self.setting, self.plain, self.ahead)
+
+    @cached_property
+    def alike(self) -> Mapping[int, int]:
+        """Of layers that hold so many tokens, how many of them all branches of a request have in common."""
+        found: dict[int, int] = {}
+        for (number, ends), left in zip(self.ends.items(), self.state.layers, strict=True):
+            # Once a branch has cut its own cache, it need not have the same tokens as the others.
+            held, common = self.ahead + self.most[number], self.ahead + (0 if ends.cut else left.stored.low)
+            found[held] = min(common, found.get(held, common))
+        return found
+
+    @cached_property
+    def read(self) -> Mapping[int, int]:
+        """Tokens that a decode step reads: all that are stored, or the pages that are chosen."""
+        if all(left.read is None for left in self.state.layers):
+            return self.most
+        reads = after_prefill(self.chosen, self.prompt + self.steps, self.setting).layers
+        pairs = zip(self.ends, reads, strict=True)
+        return {number: self.most[number] if left.read is None else left.read.high for number, left in pairs}
+
+    @property
+    def read_stack(self) -> Stack:
+        """The layers with the tokens that a decode step reads."""
+        return self.stack if self.read is self.most else self.holding(self.read).stack
+
+    @property
+    def grown(self) -> Evicted:
+        """The same with one more generated token."""
+        return _evicted(self.chosen, self.state, self.prompt, self.steps + 1, self.setting, self.plain, self.ahead)
 
     def holding(self, counts: Mapping[int, int]) -> Evicted:
         """The same with these tokens in each layer."""
-        return replace(self, most=counts, stack=_with_tokens(self.plain, counts))
+        return replace(self, most=counts, stack=_with_tokens(self.plain, counts, self.ahead))
 
 
-def _with_tokens(plain: Stack, counts: Mapping[int, int]) -> Stack:
-    made: dict[tuple[LayerKind, int], LayerKind] = {}
-
-    def kept(kind: LayerKind, tokens: int) -> LayerKind:
-        if not kind.acts_by_token:
-            return kind
-        return made.setdefault((kind, tokens), replace(kind, kept=tokens))
-
-    return Stack(
-        tuple(
-            tuple(kept(kind, counts[number]) for kind in layer) if number in counts else layer
-            for number, layer in enumerate(plain)
-        )
-    )
+def _with_tokens(plain: Stack, counts: Mapping[int, int], ahead: int) -> Stack:
+    made: dict[tuple[Layer, int], Layer] = {}
+    layers = list(plain.layers)
+    for number, tokens in counts.items():
+        key = (layers[number], ahead + tokens)
+        if key not in made:
+            made[key] = tuple(replace(kind, kept=ahead + tokens) if kind.acts_by_token else kind for kind in key[0])
+        layers[number] = made[key]
+    return Stack(tuple(layers))
 
 
-def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack) -> Evicted:
-    """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it."""
-    return _evicted(chosen, after_prefill(chosen, prompt, setting), prompt, tokens - prompt, setting, plain)
+def evicted_of(chosen: Chosen, tokens: int, prompt: int, setting: Setting, plain: Stack, ahead: int = 0) -> Evicted:
+    """What a policy leaves of a sequence of ``tokens`` tokens, ``prompt`` of which are the prompt. ``plain`` are the layers without it.
+
+    ``ahead`` are tokens before all these that it does not touch, since other sequences have them too.
+    """
+    return _evicted(chosen, after_prefill(chosen, prompt, setting), prompt, tokens - prompt, setting, plain, ahead)
 
 
-def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting, plain: Stack) -> Evicted:
+def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting, plain: Stack, ahead: int) -> Evicted:
     lengths = [left.stored.high for left in state.layers]
     each = ends_by_layer(chosen, state, prompt, steps, setting)
     ends = {shape.index: one for shape, one in zip(setting.layers, each, strict=True)}
@@ -198,5 +232,6 @@ def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Set
         ends=ends,
         most=most,
         plain=plain,
-        stack=_with_tokens(plain, most),
+        stack=_with_tokens(plain, most, ahead),
+        ahead=ahead,
     )

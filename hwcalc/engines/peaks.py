@@ -12,23 +12,32 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import model_width
-from hwcalc.engines.evicting import setting_of
+from hwcalc.engines.evicting import shapes_of
 from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas import LayerKind, Stack
+from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition
-from hwcalc.policies.base import Extra, Setting
+from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import beside_of
 from hwcalc.quantization.planned import format_name
 
-__all__ = ["PART", "Peaks", "inner_vectors", "peaks_of", "policy_part", "stage_prefill_bytes"]
+__all__ = [
+    "PART",
+    "Peaks",
+    "inner_vectors",
+    "page_keys_bytes",
+    "pages_bytes",
+    "peak_steps",
+    "peaks_of",
+    "policy_part",
+    "stage_prefill_bytes",
+]
 
 PART: Final = "policy prefill"
 _SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
-_BEYOND: Final = "max(cache_while_scored + beside_in_prefill - inner_vectors - cache, beside_always, 0)"
 
 
 @frozen
@@ -79,45 +88,58 @@ def peaks_of(opened: Opened, queries: int | None = None) -> Peaks:
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
         held = max(held, found.decoding)
-    whole = local.sized(seq=prompt).without_policy() if prompt else local.without_policy()
+    whole = local.sized(seq=evicted.ahead + prompt).without_policy()
     return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole.needed_bytes, extras=extras)
 
 
 def _rank_setting(opened: Opened, span: range) -> Setting:
     """What a policy is told of the layers of a pipeline stage, on one tensor-parallel rank."""
     assert opened.evicted is not None
-    whole, rules, tp = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp
-    layers = tuple(
-        tuple(rules.shard(opened.model, kind, tp) for kind in layer) if number in span else ()
-        for number, layer in enumerate(opened.plain_stack.layers)
-    )
-    return setting_of(
-        Stack(layers),
-        rules=whole.rules,
-        attention=whole.attention,
-        element_bytes=whole.element_bytes,
-        batch=opened.batch,
-        hidden_size=whole.hidden_size,
-    )
+    whole, rules, tp, plain = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp, opened.plain_stack
+
+    def sharded() -> tuple[LayerShape, ...]:
+        return shapes_of(Stack(tuple(tuple(rules.shard(opened.model, kind, tp) for kind in layer) for layer in plain.layers)))
+
+    layers = whole.layers if tp == 1 else opened.model.once((opened.engine.name, "policy layers", tp), sharded)
+    if len(span) < len(plain):
+        layers = tuple(shape for shape in layers if shape.index in span)
+    return replace(whole, layers=layers, batch=opened.batch)
+
+
+def pages_bytes(opened: Opened) -> int:
+    """The keys of pages of one sequence, which a decode step reads beside the cache, on one tensor-parallel rank."""
+    return page_keys_bytes(opened, replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1))
+
+
+def page_keys_bytes(opened: Opened, setting: Setting) -> int:
+    """The keys of all pages of these layers; none where a policy does not choose what is read."""
+    evicted = opened.evicted
+    assert evicted is not None
+    if evicted.chosen.policy.effect is not Effect.READS_LESS:
+        return 0
+    return beside_of(
+        evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False, rows=evicted.prompt
+    ).decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
     rules, tp = opened.engine.weight_rules(), opened.request.parallel.tp
-    known: dict[LayerKind, int] = {}
+    known: dict[int, int] = {}
 
-    def size(kind: LayerKind) -> int:
-        if kind not in known:
-            shard = rules.shard(opened.model, kind, tp)
-            known[kind] = rank_bytes_of(opened, opened.engine.tensors(shard, local))
-        return known[kind]
+    def size(layer: Layer) -> int:
+        # Layers that are alike are one object.
+        if id(layer) not in known:
+            shards = (rules.shard(opened.model, kind, tp) for kind in layer)
+            known[id(layer)] = sum(rank_bytes_of(opened, opened.engine.tensors(shard, local)) for shard in shards)
+        return known[id(layer)]
 
     whole, cut = local.plain_stack.layers, local.stack.layers
     before = fullest = 0
     for number in stage_spans(opened)[stage]:
-        fullest = max(fullest, before + sum(map(size, whole[number])))
-        before += sum(map(size, cut[number]))
+        fullest = max(fullest, before + size(whole[number]))
+        before += size(cut[number])
     return max(fullest, before) + bytes_of(local.extras)
 
 
@@ -144,7 +166,7 @@ def policy_part(opened: Opened, queries: int | None = None) -> tuple[BudgetPart,
             high=high,
             source=f"{_SCORED}{f'; {names}' if names else ''}",
             definition=Definition.ESTIMATE if not known or low != high else Definition.ENGINE,
-            steps=_steps(peaks, rooms, (low, expected, high)),
+            steps=peak_steps(peaks, rooms),
         ),
     )
 
@@ -160,16 +182,23 @@ def inner_vectors(opened: Opened) -> tuple[int, int, int]:
     return low, expected, high
 
 
-def _steps(peaks: Peaks, rooms: tuple[int, int, int], result: tuple[int, int, int]) -> tuple[Step, ...]:
+def peak_steps(peaks: Peaks, rooms: tuple[int, int, int]) -> tuple[Step, ...]:
+    """How the fullest moment of the prefill comes about, and what of it is beyond the cache that the plan counts."""
     low, expected, high = rooms
-    beyond = step(
-        "policy_prefill",
-        _BEYOND,
-        result,
+    fullest = step(
+        "prefill_peak",
+        "cache_while_scored + beside_in_prefill",
+        peaks.prefill,
         cache_while_scored=peaks.scored,
         beside_in_prefill=peaks.beside,
+    )
+    beyond = step(
+        "policy_prefill",
+        "max(prefill_peak - inner_vectors - cache, beside_always, 0)",
+        (peaks.beyond(high), peaks.beyond(expected), peaks.beyond(low)),
+        prefill_peak=peaks.prefill,
         inner_vectors=(high, expected, low),
         cache=peaks.cache,
         beside_always=peaks.held,
     )
-    return (beyond,)
+    return (fullest, beyond)

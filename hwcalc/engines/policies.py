@@ -15,7 +15,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
     from hwcalc.engines.paged import PagedGroup
-    from hwcalc.policies.base import Chosen
+    from hwcalc.policies.base import Chosen, Setting
 
 __all__ = ["Dropping", "Policies", "Support"]
 
@@ -62,6 +62,8 @@ class Dropping:
     engine: Any
     model: ModelSpec
     request: Request
+    shared: Callable[[Hashable, Callable[[], Any]], Any]
+    ahead: int
 
     @cached_property
     def evicted(self) -> Evicted | None:
@@ -69,22 +71,42 @@ class Dropping:
         asked, request = self.request.policy, self.request
         if asked is None:
             return None
-        from hwcalc.engines.evicting import evicted_of, setting_of
+        from hwcalc.engines.evicting import evicted_of
+
+        # An engine without a pool takes a batch through one prefill.
+        together = 1 if self.engine.pooled else request.sequences
+        setting = replace(self._policy_setting, batch=request.sequences, together=together)
+        # A prefix that others need too cannot go: the policy acts behind it.
+        ahead, plain = self.ahead, self.plain_stack
+        tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
+        found: Evicted = self.shared(
+            ("evicted", tokens, prompt, ahead, together),
+            lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
+        )
+        return found if found.setting == setting else replace(found, setting=setting)
+
+    @property
+    def _policy_setting(self) -> Setting:
+        """What the policy is told of the model; the batch is not known yet."""
+        found: Setting = self.shared("policy setting", self._make_setting)
+        return found
+
+    def _make_setting(self) -> Setting:
+        from hwcalc.engines.evicting import shapes_of
         from hwcalc.formulas.formats import FLOATS
+        from hwcalc.policies.base import Setting
         from hwcalc.policies.outcome import kernel_for
 
-        plain = self.plain_stack
-        setting = setting_of(
-            plain,
-            rules=asked.rules,
+        asked, plain = self.request.policy, self.plain_stack
+        assert asked is not None
+        return Setting(
+            layers=self.model.once((self.engine.name, "policy layers"), lambda: shapes_of(plain)),
+            depth=len(plain),
             attention=kernel_for(asked.chosen, None),
+            rules=asked.rules,
             element_bytes=FLOATS[self.engine.weight_dtype(self)].bits // 8,
-            batch=request.batch,
             hidden_size=self.model.hidden_size,
         )
-        # An engine without a pool takes a batch through one prefill.
-        setting = replace(setting, together=1 if self.engine.pooled else request.batch)
-        return evicted_of(asked.chosen, request.seq, request.prompt_tokens, setting, plain)
 
     @property
     def plain_stack(self) -> Stack:

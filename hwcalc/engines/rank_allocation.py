@@ -8,6 +8,7 @@ from typing import Final
 
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation
 from hwcalc.engines.base import Opened
+from hwcalc.engines.ranks import rank_share
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
@@ -52,7 +53,7 @@ def _allocations(name: str, layer: int, tensor: StoredTensor, opened: Opened) ->
     if dcp > 1 and tensor.role in _PER_TOKEN - {Role.INDEX} and positions:
         # With seven tokens on two ranks, the fullest rank has four.
         kept = -(-positions // dcp)
-        size, positions = size // positions * kept, kept
+        size, positions = rank_share(tensor, dcp), kept
     if size:
         dtype, shape = _shape(tensor, size, positions, opened.batch)
         yield Allocation(name=name, layer=layer, dtype=dtype, shape=shape, bytes=size)

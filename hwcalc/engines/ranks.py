@@ -10,7 +10,7 @@ from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Role
 
-__all__ = ["fullest_rank_bytes", "rank_bytes_of", "stage_spans"]
+__all__ = ["fullest_rank_bytes", "rank_bytes_of", "rank_share", "stage_spans"]
 
 _BY_TOKEN = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles whose tokens decode context parallelism divides over ranks. States and indexer keys are whole on every rank."""
@@ -41,7 +41,7 @@ def stage_spans(opened: Opened) -> tuple[range, ...]:
 
 def rank_bytes_of(opened: Opened, tensors: Iterable[StoredTensor]) -> int:
     """The bytes of these tensors of a tensor-parallel rank, with its share of the tokens."""
-    return sum(_share(tensor, opened.request.parallel.dcp) for tensor in tensors)
+    return sum(rank_share(tensor, opened.request.parallel.dcp) for tensor in tensors)
 
 
 def _kinds_of_stages(opened: Opened, spans: tuple[range, ...]) -> tuple[Counter[LayerKind], ...]:
@@ -50,8 +50,10 @@ def _kinds_of_stages(opened: Opened, spans: tuple[range, ...]) -> tuple[Counter[
     return tuple(Counter(kind for layer in layers[span.start : span.stop] for kind in layer) for span in spans)
 
 
-def _share(tensor: StoredTensor, dcp: int) -> int:
+def rank_share(tensor: StoredTensor, dcp: int) -> int:
     """Bytes of a tensor on the rank with most of its tokens: with seven tokens on two ranks, that is four tokens."""
     if dcp == 1 or tensor.role not in _BY_TOKEN or not tensor.positions:
         return tensor.bytes
+    if tensor.runs:
+        return tensor.bytes // sum(run.positions for run in tensor.runs) * sum(run.on_rank(dcp) for run in tensor.runs)
     return tensor.bytes // tensor.positions * -(-tensor.positions // dcp)

@@ -80,6 +80,11 @@ class Reference(GeneralEngine):
     definition: ClassVar[Definition] = Definition.EXACT
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
+    beams_and_samples: ClassVar[bool] = True
+
+    def sharing_support(self, opened: Opened) -> Support:
+        """The least that any engine must keep."""
+        return Support(offered=True, how="the ideal: what sequences have in common is kept once, to the token")
 
     def deals_experts(self, opened: Opened) -> bool:
         return True

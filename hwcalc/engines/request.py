@@ -69,11 +69,20 @@ class Sharing:
     prefix: int = 0
     samples: int = 1
     beams: int = 1
+    apart: bool = False
+    """Whether every sequence is kept by itself all the same, to compare."""
+    scattered: int = 1
+    """Replicas over which the branches of a request are dealt, where this is one of the replicas."""
 
     @property
     def branches(self) -> int:
         """Sequences that grow out of one prompt."""
         return self.samples * self.beams
+
+    @property
+    def asked(self) -> bool:
+        """Whether sequences have anything in common."""
+        return bool(self.prefix) or self.branches > 1
 
 
 UNSHARED: Final = Sharing()
@@ -103,6 +112,8 @@ class Request:
     policy: AskedPolicy | None = None
     """What is dropped of the cache; ``None`` is nothing."""
     sharing: Sharing = UNSHARED
+    lengths: tuple[int, ...] = ()
+    """Unlike lengths of the requests, of which each has its share of the batch; ``seq`` is the longest. Empty if all are alike."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -115,9 +126,37 @@ class Request:
         return self.parallel.gpus
 
     @property
+    def sequences(self) -> int:
+        """Sequences that are alive at once: the samples or beams of every request."""
+        return self.batch * self.sharing.branches
+
+    @property
+    def lengths_of(self) -> tuple[tuple[int, int], ...]:
+        """The tokens of requests, longest first, and how many requests have so many. The longer ones are one more if they do not divide.
+
+        >>> Request(seq=8, batch=5, lengths=(8, 2)).lengths_of
+        ((8, 3), (2, 2))
+        """
+        if not self.lengths:
+            return ((self.seq, self.batch),)
+        longest = max(self.lengths)
+        # The longest requests have the planned length; a solver that shortens it cuts the others too.
+        lengths = sorted((self.seq if one == longest else min(one, self.seq) for one in self.lengths), reverse=True)
+        each, more = divmod(self.batch, len(lengths))
+        counts: dict[int, int] = {}
+        for number, tokens in enumerate(lengths):
+            counts[tokens] = counts.get(tokens, 0) + each + (number < more)
+        return tuple((tokens, count) for tokens, count in counts.items() if count)
+
+    @property
+    def replica_requests(self) -> int:
+        """The number of requests of the fullest data-parallel replica."""
+        return -(-self.batch // self.parallel.dp)
+
+    @property
     def replica_batch(self) -> int:
         """The number of sequences of the fullest data-parallel replica."""
-        return -(-self.batch // self.parallel.dp)
+        return self.replica_requests * self.sharing.branches
 
     def flat(self) -> dict[str, Any]:
         """All values by the names of the options, with those of :class:`Parallel` and :class:`Hardware` on the same level."""
@@ -130,6 +169,7 @@ class Request:
             "policy_rules": None if asked is None else asked.rules,
             "compaction": None if asked is None else asked.compaction,
             "shared_prefix": sharing.prefix or None,
+            "lengths": self.lengths or None,
             "samples": sharing.samples,
             "beams": sharing.beams,
         }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import Span
 
-__all__ = ["Dtypes", "StoredTensor", "bytes_of"]
+__all__ = ["Dtypes", "Run", "StoredTensor", "bytes_of"]
 
 
 @frozen
@@ -22,6 +23,23 @@ class Dtypes:
     def state(self) -> str:
         """The format of recurrent states."""
         return self.roles[Role.STATE].name
+
+
+class Run(NamedTuple):
+    """Positions of a sequence, from ``start`` to before ``end``, of which there are so many copies."""
+
+    start: int
+    end: int
+    copies: int
+
+    @property
+    def positions(self) -> int:
+        """The positions of all copies."""
+        return (self.end - self.start) * self.copies
+
+    def on_rank(self, ranks: int) -> int:
+        """Those of them on the first of so many ranks, over which positions are dealt one by one; the first has most."""
+        return (-(-self.end // ranks) - -(-self.start // ranks)) * self.copies
 
 
 @frozen
@@ -42,6 +60,8 @@ class StoredTensor:
     span: Span
     bytes: int
     rule: str | None = None
+    runs: tuple[Run, ...] = ()
+    """The positions of all sequences, where some are kept once for several of them."""
 
 
 def bytes_of(tensors: Iterable[StoredTensor]) -> int:

@@ -243,6 +243,21 @@ class Transformers(GeneralEngine):
             )
         return super().allocation(opened, stage)
 
+    def pads(self, opened: Opened) -> bool:
+        return True
+
+    def sharing_support(self, opened: Opened) -> Support:
+        """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
+        sharing = opened.request.sharing
+        how = "every row of the batch has its own cache"
+        if sharing.samples > 1:
+            how = "num_return_sequences repeats the prompt in the batch before it is read: every sample has its own cache"
+        if sharing.beams > 1:
+            how = "num_beams repeats the prompt in the batch before it is read: every beam has its own cache, and a step copies them anew"
+        if opened.request.lengths:
+            how += "; shorter sequences are padded to the longest"
+        return Support(offered=False, how=how)
+
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
         """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""
         tokens = opened.request.replica_batch * opened.tokens

@@ -176,7 +176,8 @@ def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> E
 def explained(plan: Plan, opened: Opened) -> Explanation:
     """An explanation of a plan. ``opened`` is the request that was planned."""
     from hwcalc.library import explain_devices, explain_limits, explain_memory
-    from hwcalc.library.explain_policy import policy, sharing
+    from hwcalc.library.explain_policy import policy
+    from hwcalc.library.explain_sharing import sharing
     from hwcalc.library.often_quoted import often_quoted
     from hwcalc.library.symbols import symbols_in
 

@@ -1,4 +1,4 @@
-"""A cache policy and what sequences share, explained: tokens by layer, bytes, the prefill, blocks, and what is kept once."""
+"""A cache policy, explained: tokens by layer, bytes, the prefill, and blocks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
     from hwcalc.engines.evicting import Evicted
     from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo, PolicyLayers
-    from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
 
-__all__ = ["policy", "sharing"]
+__all__ = ["plain_figure", "policy"]
 
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
@@ -122,6 +121,9 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[Explaine
     rows, batch = _rows(info, opened), plan.request.batch
     whole = batch * sum(len(group.layers) * plan.request.seq * row for group, row in zip(info.layers, rows, strict=True))
     other = info.full_bytes - whole
+    # What remains is other layers alone where nothing is copied, padded to a common block, or shared.
+    acted = sum(len(group.layers) for group in info.layers)
+    plain = plan.sharing is None and (not other or (acted < len(opened.plain_stack) and not plan.cache.groups))
     for words, field, count in moments:
         if count in ("kept", "last") and not info.output:
             continue
@@ -129,7 +131,7 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[Explaine
         formula, values = _product([len(group.layers) for group in info.layers], tokens, rows)
         formula, values = (f"{formula} + other_layers" if other else formula), {**values, "batch": batch, "other_layers": other}
         size = int(getattr(info, field))
-        fits = other >= 0 and value_of(formula, values) == size
+        fits = plain and other >= 0 and value_of(formula, values) == size
         definition = info.definition if count else opened.model.definition(opened.engine.definition)
         place = f"policy.{field}"
         yield bytes_figure(f"cache {words}", place, size, formula if fits else "", values if fits else {}, definition=definition)
@@ -143,7 +145,8 @@ def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str
     if len(layers) > 1 and len(set(rows)) == 1:
         together = sum(count * each for count, each in zip(layers, tokens, strict=True))
         return "batch x tokens_of_all_layers x bytes_of_token", {"tokens_of_all_layers": together, "bytes_of_token": rows[0]}
-    products, values = [], {}
+    products: list[str] = []
+    values: dict[str, Number] = {}
     for number, (count, each, row) in enumerate(zip(layers, tokens, rows, strict=True)):
         names = [f"{name}_{number}" if number else name for name in ("layers_alike", "tokens_kept", "bytes_of_token")]
         products.append(" x ".join(names))
@@ -204,18 +207,13 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
 
 def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
     """Cache and scratch while the last layer of the prompt is scored."""
-    if not info.prefill_peak_bytes:
+    if not info.prefill_peak_bytes or not info.layers:
         return
     from hwcalc.engines.peaks import peaks_of
 
     peaks = peaks_of(opened)
-    formula, values = (
-        "cache_while_scored + beside_in_prefill",
-        {
-            "cache_while_scored": peaks.scored,
-            "beside_in_prefill": peaks.beside,
-        },
-    )
+    formula = "cache_while_scored + beside_in_prefill"
+    values: dict[str, Number] = {"cache_while_scored": peaks.scored, "beside_in_prefill": peaks.beside}
     cut = _cut_layers(info, opened)
     if sum(cut.values()) == peaks.scored:
         formula, values = formula.replace("cache_while_scored", " + ".join(cut)), {**values, **cut}
@@ -228,6 +226,14 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
         values if fits else {},
         definition=Definition.ESTIMATE if info.beside else info.definition,
     )
+    for number, one in enumerate(info.steps):
+        if one.name == "policy_prefill":
+            yield figure_of(
+                one,
+                f"policy.steps.{number}.expected",
+                definition=str(Definition.ESTIMATE),
+                name="beyond the cache that is counted",
+            )
     yield bytes_figure(
         "cache behind the same prompt without the policy",
         "policy.full_prefill_peak_bytes",
@@ -265,7 +271,7 @@ def _of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigu
             unit = "slots" if field.endswith(("copies", "slots")) else "bytes" if field.endswith("bytes") else "blocks"
             known = blocks.definition if field == "free" else info.definition
             name = f"{words}, all groups" if several and field in told else words
-            yield _plain(name, place, result, "", {}, unit, str(known), ends=ends)
+            yield plain_figure(name, place, result, "", {}, unit, str(known), ends=ends)
 
 
 _BLOCK_WORDS: Final = {
@@ -343,39 +349,16 @@ def _on_cuts(course: Course) -> str:
     words = f"{len(course.cuts):,} cuts while text is generated, the first in step {step:,}: {before:,} to {after:,} tokens"
     if len(course.cuts) > 1:
         (one, *_), (two, high, low) = course.cuts[-2:]
-        every = "in each step" if two - one == 1 else f"every {two - one:,} steps"
-        words += f"; at last {every} from {high:,} to {low:,}, between which a step adds one token ({low:,} ... {high - 1:,})"
+        words += (
+            f"; then each step takes one token in and drops {high - low:,}"
+            if two - one == 1
+            else f"; at last every {two - one:,} steps from {high:,} to {low:,}, between which a step adds one token "
+            f"({low:,} ... {high - 1:,})"
+        )
     return f"{words}."
 
 
-def sharing(plan: Plan) -> ExplainedSection | None:
-    """What sequences have in common, and what keeping it once saves; ``None`` where they share nothing."""
-    info = plan.sharing
-    if info is None:
-        return None
-    return ExplainedSection(
-        name="sharing",
-        title="sharing",
-        about="What several sequences have in common is kept once where the engine can.",
-        figures=tuple(_of_sharing(plan, info)),
-        remarks=(info.support,) if info.support else (),
-    )
-
-
-def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
-    request, known = plan.request, str(info.definition)
-    count = {"batch": request.batch, "samples": request.samples, "beams": request.beams}
-    counted = "batch x samples x beams"
-    yield _plain("sequences alive", "sharing.sequences", info.sequences, counted, count, "sequences", known)
-    for number, one in enumerate(getattr(info, "steps", ())):
-        yield figure_of(one, f"sharing.steps.{number}.expected", definition=known)
-    yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, definition=known)
-    values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
-    formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
-    yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
-
-
-def _plain(
+def plain_figure(
     name: str,
     place: str,
     result: Number,
@@ -386,6 +369,7 @@ def _plain(
     *,
     ends: tuple[int, int] | None = None,
 ) -> ExplainedFigure:
+    """A figure that is no step of the plan; its formula is shown where it gives the result."""
     fits = value_of(formula, values) == result
     return ExplainedFigure(
         name=name,

@@ -119,6 +119,7 @@ def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -
         per_layer_low=_lengths(opened, lows),
         after_decode_per_layer=_lengths(after, ends),
         masked_per_layer_head=_masked_rows(opened, state, acted),
+        masked_bounds_per_layer_head=_masked_bounds(opened, state, acted),
         masked=_masked(state),
         read_per_layer=_read(opened, acted, reads, high=True),
         read_per_layer_low=_read(opened, acted, reads, high=False),
@@ -191,6 +192,16 @@ def _masked_rows(opened: Opened, state: State, acted: Mapping[int, LayerKind]) -
     if not any(rows.values()) or any(row is not None and not row.split for row in rows.values()):
         return None
     return [list(row.split) if (row := rows.get(number)) is not None else [] for number in range(len(opened.stack))]
+
+
+def _masked_bounds(opened: Opened, state: State, acted: Mapping[int, LayerKind]) -> list[list[list[int]]] | None:
+    """The least and the most of each head."""
+    rows = {number: left.masked for number, left in zip(acted, state.layers, strict=True) if left.masked is not None}
+    if not rows:
+        return None
+    return [
+        [[head.low, head.high] for head in rows[number].heads] if number in rows else [] for number in range(len(opened.stack))
+    ]
 
 
 def _read(opened: Opened, acted: Mapping[int, LayerKind], reads: list[Count | None], *, high: bool) -> list[int] | None:

@@ -50,6 +50,8 @@ class Kept(Answer):
     per_layer_low: list[int]
     after_decode_per_layer: list[int]
     masked_per_layer_head: list[list[int]] | None
+    masked_bounds_per_layer_head: list[list[list[int]]] | None
+    """The least and the most that each head of each layer can have masked."""
     masked: MaskedPairs | None
     read_per_layer: list[int] | None
     read_per_layer_low: list[int] | None

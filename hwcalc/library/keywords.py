@@ -5,7 +5,7 @@ This module is not imported when the program runs. A test compares it with the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 from hwcalc.library.load import ModelLike
@@ -32,6 +32,7 @@ class _Everywhere(TypedDict, total=False):
     policy_rules: str | None
     compaction: str | None
     shared_prefix: int | str | None
+    lengths: Sequence[int | str] | str | None
     samples: int | str
     beams: int | str
     engine_options: Mapping[str, object] | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
@@ -44,6 +44,7 @@ def plan(
     policy_rules: str | None = None,
     compaction: str | None = None,
     shared_prefix: int | str | None = None,
+    lengths: Sequence[int | str] | str | None = None,
     samples: int | str = 1,
     beams: int | str = 1,
     revision: str | None = None,
@@ -78,7 +79,8 @@ def plan(
         "engine_options": engine_options, "weights": weights, "gpu": gpu, "gpus": gpus, "instance": instance, "tp": tp,
         "pp": pp, "dp": dp, "dcp": dcp, "ep": ep, "memory_utilization": memory_utilization, "kv_memory": kv_memory,
         "margin": margin, "lora": lora, "draft": draft, "prompt": prompt, "policy": policy, "policy_rules": policy_rules,
-        "compaction": compaction, "shared_prefix": shared_prefix, "samples": samples, "beams": beams, "revision": revision, "offline": offline, "token": token,
+        "compaction": compaction, "shared_prefix": shared_prefix, "lengths": lengths, "samples": samples,
+        "beams": beams, "revision": revision, "offline": offline, "token": token,
         "endpoint": endpoint, "assume": assume, "layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
         "hidden_size": hidden_size, "intermediate_size": intermediate_size, "vocab_size": vocab_size,
         "parameters": parameters,

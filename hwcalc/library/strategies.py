@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
@@ -140,13 +141,9 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
 def _load(opened: Opened, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:
     seq, batch = opened.tokens, opened.batch
     prompt = 1 if asked.prompt is None else asked.prompt
-    if prompt > seq:
-        raise UsageError(
-            f"--prompt {prompt:,} is longer than the sequence of {seq:,} tokens.", hint="Lower --prompt, or raise --seq."
-        )
     now: tuple[tuple[int, int], ...] = ()
     if named:
-        now = tuple((length, named.count(length)) for length in dict.fromkeys(named))
+        now = tuple(Counter(named).items())
     elif uniform is None:
         now = ((int(seq * share), batch),)
     return Lengths(seq=seq, batch=batch, prompt=prompt, encoder_tokens=opened.encoder_tokens, now=now, uniform=uniform)

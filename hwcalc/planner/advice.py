@@ -240,10 +240,11 @@ class _Adviser:
 
     def _numbers(self, change: Change, opened: Opened) -> None:
         """Fewer sequences, and shorter ones, beside a change."""
-        if opened.batch > 1:
-            count = largest(opened, "batch", opened.batch - (not self.fits))
-            if count and count != opened.batch:
-                self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {opened.batch:,}", batch=count))
+        planned = opened.request.batch
+        if planned > 1:
+            count = largest(opened, "batch", planned - (not self.fits))
+            if count and count != planned:
+                self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {planned:,}", batch=count))
         longest = opened.model.max_position_embeddings or opened.tokens
         tokens = largest(opened, "seq", min(longest, opened.tokens))
         if tokens and tokens != opened.tokens:
@@ -376,7 +377,7 @@ class _Adviser:
         end = "low" if sure else "expected"
         # As the plan of the line counts: with the layers where it puts them.
         opened = opened.engine.pinned(opened)
-        if self.opened.batch > 1:
+        if self.opened.request.batch > 1:
             return largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings
         return largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
@@ -400,7 +401,7 @@ class _Adviser:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
         before, held = (self._held(opened, sure=offer.sure) for opened in (self.opened, offer.opened))
         if before < held < MOST_TOKENS:
-            what = "holds {}" if self.opened.batch > 1 else "up to {} tokens"
+            what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"

@@ -62,6 +62,7 @@ class Asked:
     policy_rules: str | None = None
     compaction: str | None = None
     shared_prefix: int | None = None
+    lengths: tuple[int, ...] | None = None
     samples: int = 1
     beams: int = 1
     engine_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -103,7 +103,7 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
         except KvplanError:
             return False
 
-    return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.batch))
+    return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
 
 
 def first_of(changes: list[Change], cost: Cost) -> list[Change]:

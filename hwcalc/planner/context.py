@@ -135,6 +135,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     parallel, layout_notes = _parallel(engine, model, asked, gpu, gpus)
     notes += layout_notes
     _check_divides(model, parallel)
+    asked = _of_lengths(asked)
     named = asked.seq or engine.length_named(model, asked.batch, asked.engine_options)
     seq, seq_notes = (named, ()) if named is not None else _default_seq(model)
     notes += seq_notes
@@ -163,7 +164,12 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         prompt=asked.prompt,
         policy=_policy(asked),
         sharing=Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams),
+        lengths=asked.lengths or (),
     )
+    if request.sharing.asked or request.lengths:
+        from hwcalc.planner.sharing import check_sharing
+
+        check_sharing(engine, request)
     shortens = named is None and engine.names_length(gpu)
     if is_auto(asked.weights):
         roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
@@ -175,6 +181,26 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
             request = replace(request, seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
     return engine.open(model, request, notes)
+
+
+def _of_lengths(asked: Asked) -> Asked:
+    """The options with the longest sequence, and how many there are, from the lengths."""
+    if not asked.lengths:
+        return asked
+    if asked.seq is not None:
+        raise UsageError(
+            "--lengths stands in the place of --seq.",
+            hint="Give one of them. compare and sweep go by --seq: leave out --lengths there.",
+        )
+    if asked.policy is not None:
+        raise UsageError("a policy is planned for sequences of one length.", hint="Give --seq in place of --lengths.")
+    count, batch = len(asked.lengths), asked.batch
+    if batch == 1:
+        batch = count
+    elif batch < count:
+        raise UsageError(f"batch {batch:,} is fewer than the {count:,} lengths.", hint=f"Use: --batch {count}, or leave it out.")
+    longest = max(asked.lengths)
+    return replace(asked, seq=longest, batch=batch, lengths=asked.lengths if min(asked.lengths) < longest else ())
 
 
 def _policy(asked: Asked) -> AskedPolicy | None:

@@ -119,7 +119,9 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
     if fits:
         return ""
     if most.limiting not in _MEMORY:
-        return f"{most.limiting} lets {most.value:,} sequences run at once, not {opened.batch:,}"
+        return (
+            f"{most.limiting} lets {most.value * opened.request.sharing.branches:,} sequences run at once, not {opened.batch:,}"
+        )
     placement = opened.engine.placement(opened)
     if placement is not None and short <= 0 and opened.engine.lacking(opened, "expected") is not None:
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hwcalc._version import __version__
@@ -22,6 +23,7 @@ from hwcalc.planner.effects import no_blocks, without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
+from hwcalc.planner.passes import passes_of
 from hwcalc.planner.result import (
     NO_VERDICT,
     CacheInfo,
@@ -116,7 +118,7 @@ def _policy_info(opened: Opened) -> PolicyInfo | None:
 
 
 def _sharing_info(opened: Opened) -> SharingInfo | None:
-    if opened.request.sharing == UNSHARED:
+    if opened.request.sharing == UNSHARED and not opened.request.lengths:
         return None
     from hwcalc.planner.sharing import sharing_info
 
@@ -146,6 +148,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         policy_rules=None if request.policy is None else request.policy.rules,
         compaction=None if request.policy is None else request.policy.compaction,
         shared_prefix=request.sharing.prefix or None,
+        lengths=request.lengths,
         samples=request.sharing.samples,
         beams=request.sharing.beams,
         environment=opened.engine.environment(opened),
@@ -154,8 +157,11 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
 
 
 def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
-    single = opened.sized(batch=1)
+    single = opened.single
     of_single = stored if single is opened else stored_layers(single)
+    chosen = _chosen_bytes(opened)
+    # Each sequence reads what it has in common with others for itself.
+    read = _read_bytes(stored if opened.unshared is opened else stored_layers(opened.unshared)) if chosen is None else chosen
     return CacheInfo(
         definition=definition,
         bytes_per_token=_growth(opened),
@@ -166,7 +172,7 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
         per_gpu_bytes=opened.needed_bytes,
         tensors=tuple(_tensor_info(*item) for item in stored),
         groups=opened.groups,
-        read_bytes_per_step=_read_bytes(stored),
+        read_bytes_per_step=read,
     )
 
 
@@ -224,12 +230,23 @@ def _growth(opened: Opened) -> int:
     """Bytes by which one sequence grows from ``seq`` to ``seq`` + 1 tokens, by the formulas with the dtypes of the engine."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     growth = 0
-    for group in opened.model.stack.groups:
-        for tensor in group.kind.tensors():
-            added = tensor.span.positions(tokens + 1, encoder) - tensor.span.positions(tokens, encoder)
+    for (before, after), count in _pairs(opened).items():
+        for shorter, longer in zip(before.tensors(), after.tensors(), strict=True):
+            added = longer.span.positions(tokens + 1, encoder) - shorter.span.positions(tokens, encoder)
             if added:
-                growth += group.count * added * tensor.bytes_per_position(roles[tensor.role])
+                growth += count * added * longer.bytes_per_position(roles[longer.role])
     return growth
+
+
+def _pairs(opened: Opened) -> dict[tuple[LayerKind, LayerKind], int]:
+    """The kinds of layers at the planned length and with a token more, and how many layers there are of each."""
+    evicted = opened.evicted
+    if evicted is None:
+        return {(group.kind, group.kind): group.count for group in opened.model.stack.groups}
+    found: dict[tuple[LayerKind, LayerKind], int] = {}
+    for pair in zip(chain(*evicted.stack), chain(*evicted.grown.stack), strict=True):
+        found[pair] = found.get(pair, 0) + 1
+    return found
 
 
 def _read_bytes(stored: list[Stored]) -> int:
@@ -244,6 +261,16 @@ def _read_bytes(stored: list[Stored]) -> int:
         selected = limit is not None and tensor.role in _SELECTED_ROLES and tensor.positions > limit
         total += count * (tensor.bytes // tensor.positions * limit if selected and limit else tensor.bytes)
     return total
+
+
+def _chosen_bytes(opened: Opened) -> int | None:
+    """Bytes that a decode step reads under a policy that chooses what is read, those of the keys of its pages too; ``None`` without one."""
+    evicted = opened.evicted
+    if evicted is None or evicted.read is evicted.most:
+        return None
+    from hwcalc.engines.peaks import page_keys_bytes
+
+    return _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
 
 
 def bound_of(opened: Opened) -> SpeedInfo | None:
@@ -266,7 +293,7 @@ def bound_of(opened: Opened) -> SpeedInfo | None:
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
         dtype=opened.engine.weight_dtype(opened),
         parallel=request.parallel,
-        expanded=opened.engine.expands_latents(opened),
+        passes=passes_of(opened),
         shares=opened.told(opened.engine.reads(opened)) or None,
     )
     return opened.told(bound)

@@ -6,12 +6,12 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.peaks import inner_vectors, peaks_of
+from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
-from hwcalc.policies.base import EAGER, PAPER, Effect
+from hwcalc.policies.base import EAGER, PAPER, Count, Effect
 from hwcalc.policies.quality import quality_of
 from hwcalc.text import brief
 from hwcalc.units import human_bytes
@@ -46,9 +46,11 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
     support = opened.engine.policy_support(opened, asked.chosen)
     plain = opened.without_policy()
     peaks = peaks_of(opened)
-    prompt = opened.sized(seq=evicted.prompt)
+    prompt = opened.sized(seq=opened.request.prompt_tokens)
     most = opened.stored_bytes
-    needs = peaks.cache + peaks.beyond(inner_vectors(opened)[1])
+    masked = _masked(evicted)
+    rooms = inner_vectors(opened)
+    needs = peaks.cache + peaks.beyond(rooms[1])
     return PolicyInfo(
         name=asked.chosen.text,
         effect=asked.chosen.policy.effect,
@@ -67,26 +69,38 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         most_low_bytes=most if evicted.is_exact else opened.holding(lows.most).stored_bytes,
         last_bytes=opened.holding(evicted.last).stored_bytes if evicted.steps else most,
         saved_bytes=plain.stored_bytes - most,
+        masked_pairs=None if masked is None else masked.high,
+        masked_low_pairs=None if masked is None else masked.low,
         prefill_peak_bytes=peaks.prefill,
         full_prefill_peak_bytes=peaks.whole,
         loses=needs > plain.needed_bytes,
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
         quality=quality_of(asked.chosen.policy.name),
+        steps=peak_steps(peaks, rooms),
         options=dict(support.options),
         flags=support.flags,
         environment=support.environment,
     )
 
 
+def _masked(evicted: Evicted) -> Count | None:
+    """Pairs of a token and a head without weight, in all layers of a sequence; ``None`` where nothing is masked."""
+    found = [left.masked.total for left in evicted.state.layers if left.masked is not None]
+    if not found:
+        return None
+    return evicted.state.masked_total or Count(low=sum(one.low for one in found), high=sum(one.high for one in found))
+
+
 def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:
     """The layers on which the policy acts, those together that it leaves alike."""
-    alike: dict[tuple[int, int, int, int], list[int]] = {}
+    alike: dict[tuple[int, int, int, int, int | None], list[int]] = {}
     for (number, ends), left in zip(evicted.ends.items(), evicted.state.layers, strict=True):
-        alike.setdefault((left.stored.high, left.stored.low, evicted.most[number], ends.last), []).append(number)
+        read = None if left.read is None or left.read.high == left.stored.high else left.read.high
+        alike.setdefault((left.stored.high, left.stored.low, evicted.most[number], ends.last, read), []).append(number)
     return tuple(
-        PolicyLayers(layers=LayerNumbers(dict.fromkeys(numbers)), kept=kept, kept_low=low, most=most, last=last)
-        for (kept, low, most, last), numbers in alike.items()
+        PolicyLayers(layers=LayerNumbers(dict.fromkeys(numbers)), kept=kept, kept_low=low, most=most, last=last, read=read)
+        for (kept, low, most, last, read), numbers in alike.items()
     )
 
 

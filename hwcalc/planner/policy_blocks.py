@@ -32,8 +32,6 @@ _FOR_A_LAYER: Final = frozenset({"tova", "chunkkv", "entropygatedchunkkv", "siml
 _FOR_ALL_LAYERS: Final = frozenset({"triattention"})
 """Policies with one choice of each head for all layers. Source: WeianMao/triattention c3744ee, ``per_head``."""
 _DIGITS: Final = 3
-_MOST_STEPS: Final = 200_000
-"""Decode steps among which the largest cut is looked for."""
 
 
 @frozen
@@ -104,10 +102,11 @@ def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
     exact = all(cut.ranges is not None or not cut.group.whole for cut in cuts)
     free = sum(one for one, _, _ in frees)
     steady = sum(group.steady for group in groups)
-    held = sum(cut.held for cut in cuts)
+    # What others need too lies ahead of all that the policy sees.
+    held = sum(cut.held + blocks_of(evicted.ahead, cut.group.block_size) for cut in cuts)
     return PolicyBlocks(
         block_size=groups[0].block_size,
-        before=max(cut.before for cut in cuts),
+        before=evicted.ahead + max(cut.before for cut in cuts),
         held=held,
         nominal=sum(cut.nominal for cut in cuts),
         choosers=max(sum(cut.choosers.values()) for cut in cuts),
@@ -133,11 +132,10 @@ def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedG
     before, kept, ranges = prompt, tuple(behind[layer] for layer in group.layers), evicted.state.ranges
     if group.prompt_tokens is not None:
         before = min(before, group.prompt_tokens)
-    if before <= max(kept) and evicted.cuts and evicted.steps <= _MOST_STEPS:
-        steps = [max(evicted.courses[layer].cuts, key=lambda cut: cut[1] - cut[2], default=None) for layer in group.layers]
-        largest = [one for one in steps if one is not None]
-        if len(largest) == len(steps):
-            before, kept, ranges = max(one[1] for one in largest), tuple(one[2] for one in largest), None
+    steps = [evicted.ends[layer].largest for layer in group.layers]
+    largest = [one for one in steps if one is not None]
+    if before <= max(kept) and len(largest) == len(steps):
+        before, kept, ranges = max(one[0] for one in largest), tuple(one[1] for one in largest), None
     heads = heads_of(evicted)
     counts: Counter[int] = Counter()
     for layer, count in zip(group.layers, kept, strict=True):

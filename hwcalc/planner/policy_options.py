@@ -76,6 +76,15 @@ POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
         in_reconciliation=True,
         group="workload",
     ),
+    PlanOption(
+        "lengths",
+        "lengths",
+        "N,N",
+        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
+        check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.",
+        document="lengths",
+        group="workload",
+    ),
     *(
         PlanOption(
             name,

@@ -17,7 +17,7 @@ __all__ = ["PolicyBlocks", "PolicyInfo", "PolicyLayers"]
 @frozen
 class PolicyLayers:
     """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,
-    within a step before it cuts, and at the end.
+    within a step before it cuts, and at the end; ``read`` are those that a decode step reads behind the prompt, null where it reads all.
     """
 
     layers: LayerNumbers
@@ -25,6 +25,7 @@ class PolicyLayers:
     kept_low: int
     most: int
     last: int
+    read: int | None
 
 
 @frozen
@@ -66,8 +67,10 @@ class PolicyInfo:
     it had it, and ``definition`` is ``assumed``. Bytes are those of the cache of all sequences: without the policy, behind the prompt, at
     the most while text is generated, and at the end; ``low`` is the least that the text may leave. ``prefill_peak_bytes`` are cache and
     ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` the cache behind the same prompt
-    without the policy. ``loses`` says that the memory equation needs more with the policy than without. ``options``, ``flags`` and
+    without the policy. ``masked_pairs`` of a token and a head are stored and have no weight, ``masked_low_pairs`` at the least; null where
+    nothing is masked. ``loses`` says that the memory equation needs more with the policy than without. ``options``, ``flags`` and
     ``environment`` are what an engine that has it is started with beside: engine options, words of its command, and variables.
+    ``steps`` say how the fullest moment of the prefill comes about.
     """
 
     name: str
@@ -87,6 +90,8 @@ class PolicyInfo:
     most_low_bytes: int
     last_bytes: int
     saved_bytes: int
+    masked_pairs: int | None
+    masked_low_pairs: int | None
     prefill_peak_bytes: int
     full_prefill_peak_bytes: int
     loses: bool
@@ -96,3 +101,4 @@ class PolicyInfo:
     options: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()

@@ -94,7 +94,7 @@ def recommend_model(
         engine=opened.engine.name,
         engine_version=opened.version or None,
         seq=opened.tokens,
-        batch=opened.batch,
+        batch=opened.request.batch,
         kv_dtype=opened.dtypes.kv if first is None else first.kv_dtype,
         weights=opened.request.weights or "as published",
         policy=None if opened.request.policy is None else opened.request.policy.chosen.text,

@@ -123,6 +123,7 @@ class RequestInfo:
     policy_rules: str | None = None
     compaction: str | None = None
     shared_prefix: int | None = None
+    lengths: tuple[int, ...] = ()
     samples: int = 1
     beams: int = 1
     environment: tuple[str, ...] = ()

@@ -89,7 +89,7 @@ def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None, *, end: st
 
 
 def _fits(opened: Opened, size: int, pool: PoolInfo | None) -> bool:
-    return opened.engine.holds(opened, size) if pool is None else size >= 0 and pool.holds(opened.request.replica_batch)
+    return opened.engine.holds(opened, size) if pool is None else size >= 0 and pool.holds(opened.request.replica_requests)
 
 
 def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
@@ -156,14 +156,14 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
 def most(
     opened: Opened, size: int | None = None, pool: PoolInfo | None = None, end: str = "expected", at_most: int = UNLIMITED
 ) -> Most:
-    """The most sequences of the planned length that fit at once.
+    """The most requests of the planned length that fit at once: sequences, if each is one.
 
     ``size`` is the budget of the planned request at this ``end`` and ``pool`` the engine's pool of that size, if already known;
     ``at_most`` is an upper bound on the answer.
     """
     opened = opened.engine.pinned(opened)
     limit = opened.engine.most_sequences(opened)
-    bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
+    bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0] // opened.request.sharing.branches)
     size = budget_bytes(opened, end) if size is None else size
     if size is None:
         return Most(value=0, limiting="weights")

@@ -33,6 +33,7 @@ from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.planner.passes import Passes, whole_passes
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
 from hwcalc.planner.speed_rates import ANY_RATE, RATES, SIXTEEN, fastest, reached
@@ -63,15 +64,15 @@ def speed_bound(
     weights: str | None = None,
     dtype: str | None = None,
     parallel: Parallel = ALONE,
-    expanded: bool = False,
+    passes: Passes | None = None,
     shares: tuple[WeightShare, ...] | tuple[DeviceReads, ...] | None = None,
 ) -> Noted[SpeedInfo]:
     """The bound for ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas. Notes say what it leaves out.
 
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
-    over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``expanded`` says that latent attention is kept as keys and
-    values. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so
+    over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``passes`` are the layers that a step and
+    a prompt compute on, where they are not those of the model. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so
     that they are not counted again, or what a pass reads on each device, where an engine says it: what lies in host memory is read at
     its own bandwidth then (:mod:`hwcalc.planner.speed_places`).
     """
@@ -87,16 +88,12 @@ def speed_bound(
         return Noted(_no_bound(), (*notes, unknown))
     rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
     bandwidth = None if rate is None else rate * 1e9
-    stack = model.stack_for(engine)
-    caches = _Caches(
-        kinds=tuple((group.count, _rank_kind(group.kind, parallel.tp, expanded=expanded)) for group in stack.groups),
-        roles=roles,
-        seq=seq,
-        encoder_tokens=encoder_tokens,
-        selected=selected_tokens(stack),
-    )
+    passes = passes or whole_passes(model.stack_for(engine), seq)
+    stack = passes.decode
+    caches = _caches_of(passes, roles, seq, encoder_tokens, parallel.tp)
+    prefill = replace(caches, kinds=_rank_kinds(passes.prompt, parallel.tp), seq=passes.prompt_tokens, beside_bytes=0)
     step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
-    prompt = _reached(_prompt(counted, caches, parallel), engine)
+    prompt = _reached(_prompt(counted, prefill, parallel), engine)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
     prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
     bound = SpeedInfo(
@@ -115,7 +112,7 @@ def speed_bound(
     )
     if is_divided(places):
         sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, prompt.flops, gpu, None)
-        sizes = _layer_bytes(stack, caches, expanded=expanded)
+        sizes = _layer_bytes(stack, caches)
         bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
     # Without an accelerator nothing is known of one.
     used = {*step_work.flops, *prompt.flops} if not places or any(one.gbps is None for one in places) else None
@@ -135,15 +132,32 @@ class _Caches:
     seq: int
     encoder_tokens: int
     selected: int | None
+    beside_bytes: int = 0
 
     @property
     def reads(self) -> tuple[CacheReads, ...]:
         """What one decode step reads and writes, for each kind of layer."""
-        return _cache_reads(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
+        found = _cache_reads(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
+        return (*found, CacheReads("page_keys", 1, {1: self.beside_bytes})) if self.beside_bytes else found
 
     def flops(self, of_kind: Callable[..., int]) -> int:
         """Operations of all layers. ``of_kind`` returns those of one layer."""
-        return sum(count * of_kind(kind, self.seq, self.encoder_tokens, selected=self.selected) for count, kind in self.kinds)
+        return sum(
+            count * of_kind(kind, self.seq if kind.kept is None else kind.kept, self.encoder_tokens, selected=self.selected)
+            for count, kind in self.kinds
+        )
+
+
+def _caches_of(passes: Passes, roles: Mapping[Role, DType], seq: int, encoder_tokens: int, tp: int) -> _Caches:
+    """The caches of a decode step."""
+    return _Caches(
+        kinds=_rank_kinds(passes.decode, tp),
+        roles=roles,
+        seq=seq,
+        encoder_tokens=encoder_tokens,
+        selected=selected_tokens(passes.decode),
+        beside_bytes=passes.beside_bytes,
+    )
 
 
 @frozen
@@ -249,15 +263,12 @@ def _measured(gpu: Gpu) -> Noted[Measurement | None]:
     return Noted(reading, (*notes, Note(code="calibrated", message=message)))
 
 
-def cache_bytes_read(
-    stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1, expanded: bool = False
-) -> int:
+def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1) -> int:
     """Bytes of cache that one rank reads for one sequence in a decode step. States count twice, as they are also written.
 
     The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
-    kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
-    return sum(one.bytes for one in _cache_reads(kinds, roles, seq, encoder_tokens, selected_tokens(stack)))
+    return sum(one.bytes for one in _cache_reads(_rank_kinds(stack, tp), roles, seq, encoder_tokens, selected_tokens(stack)))
 
 
 def _step(shares: Iterable[WeightShare]) -> list[WeightShare]:
@@ -290,16 +301,14 @@ def _prompt_flops(shares: Iterable[WeightShare], tp: int, experts: int, seq: int
     return out
 
 
-def _rank_kind(kind: LayerKind, tp: int, *, expanded: bool) -> LayerKind:
-    from hwcalc.formulas import LatentAttention
-
-    return (kind.expanded() if expanded and isinstance(kind, LatentAttention) else kind).shard(tp)
+def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
+    return tuple((group.count, group.kind.shard(tp)) for group in stack.groups)
 
 
-def _layer_bytes(stack: Stack, caches: _Caches, *, expanded: bool) -> tuple[int, ...]:
+def _layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
     """What a step reads of each layer's cache for one sequence, where no layer is divided."""
-    ranks = {kind: _rank_kind(kind, 1, expanded=expanded) for layer in stack.layers for kind in layer}
-    sizes = {kind: sum(one.bytes for one in replace(caches, kinds=((1, rank),)).reads) for kind, rank in ranks.items()}
+    kinds = {kind for layer in stack.layers for kind in layer}
+    sizes = {kind: sum(one.bytes for one in replace(caches, kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
 
 

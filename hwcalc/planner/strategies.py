@@ -286,6 +286,7 @@ def _strategy(
         bus_s_bound=None,
         copied_bytes=copied,
         cache_bytes_per_step=cost.cache_bytes,
+        weight_bytes_per_step=cost.weight_bytes,
         attention_flops_per_step=cost.attention_step,
         flops_per_step=cost.step,
         attention_total_flops=cost.attention_total,

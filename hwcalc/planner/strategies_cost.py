@@ -24,13 +24,14 @@ __all__ = ["Cost", "costs"]
 
 @frozen
 class Cost:
-    """The operations of the last step and of all passes, alone for attention and with the weights, and what the step reads of the cache."""
+    """The operations of the last step and of all passes, alone for attention and with the weights, and what the step reads."""
 
     attention_step: int
     step: int | None
     attention_total: int
     total: int | None
     cache_bytes: int
+    weight_bytes: int | None
     seconds: float | None
     steps: tuple[Step, ...]
 
@@ -42,6 +43,11 @@ class _Weights:
     token: int
     each_pass: int
     encoder: int
+    shares: tuple[WeightShare, ...]
+
+    def read_bytes(self, tokens: int) -> int:
+        """Bytes of weights that one pass of so many tokens reads."""
+        return int(sum(share.touched_bytes(tokens) for share in self.shares if share.use is not Use.ENCODER))
 
 
 def costs(opened: Opened, lengths: Lengths) -> tuple[Cost, Cost]:
@@ -103,6 +109,7 @@ def _cost(
         attention_total=every[0],
         total=total_all,
         cache_bytes=read,
+        weight_bytes=None if weights is None else weights.read_bytes(lengths.batch * last[2]),
         seconds=seconds,
         steps=(*last[1], *step_steps, *every[1], *total_steps),
     )
@@ -181,6 +188,7 @@ def _weights(opened: Opened) -> _Weights | None:
     for share in found:
         sums[share.use] += share.flops_per_token
     return _Weights(
+        shares=found,
         token=sums[Use.ALWAYS] + sums[Use.CHOSEN],
         each_pass=sums[Use.LAST],
         encoder=sums[Use.ENCODER] * opened.encoder_tokens,

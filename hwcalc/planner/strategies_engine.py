@@ -32,22 +32,27 @@ def block_sizes(opened: Opened, given: int | None) -> dict[str, int]:
 
 def engine_strategy(setting: Setting) -> Strategy | None:
     """The engine's own way; ``None`` for the formulas, which are no engine."""
-    opened, lengths = setting.opened, setting.lengths
-    engine = opened.engine
+    opened, engine = setting.opened, setting.opened.engine
     if engine.definition is Definition.EXACT:
         return None
-    full = opened.sized(seq=lengths.seq, batch=lengths.batch).stored_bytes
-    held = _held(setting, full)
+    full, host = opened.needed_bytes, max(0, opened.stored_bytes - opened.needed_bytes)
     transient = sum(int(part.expected) for part in engine.working(opened))
     needed = rounded(setting.needed)
     label = f"{engine.label} {opened.version}".rstrip()
     steps: list[Step] = [step("full_bytes", "", full)]
-    if held is not None:
+    held, stored = _now(setting) or (None, None)
+    wasted = None if stored is None else max(0, stored - needed)
+    if held is not None and stored is not None:
         steps += [
             step("held_bytes", "", held),
+            step("held_on_all_devices", "", stored),
             *setting.needed_steps,
             step(
-                "wasted_bytes", "max(held_bytes - needed_bytes, 0)", max(0, held - needed), held_bytes=held, needed_bytes=needed
+                "wasted_bytes",
+                "max(held_on_all_devices - needed_bytes, 0)",
+                max(0, stored - needed),
+                held_on_all_devices=stored,
+                needed_bytes=needed,
             ),
         ]
     steps.append(step("peak_bytes", "full_bytes + transient", full + transient, full_bytes=full, transient=transient))
@@ -57,32 +62,35 @@ def engine_strategy(setting: Setting) -> Strategy | None:
         title=f"as {label} does",
         full_bytes=full,
         held_bytes=held,
-        wasted_bytes=None if held is None else max(0, held - needed),
+        wasted_bytes=wasted,
         most_wasted_bytes=None,
         definition=opened.model.definition(engine.definition),
         peak_bytes=full + transient,
         peak_definition=opened.model.definition(engine.definition),
-        host_bytes=0,
+        host_bytes=host,
         bus_bytes_per_step=0,
         bus_s_bound=None,
         copied_bytes=0,
         cache_bytes_per_step=cost.cache_bytes,
+        weight_bytes_per_step=cost.weight_bytes,
         attention_flops_per_step=cost.attention_step,
         flops_per_step=cost.step,
         attention_total_flops=cost.attention_total,
         total_flops=cost.total,
-        step_s_bound=cost.seconds,
+        # What lies on the host is read there, at a speed of its own.
+        step_s_bound=None if host else cost.seconds,
         trades="by its own rules: blocks, paddings and buffers as it has them",
         used_by=label,
         steps=(*steps, *cost.steps),
     )
 
 
-def _held(setting: Setting, full: int) -> int | None:
-    """What the engine holds for the lengths now; ``None`` where it cannot be asked about each of them."""
+def _now(setting: Setting) -> tuple[int, int] | None:
+    """What the engine holds for the lengths now, on the device and in all; ``None`` where it cannot be asked about each of them."""
     opened, lengths = setting.opened, setting.lengths
     if opened.engine.preallocates(opened):
-        return full
+        return opened.needed_bytes, opened.stored_bytes
     if lengths.uniform is not None or len(lengths.now) > MOST_LENGTHS:
         return None
-    return sum(opened.sized(seq=length, batch=count).stored_bytes for length, count in lengths.now if length)
+    there = [opened.sized(seq=length, batch=count) for length, count in lengths.now if length]
+    return sum(one.needed_bytes for one in there), sum(one.stored_bytes for one in there)

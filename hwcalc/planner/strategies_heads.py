@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["head_choices"]
 
 _PROJECTIONS: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "key_proj", "value_proj"})
-_FUSED: Final = frozenset({"qkv_proj", "qkv", "query_key_value", "c_attn", "Wqkv", "kv_proj", "wqkv"})
+_FUSED: Final = frozenset({"qkv_proj", "qkv", "query_key_value", "c_attn", "Wqkv", "kv_proj", "wqkv", "W_pack"})
 
 
 def head_choices(opened: Opened, lengths: Lengths) -> tuple[HeadChoice, ...]:
@@ -34,7 +34,7 @@ def head_choices(opened: Opened, lengths: Lengths) -> tuple[HeadChoice, ...]:
         own = {kind.num_key_value_heads for kind in attention}
         for heads in _counts(attention):
             size = _bytes(opened, lengths, _with_heads(heads))
-            difference = _difference(opened.model, own, heads)
+            difference = _difference(opened.model, attention, heads)
             found.append(_choice(_name(attention, heads), heads, own == {heads}, size, own_bytes, difference))
         if len(own) > 1:
             found.insert(0, _choice("as published", None, own=True, size=own_bytes, own_bytes=own_bytes, difference=0))
@@ -100,18 +100,33 @@ def _bytes(opened: Opened, lengths: Lengths, change: Callable[[LayerKind], Layer
     )
 
 
-def _difference(model: ModelSpec, own: set[int], heads: int) -> int | None:
-    """Parameters more than the model has, if its projections of keys and values are matrices of their own and have as many heads everywhere."""
+def _difference(model: ModelSpec, attention: list[AttentionKind], heads: int) -> int | None:
+    """Parameters more than the model has. Not known if its layers differ in heads, or if its matrices are none of those that are known."""
+    own = {kind.num_key_value_heads for kind in attention}
     if own == {heads}:
         return 0
     if model.counted is None or len(own) != 1:
         return None
-    elements, before = 0, next(iter(own))
+    before, total, seen = next(iter(own)), 0, False
+    fused = {_fused_rows(kind): kind.head_dim + kind.v_head_dim for kind in attention}
     for block in model.counted.blocks:
         for weight in block.weights if block.part is Part.LANGUAGE else ():
             module = weight.path.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
             if module in _FUSED:
-                return None
-            if module in _PROJECTIONS:
-                elements += block.count * weight.elements
-    return None if not elements or elements % before else elements // before * (heads - before)
+                rows = next((size for size in weight.shape if size in fused), None)
+                if rows is None:
+                    return None
+                each = weight.elements // rows * fused[rows]
+            elif module in _PROJECTIONS:
+                if weight.elements % before:
+                    return None
+                each = weight.elements // before
+            else:
+                continue
+            total, seen = total + block.count * each, True
+    return total * (heads - before) if seen else None
+
+
+def _fused_rows(kind: AttentionKind) -> int:
+    """Rows of one matrix for queries, keys and values."""
+    return kind.num_attention_heads * kind.head_dim + kind.num_key_value_heads * (kind.head_dim + kind.v_head_dim)

@@ -44,6 +44,7 @@ class Strategy:
     bus_s_bound: float | None
     copied_bytes: int
     cache_bytes_per_step: int
+    weight_bytes_per_step: int | None
     attention_flops_per_step: int
     flops_per_step: int | None
     attention_total_flops: int

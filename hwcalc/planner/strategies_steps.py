@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.steps import Number, Step, step
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.paging import paged_positions
-from hwcalc.formulas.tensor import Chunk, Full, Window
+from hwcalc.formulas.tensor import Chunk, Full, Span, Window
 from hwcalc.planner.strategies_load import Cell, Lengths, rounded
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def full_places(lengths: Lengths) -> Callable[[Cell], Places]:
 
 def now_places(lengths: Lengths) -> Callable[[Cell], Places]:
     """Places for the lengths now."""
-    return lambda cell: _now(cell, lengths, lengths.stored(cell.span), _kept)
+    return _once(lambda cell: _now(cell, lengths, lengths.stored(cell.span), _kept))
 
 
 def full_slots(lengths: Lengths) -> Callable[[Cell], Places]:
@@ -101,7 +101,20 @@ def full_slots(lengths: Lengths) -> Callable[[Cell], Places]:
 
 def now_slots(lengths: Lengths) -> Callable[[Cell], Places]:
     """Places in blocks for the lengths now."""
-    return lambda cell: _now(cell, lengths, lengths.paged(cell), _paged)
+    return _once(lambda cell: _now(cell, lengths, lengths.paged(cell), _paged))
+
+
+def _once(places: Callable[[Cell], Places]) -> Callable[[Cell], Places]:
+    """The same, worked out once for all cells with the same span and blocks: there may be many lengths, and layers of many kinds."""
+    found: dict[tuple[Span, int], Places] = {}
+
+    def of(cell: Cell) -> Places:
+        key = cell.span, cell.block_size
+        if key not in found:
+            found[key] = places(cell)
+        return found[key]
+
+    return of
 
 
 Rule = Callable[[Cell, str, int], tuple[str, dict[str, "Number"]]]

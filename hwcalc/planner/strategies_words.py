@@ -42,7 +42,7 @@ WORDS: Final[Mapping[str, Words]] = MappingProxyType(
         SLOTS: Words(
             title="slots of the full length",
             about="Each sequence has a place for all its tokens from the start, whether they ever come or not.",
-            trades="no copies and fixed shapes, for memory that shorter sequences never use",
+            trades="no copies and fixed shapes, for memory that shorter sequences never use, and some kernels read",
             used_by="transformers, StaticCache; FasterTransformer; llama.cpp",
         ),
         PAGES: Words(

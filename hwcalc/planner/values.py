@@ -75,6 +75,18 @@ def _one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
     return read
 
 
+def _lengths(value: Any, name: str) -> tuple[int, ...]:
+    """Lengths in text, with commas between, or a list of them. One that is named twice has two shares."""
+    words = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    if len(words) > _MOST_LENGTHS:
+        raise UsageError(f"{name} has {len(words):,} entries.", hint=f"At most {_MOST_LENGTHS:,}; --batch repeats them.")
+    return tuple(parse_tokens(word.strip() if isinstance(word, str) else word, name) for word in words)
+
+
+def _lengths_text(value: tuple[int, ...]) -> str:
+    return ",".join(map(_tokens_text, value))
+
+
 def _as_given(value: Any, name: str) -> Any:
     return value
 
@@ -167,6 +179,7 @@ def _whole(minimum: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "integer", "minimum": minimum}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
 
 
+_MOST_LENGTHS: Final = 1000
 POLICY_RULES: Final = ("kvpress", "paper")
 COMPACTIONS: Final = ("repack", "fill", "none")
 """The words of :mod:`hwcalc.policies`, which is not imported on the way to a plan without a policy; a test compares them."""
@@ -192,6 +205,7 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "lora": ValueType(_lora, _TEXT),
     "policy": ValueType(_policy, _TEXT, _policy_text),
     "policy rules": ValueType(_one_of(POLICY_RULES), {"enum": list(POLICY_RULES)}),
+    "lengths": ValueType(_lengths, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}, _lengths_text),
     "compaction": ValueType(_one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),
     "model": ValueType(_as_given, _TEXT, _model_text),
     "pairs": ValueType(_engine_options, _PAIRS),

@@ -238,6 +238,8 @@ class Policy:
     aliases: tuple[str, ...] = ()
     check: Callable[[Chosen, Scored], None] | None = None
     budget: Callable[[Chosen, float, int, int, int], int] | None = None
+    protects: Callable[[Chosen, float, int], int] | None = None
+    """The tokens of each head that a scorer puts above all others, of so many at a ratio, whatever the text is."""
     decode: Callable[[Chosen, Start], Iterable[tuple[int, int]]] | None = None
     extra: Callable[[Chosen, int, Setting], tuple[Extra, ...]] | None = None
     worked: Callable[[Chosen, int, int, Setting], tuple[str, Mapping[str, float]]] | None = None

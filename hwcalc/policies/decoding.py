@@ -10,7 +10,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, Start, State
 from hwcalc.policies.counting import check_attention, check_scores, kept, scorer_budget, searched_ratio
-from hwcalc.policies.walks import Ends, Growing, Walk
+from hwcalc.policies.walks import Ends, Growing, Walk, larger
 from hwcalc.policies.worked import all_stay
 
 __all__ = ["POLICIES"]
@@ -20,6 +20,8 @@ _INTERVAL: Final = PolicyOption(name="compression_interval", kind="count", defau
 _BUFFER: Final = PolicyOption(
     name="hidden_states_buffer_size", kind="count", default=256, help="hidden states that are kept for scoring, of each layer"
 )
+_MOST_CUTS: Final = 20_000
+"""Cuts of all layers together that are followed where each depends on the one before: about a tenth of a second."""
 _DEEPEST: Final = 1 << 20
 """Tokens of a cut up to which twenty halvings of its ratio find the target."""
 
@@ -76,8 +78,9 @@ class _Cuts(Walk):
     def ends(self) -> Ends:
         """From cut to cut; cuts that find the cache as the one before left it are passed over."""
         steps, length, step = self.start.steps, self.start.length, 0
+        self._check_steps()
         most = within = length
-        cut = False
+        largest: tuple[int, int] | None = None
         while step < steps:
             gap = 1 if self.target_of(step + 1) <= 1 else self.interval
             waits = _first(lambda k: length + k * gap > self.target_of(step + k * gap), (steps - step) // gap)  # noqa: B023
@@ -92,7 +95,7 @@ class _Cuts(Walk):
                 length = after
                 break
             settled = after == length and waits == 1
-            length, cut = after, True
+            length, largest = after, larger(largest, (before, after))
             if settled and not self.share:
                 step += (steps - step) // gap * gap
             elif settled and target <= 1:
@@ -102,7 +105,16 @@ class _Cuts(Walk):
                 step += max(0, (steps - step) // gap - 1) * gap
                 length = self.target_of(step)
         last = length + steps - step
-        return Ends(last=last, most=max(most, last), most_within=max(within, last), cut=cut)
+        return Ends(last=last, most=max(most, last), most_within=max(within, last), largest=largest)
+
+    def _check_steps(self) -> None:
+        """Cuts to a share by budgets of a layer's own are followed one by one."""
+        cuts = self.start.steps // self.interval * len(self.start.setting.layers)
+        if self.share and self.base.policy.budget is not None and cuts > _MOST_CUTS:
+            raise UsageError(
+                f"{self.start.steps:,} decode steps are {cuts:,} cuts of layers that differ.",
+                hint=f"At most {_MOST_CUTS:,} are followed: make compression_interval longer, or the prompt more of --seq.",
+            )
 
     @property
     def _hits(self) -> bool:
@@ -113,9 +125,11 @@ class _Cuts(Walk):
 
 def _first(good: Callable[[int], bool], bound: int) -> int | None:
     """The least number from 1 to ``bound`` for which ``good`` is true, as for all above it; ``None`` if there is none."""
-    if bound < 1 or not good(bound):
+    if bound < 1 or good(1):
+        return 1 if bound >= 1 else None
+    if not good(bound):
         return None
-    low, high = 0, bound
+    low, high = 1, bound
     while high - low > 1:
         middle = (low + high) // 2
         if good(middle):

@@ -33,12 +33,16 @@ _DUO_SINKS, _DUO_RECENT = 128, 256
 """Those of patterns that are worked out on the fly; published ones have their own."""
 
 
-def adaptive_mask(tokens: int, ratio: float, alpha: float, heads: int) -> Masked:
-    """Pairs masked in a layer whose heads share one budget: heads x (n - kept) in all, and no head has less than its safe part left."""
+def adaptive_mask(tokens: int, ratio: float, alpha: float, heads: int, protected: int = 0) -> Masked:
+    """Pairs masked in a layer whose heads share one budget: heads x (n - kept) in all, and no head has less than its safe part left.
+
+    Tokens that the scorer protects in each head stay in each, if the budget has room for them; else only they can stay.
+    """
     stays = kept(tokens, ratio)
     safe = max(1, int(stays * alpha)) if alpha > 0 else 0
+    safe, least = (max(safe, protected), 0) if protected <= stays else (safe, max(0, tokens - max(protected, safe)))
     total, most = heads * (tokens - stays), tokens - safe
-    each = Count(low=max(0, total - (heads - 1) * most), high=min(most, total))
+    each = Count(low=max(least, total - (heads - 1) * most), high=min(most, total - (heads - 1) * least))
     return Masked(total=Count.of(total), heads=(each,) * heads, split=even_split(total, heads))
 
 
@@ -49,10 +53,13 @@ def _adaptive(chosen: Chosen, state: State, setting: Setting) -> State:
     check_attention(chosen, setting.attention)
     for layer in state.layers:
         check_scores(chosen["press"], Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))
-    alpha = chosen["alpha_safeguard"]
-    return mask_layers(
-        state, setting, lambda number, tokens: adaptive_mask(tokens, ratio, alpha, setting.layers[number].kv_heads)
-    )
+    alpha, inner = chosen["alpha_safeguard"], chosen["press"]
+
+    def masked(number: int, tokens: int) -> Masked:
+        protected = 0 if inner.policy.protects is None else min(tokens, inner.policy.protects(inner, ratio, tokens))
+        return adaptive_mask(tokens, ratio, alpha, setting.layers[number].kv_heads, protected)
+
+    return mask_layers(state, setting, masked)
 
 
 def _critical_adaptive(chosen: Chosen, state: State, setting: Setting) -> State:

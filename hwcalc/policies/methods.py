@@ -24,7 +24,7 @@ from hwcalc.policies.base import (
 )
 from hwcalc.policies.counting import each_layer
 from hwcalc.policies.options import DIVIDE, quality
-from hwcalc.policies.repeated import cut_to
+from hwcalc.policies.repeated import check_room, cut_to
 from hwcalc.policies.scratch import eager_scores, page_keys, similarity, window_scores
 from hwcalc.policies.walks import CutAbove, CutAtLengths, CutEachStep, Walk
 from hwcalc.policies.worked import Worked, all_stay, to_budget
@@ -59,8 +59,7 @@ def _rkv_steps(chosen: Chosen, start: Start) -> Walk:
 
 
 def _rkv_prefill(chosen: Chosen, state: State, setting: Setting) -> State:
-    if chosen["window_size"] > chosen["budget"]:
-        raise UsageError("rkv: window_size is more than the budget.", hint="Make it smaller.")
+    check_room(chosen, chosen["budget"])
     return cut_to(chosen, state, setting, chosen["budget"])
 
 
@@ -144,7 +143,7 @@ POLICIES: Final = (
         memory="a count for each token and head", definition=Definition.PUBLISHED,
         options=(
             _BUDGET,
-            PolicyOption(name="drop", kind="count", default=None, help="tokens that go at once; half of the budget without", least=1),
+            PolicyOption(name="drop", kind="count", default=None, help="tokens that go at once; half of the budget without, which is assumed: the authors published no code", least=1),
             quality("recent", 10),
         ),
     ),
@@ -158,8 +157,10 @@ POLICIES: Final = (
             PolicyOption(name="budget", kind="count", default=128, help="tokens that stay", least=1),
             PolicyOption(name="divide_length", kind="count", default=_RKV_EVERY, help="tokens of text between cuts", least=1),
             PolicyOption(name="window_size", kind="count", default=8, help="last tokens, whose queries score the others", least=1),
-            quality("mix_lambda", 0.1),
+            quality("mix_lambda", 0.07),
             quality("kernel_size", 7),
+            quality("retain_ratio", 0.1),
+            quality("retain_direction", "last"),
         ),
     ),
     Policy(

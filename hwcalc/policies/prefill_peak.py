@@ -24,11 +24,11 @@ _WINDOWED: Final = frozenset({"snapkv", "pyramidkv", "tova", "simlayerkv", "finc
 _EXPECTED: Final = frozenset({"expectedattention"})
 _PLAIN: Final = frozenset(
     {"knorm", "keydiff", "random", "streamingllm", "observedattention", "adakv", "duoattention", "keyrerotation", "perlayercompression",
-     "composed", "think", "dms", "criticalkv", "chunkkv", "chunk", "block", "decoding",
+     "composed", "think", "criticalkv", "chunkkv", "chunk", "decoding",
      "compressionratiodecoding", "prefilldecoding"}
 )  # fmt: skip
 """Policies whose own tensors are smaller than those of the MLP."""
-_AT_LEAST: Final = frozenset({"merging", "lagkv", "finch", "criticaladakv", "entropygatedchunkkv"})
+_AT_LEAST: Final = frozenset({"block", "dms", "merging", "lagkv", "finch", "criticaladakv", "entropygatedchunkkv"})
 """Policies whose own tensors may be more than what is counted here."""
 _FLASH_KEYS: Final = 512
 _FLASH_QUERIES: Final = ((768, 256), (192, 64), (0, 32))
@@ -140,8 +140,8 @@ class _Prefill:
         repeated = batch * keys * shape.heads * shape.head_dim * size if _repeats(shape) else 0
         width = shape.heads * shape.head_dim * size
         if one.policy.name in _EXPECTED:
-            ahead, dim = one["n_future_positions"], shape.head_dim
-            queries = batch * max(0, self.tokens - one["n_sink"]) * width
+            ahead, dim, sinks = int(one["n_future_positions"]), shape.head_dim, int(one["n_sink"])
+            queries = batch * max(0, self.tokens - sinks) * width
             statistics = batch * width + queries + (queries + batch * width * dim if one["use_covariance"] else 0)
             return statistics + ahead * (_INDEX + 2 * dim * size) + (2 + 3 * ahead) * dim * dim * size
         window = _window(one)
@@ -153,9 +153,8 @@ class _Prefill:
 
     def _buffered(self, shape: LayerShape) -> int:
         """DMS keeps the scores of the prompt: those of the window are a view of them."""
-        if self.chosen is None or self.chosen.policy.name != "dms":
-            return 0
-        return self.row * shape.kv_heads
+        found = 0 if self.chosen is None else sum(one.policy.name == "dms" for one in self.chosen.whole)
+        return found * self.row * shape.kv_heads
 
     @property
     def _streaming(self) -> int:

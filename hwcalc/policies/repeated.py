@@ -9,7 +9,7 @@ from hwcalc.policies.base import PAPER, Chosen, Setting, Start, State
 from hwcalc.policies.counting import check_attention, each_layer, kept
 from hwcalc.policies.walks import CutAtLengths, CutEachStep, Growing, Walk
 
-__all__ = ["budgeted", "cut_to", "repeated"]
+__all__ = ["budgeted", "check_room", "cut_to", "repeated"]
 
 _RATIO_AND_BUDGET: Final = "Give compression_ratio, which is a share of the prompt, or budget, which is tokens."
 
@@ -21,9 +21,21 @@ def budgeted(chosen: Chosen, setting: Setting, prompt: int) -> int | None:
         raise UsageError(f"{chosen.policy.name}: divide_length needs a budget.", hint=f"Write: {chosen.policy.name}:budget=1024")
     if budget is not None and chosen.get("compression_ratio"):
         raise UsageError(f"{chosen.policy.name} has a ratio and a budget.", hint=_RATIO_AND_BUDGET)
+    if budget is not None:
+        check_room(chosen, budget)
     if budget is None and setting.rules == PAPER and chosen.get("compression_ratio"):
         return kept(prompt, chosen.ratio)
     return budget
+
+
+def check_room(chosen: Chosen, budget: int) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if the window fills the budget: the authors of SnapKV and R-KV want a token beside it."""
+    window = chosen.get("window_size")
+    if window is not None and budget <= window:
+        raise UsageError(
+            f"{chosen.policy.name}: window_size is {window:,}, so a budget of {budget:,} has no place for another token.",
+            hint=f"Make the budget more than {window:,}, or window_size smaller.",
+        )
 
 
 def cut_to(chosen: Chosen, state: State, setting: Setting, budget: int) -> State:

@@ -31,7 +31,7 @@ def _streaming(chosen: Chosen, before: State, setting: Setting) -> float | None:
         return None
     sinks, recent = (chosen["_duo"] or (chosen["sink_size"], chosen["recent_size"]))[:2]
     share: float = struct.unpack("f", struct.pack("f", round(heads * chosen["head_compression_ratio"]) / heads))[0]
-    return share * (1 - (sinks + recent) / before.layers[-1].stored.high)
+    return share * (1 - int(sinks + recent) / before.layers[-1].stored.high)
 
 
 def _masked(chosen: Chosen, before: State, setting: Setting) -> float | None:
@@ -46,7 +46,7 @@ def _channels(chosen: Chosen, before: State, setting: Setting) -> float:
 
 
 def _by_layer(chosen: Chosen, before: State, setting: Setting) -> float:
-    ratios = chosen["compression_ratios"]
+    ratios: tuple[float, ...] = chosen["compression_ratios"]
     return sum(ratios) / len(ratios)
 
 

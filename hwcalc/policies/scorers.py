@@ -43,6 +43,15 @@ def more_than_sinks(chosen: Chosen, scored: Scored) -> None:
         )
 
 
+def _sinks(chosen: Chosen, ratio: float, tokens: int) -> int:
+    sinks: int = chosen["n_sink"]
+    return sinks
+
+
+def _last_one(chosen: Chosen, ratio: float, tokens: int) -> int:
+    return 1
+
+
 def _prompt_only(chosen: Chosen, scored: Scored) -> None:
     """Scoring needs the hidden states of all keys, which only a prefill has."""
     if scored.decoding or scored.keys != scored.queries:
@@ -107,15 +116,15 @@ POLICIES: Final = (
     ),
     scorer(
         "expectedattention", "ExpectedAttentionPress", "Expected Attention", "arXiv:2510.00636", *_FUTURE,
-        check=more_than_sinks, memory=_STATISTICS, aliases=("expected",),
+        check=more_than_sinks, protects=_sinks, memory=_STATISTICS, aliases=("expected",),
     ),
     scorer(
         "expectedattentionstats", "ExpectedAttentionStatsPress", "Expected Attention, statistics from a file", "arXiv:2510.00636",
         *_FUTURE, quality("sample_seq_len", 1000), quality("num_samples", 100), quality("dataset_name", "kmfoda/booksum"),
-        quality("stats_folder", None), check=more_than_sinks, memory=_STATISTICS,
+        quality("stats_folder", None), check=more_than_sinks, protects=_sinks, memory=_STATISTICS,
     ),
     scorer(
-        "tova", "TOVAPress", "TOVA", "arXiv:2401.06104", BUDGET, DIVIDE, check=_two_keys, extra=_last_query, decode=repeated,
+        "tova", "TOVAPress", "TOVA", "arXiv:2401.06104", BUDGET, DIVIDE, check=_two_keys, protects=_last_one, extra=_last_query, decode=repeated,
         keeps="the tokens to which the last query pays most, one choice for all heads of a layer", cuts_each_step=True,
         formula=f"{SHARE_FORMULA}; with a budget: min(n, budget) in each decode step too",
         memory="scores of one query: heads x n",
@@ -131,7 +140,7 @@ POLICIES: Final = (
     ),
     scorer(
         "cap", "CapPress", "CAP", "arXiv:2604.25975", quality("tau", 5.0), quality("n_future_positions", 512), SINKS,
-        quality("epsilon", 1e-6), check=more_than_sinks, memory="a matrix of head_dim x head_dim for each head",
+        quality("epsilon", 1e-6), check=more_than_sinks, protects=_sinks, memory="a matrix of head_dim x head_dim for each head",
     ),
     scorer(
         "cur", "CURPress", "CUR", "arXiv:2509.15038", quality("num_sinks", 4), quality("leverage_type", "kv_product"),

@@ -38,19 +38,25 @@ def eager_scores(tokens: int, setting: Setting) -> tuple[Extra, ...]:
 
 
 def window_scores(window: int, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    """The scores of the last queries, a mask and an fp32 softmax: window x tokens each."""
+    """The scores of the last queries, a mask and an fp32 softmax: window x tokens each. In 16 bits there is an fp32 copy of the scores too.
+
+    Where heads share keys, the keys are repeated for each head before.
+    """
     if not setting.layers:
         return ()
-    heads = max(layer.heads for layer in setting.layers)
-    a_score = 2 * setting.element_bytes + 4
+    window = min(window, tokens)
+    size, widest = setting.element_bytes, max(setting.layers, key=lambda layer: layer.heads)
+    a_score = 2 * size + (4 if size >= 4 else 8)
+    repeated = widest.head_dim * size if widest.heads > widest.kv_heads else 0
+    keys = f" + {widest.head_dim:,} x {size}" if repeated else ""
     return (
         Extra(
             name="scores of the window",
-            bytes=setting.batch * heads * window * tokens * a_score,
-            formula=f"batch x heads x {window:,} x n x {a_score}",
+            bytes=setting.batch * widest.heads * tokens * (window * a_score + repeated),
+            formula=f"batch x heads x n x ({window:,} x {a_score}{keys})",
             when="while a layer is scored",
             definition=Definition.ESTIMATE,
-            source="kvpress 0.5.5, compute_window_attention: scores, mask and fp32 softmax",
+            source="kvpress 0.5.5, compute_window_attention: repeat_kv, scores, mask and fp32 softmax",
         ),
     )
 

@@ -26,6 +26,12 @@ def sink_ranges(tokens: int, stays: int, sinks: int) -> tuple[tuple[int, int], .
     return tuple(part for part in parts if part[0] < part[1])
 
 
+def _ones(chosen: Chosen, ratio: float, tokens: int) -> int:
+    """All that score 1; the others score 0. Source: kvpress 0.5.5, StreamingLLMPress.score."""
+    sinks: int = chosen["n_sink"]
+    return max(int(tokens * (1 - ratio)), sinks)
+
+
 def _prefill(chosen: Chosen, state: State, setting: Setting) -> State:
     """As every scorer, and the rule alone says which positions stay, if nothing was dropped before."""
     whole = all(layer.stored.low == state.hidden for layer in state.layers)
@@ -39,7 +45,7 @@ def _prefill(chosen: Chosen, state: State, setting: Setting) -> State:
 POLICIES: Final = (
     scorer(
         "streamingllm", "StreamingLLMPress", "StreamingLLM: sinks and a window", "arXiv:2309.17453", SINKS, BUDGET, DIVIDE,
-        prefill=_prefill, check=more_than_sinks, decode=repeated, aliases=("streaming", "sinkwindow"), cuts_each_step=True,
+        prefill=_prefill, check=more_than_sinks, protects=_ones, decode=repeated, aliases=("streaming", "sinkwindow"), cuts_each_step=True,
         keeps="the first n_sink tokens and the last ones", memory="nothing: the positions say all",
         formula=f"{SHARE_FORMULA}; with a budget: min(n, budget) in each decode step too",
     ),

@@ -15,12 +15,11 @@ from hwcalc.text import shown
 
 __all__ = ["MODULES", "NOT_COUNTED", "find_policy", "policies"]
 
-MODULES: Final = ("streaming", "methods", "scorers", "windowed", "masking", "chunks", "wrappers", "decoding")
+MODULES: Final = ("streaming", "methods", "scorers", "windowed", "masking", "chunks", "wrappers", "decoding", "cam")
 """The files of this room that have policies, in ``POLICIES``."""
 
 NOT_COUNTED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "cam": "it merges tokens into others step by step, by rules that no row here has been compared with",
         "kvcompose": "how many tokens a layer keeps follows from the scores of all layers",
         "lukv": "what each head keeps stands in a file of curves for one model",
         "restorekv": "it puts trained tokens of a file into the cache",

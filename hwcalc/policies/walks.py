@@ -8,17 +8,24 @@ from collections.abc import Iterable, Iterator
 from hwcalc.formulas.frozen import frozen
 from hwcalc.policies.base import Start
 
-__all__ = ["CutAbove", "CutAtLengths", "CutEachStep", "Ends", "Growing", "Walk", "ends_of_steps", "sawtooth"]
+__all__ = ["CutAbove", "CutAtLengths", "CutEachStep", "Ends", "Growing", "Walk", "ends_of_steps", "larger", "sawtooth"]
 
 
 @frozen
 class Ends:
-    """What the decode steps of a layer come to: its length at the end, the most behind a step and within one, and whether anything is cut."""
+    """What the decode steps of a layer come to: its length at the end, the most behind a step and within one, and the first of the largest
+    cuts, from so many tokens to so many; ``None`` if nothing is cut.
+    """
 
     last: int
     most: int
     most_within: int
-    cut: bool = False
+    largest: tuple[int, int] | None = None
+
+    @property
+    def cut(self) -> bool:
+        """Whether anything is cut."""
+        return self.largest is not None
 
 
 class Walk(ABC):
@@ -35,11 +42,17 @@ class Walk(ABC):
 def ends_of_steps(start: Start, steps: Iterable[tuple[int, int]]) -> Ends:
     """What the steps come to, one by one."""
     last = most = within = start.length
-    cut = False
+    largest: tuple[int, int] | None = None
     for before, after in steps:
         last, most, within = after, max(most, after), max(within, before)
-        cut = cut or after < before
-    return Ends(last=last, most=most, most_within=within, cut=cut)
+        largest = larger(largest, (before, after))
+    return Ends(last=last, most=most, most_within=within, largest=largest)
+
+
+def larger(known: tuple[int, int] | None, cut: tuple[int, int]) -> tuple[int, int] | None:
+    """The larger of two cuts; the first if they are equal."""
+    dropped = 0 if known is None else known[0] - known[1]
+    return cut if cut[0] - cut[1] > dropped else known
 
 
 def sawtooth(start: Start, first: int, budget: int, every: int) -> Ends:
@@ -52,7 +65,7 @@ def sawtooth(start: Start, first: int, budget: int, every: int) -> Ends:
         last=budget + rest % every,
         most=max(length + first - 1, budget + min(rest, every - 1)),
         most_within=max(length + first, budget + min(rest, every)),
-        cut=True,
+        largest=larger((length + first, budget), (budget + every if rest >= every else budget, budget)),
     )
 
 
@@ -98,7 +111,7 @@ class CutEachStep(Walk):
         waits = budget - after + 1
         last = after + rest if rest < waits else budget + 1 - drop + (rest - waits) % drop
         most, within = (after + min(rest, waits - shorter) for shorter in (1, 0))
-        return Ends(last=last, most=max(before - 1, most), most_within=max(before, within), cut=True)
+        return Ends(last=last, most=max(before - 1, most), most_within=max(before, within), largest=(before, after))
 
 
 @frozen

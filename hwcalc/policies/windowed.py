@@ -31,6 +31,11 @@ def _check_window(chosen: Chosen, scored: Scored) -> None:
     check_model_scores(chosen, scored)
 
 
+def _window(chosen: Chosen, ratio: float, tokens: int) -> int:
+    window: int = chosen["window_size"]
+    return window
+
+
 def _scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
     return window_scores(chosen["window_size"] or 1, tokens, setting)
 
@@ -119,14 +124,14 @@ def _finch(chosen: Chosen, state: State, setting: Setting) -> State:
 POLICIES: Final = (
     scorer(
         "snapkv", "SnapKVPress", "SnapKV", "arXiv:2404.14469", WINDOW, quality("kernel_size", 5), BUDGET, DIVIDE,
-        check=_check_window, extra=_scores, decode=repeated, memory=_MEMORY,
+        check=_check_window, protects=_window, extra=_scores, decode=repeated, memory=_MEMORY,
         keeps="the tokens to which the last window_size queries pay most, with the window itself",
         formula=f"{SHARE_FORMULA}, window inside; with a budget: min(n, budget), once or every divide_length tokens",
     ),
     scorer(
         "pyramidkv", "PyramidKVPress", "PyramidKV", "arXiv:2406.02069", WINDOW, quality("kernel_size", 5),
         PolicyOption(name="beta", kind="number", default=20, help="how steep: the last layer keeps 1/beta of the mean", least=1),
-        check=_check_window, budget=pyramid_budget, prefill=_pyramid, worked=_pyramid_worked, extra=_scores, memory=_MEMORY, by_layer=True,
+        check=_check_window, protects=_window, budget=pyramid_budget, prefill=_pyramid, worked=_pyramid_worked, extra=_scores, memory=_MEMORY, by_layer=True,
         keeps="as SnapKV, many tokens in the first layer and few in the last",
         formula="round(hi - layer x (hi - lo) / (layers - 1)), lo = m / beta, hi = 2m - lo, m = n x (1 - compression_ratio)",
     ),

@@ -64,7 +64,8 @@ def _composed(chosen: Chosen, state: State, setting: Setting) -> State:
 
 def _lazy_layers(chosen: Chosen, state: State, setting: Setting) -> State:
     """Lazy layers keep the first and the last tokens. The attention of the last tokens says which layers are lazy, so the text does."""
-    threshold, first, recent, last = (chosen[name] for name in ("lazy_threshold", "n_initial", "n_recent", "n_last"))
+    threshold: float = chosen["lazy_threshold"]
+    first, recent, last = (int(chosen[name]) for name in ("n_initial", "n_recent", "n_last"))
 
     def lazy(tokens: int) -> int:
         """A slice from -n_recent + n_last: with n_last the greater of them it starts at the front, and most tokens stay twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import Any, Final
 
@@ -61,18 +62,18 @@ class _Scoring:
 
 
 def beside_for_real(
-    chosen: Chosen, prompt: int, setting: Setting, device: Device, meter: Meter, most_bytes: int
+    beside: Sequence[Extra], chosen: Chosen, prompt: int, setting: Setting, device: Device, meter: Meter, most_bytes: int
 ) -> list[PolicyFigure]:
     """Each memory beside the cache that the plan names, for as many tokens as fit into ``most_bytes``."""
     figures = []
-    for planned in extras_of(chosen, prompt, setting):
+    for planned in beside:
         make = _MAKERS.get(planned.name)
         if make is None:
             figures.append(PolicyFigure.known(planned.name, BYTES, planned.bytes, None, "not measured"))
             continue
-        tokens, batch = _longest(chosen, prompt, setting, planned), setting.batch
+        tokens, batch = _tokens_of(chosen, prompt, setting, planned), setting.batch
         asked = tokens
-        extra: Extra | None = planned
+        extra = _named(chosen, tokens, setting, planned.name)
         while extra is not None and _needed(extra, tokens, batch, setting) > most_bytes:
             tokens, batch = (tokens, 1) if batch > 1 else (tokens // 2, 1)
             extra = _named(chosen, tokens, replace(setting, batch=batch), planned.name) if tokens >= _LEAST_TOKENS else None
@@ -92,20 +93,17 @@ def beside_for_real(
     return figures
 
 
-def _longest(chosen: Chosen, prompt: int, setting: Setting, planned: Extra) -> int:
+def _tokens_of(chosen: Chosen, prompt: int, setting: Setting, planned: Extra) -> int:
     """The tokens of which the plan speaks: those of the prompt, or more where a cut of later text takes more."""
-
-    def same(tokens: int) -> bool:
-        extra = _named(chosen, tokens, setting, planned.name)
-        return extra is not None and extra.bytes == planned.bytes
-
-    low, step = prompt, 1
+    low, step = 0, 1
     while step:
-        if low + step < _MOST_TOKENS and same(low + step):
+        extra = _named(chosen, low + step, setting, planned.name) if low + step < _MOST_TOKENS else None
+        if extra is not None and extra.bytes <= planned.bytes:
             low, step = low + step, 2 * step
         else:
             step //= 2
-    return low
+    found = _named(chosen, low, setting, planned.name) if low else None
+    return low if found is not None and found.bytes == planned.bytes else prompt
 
 
 def _named(chosen: Chosen, tokens: int, setting: Setting, name: str) -> Extra | None:
@@ -150,12 +148,15 @@ def _eager(one: _Scoring) -> tuple[Any, ...]:
 
 
 def _window(one: _Scoring) -> tuple[Any, ...]:
-    """As kvpress: the last queries by all keys, a mask that is made and added, and a softmax in fp32."""
+    """As kvpress: keys repeated for each head, the last queries by all keys, a mask that is made and added, and a softmax in fp32."""
     layer, torch = one.layer, one.torch
     window = min(one.option("window_size"), one.tokens)
-    queries, keys = one.zeros(layer.heads, window, layer.head_dim), one.zeros(layer.heads, one.tokens, layer.head_dim)
+    queries, keys = one.zeros(layer.heads, window, layer.head_dim), one.zeros(layer.kv_heads, one.tokens, layer.head_dim)
     one.meter.restart()
-    scores = torch.matmul(queries, keys.transpose(2, 3)) / layer.head_dim**0.5
+    repeated = keys
+    if layer.heads > layer.kv_heads:
+        repeated = keys.repeat_interleave(layer.heads // layer.kv_heads, dim=1)
+    scores = torch.matmul(queries, repeated.transpose(2, 3)) / layer.head_dim**0.5
     mask = torch.ones_like(scores) * float("-inf")
     mask = torch.triu(mask, diagonal=one.tokens - window + 1)
     scores += mask

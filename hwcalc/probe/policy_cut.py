@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.outcome import course_of
 from hwcalc.probe.devices import Device
 from hwcalc.probe.meter import Meter
@@ -83,23 +84,17 @@ class Measured:
     in_place: bool | None
 
 
-def lengths_of(plan: Plan, layers: Sequence[int], steps: int) -> Lengths:
-    """The lengths of the layers on which the policy acts in the first ``steps`` steps."""
-    setting = plan.evicted.setting
+def lengths_of(chosen: Chosen, setting: Setting, kept: Mapping[int, int], prompt: int, steps: int) -> Lengths:
+    """The lengths in the first ``steps`` steps of layers that have these tokens behind the prompt."""
     places = {shape.index: place for place, shape in enumerate(setting.layers)}
-    known: dict[tuple[int, int], Sequence[int]] = {}
-    by_layer = any(one.policy.by_layer for one in plan.chosen.whole)
-    for number in (number for number in layers if number in plan.kept):
-        key = (plan.kept[number], places[number] if by_layer else 0)
-        if key not in known:
-            known[key] = course_of(plan.chosen, key[0], places[number], plan.prompt, steps, setting).lengths
-    courses = {
-        number: known[length, places[number] if by_layer else 0] for number, length in plan.kept.items() if number in layers
-    }
-    before = {number: plan.kept[number] for number in courses}
+    by_layer = any(one.policy.by_layer for one in chosen.whole)
+    keys = {number: (length, places[number] if by_layer else 0) for number, length in kept.items()}
+    first = {key: number for number, key in reversed(keys.items())}
+    known = {key: course_of(chosen, key[0], places[number], prompt, steps, setting).lengths for key, number in first.items()}
+    before = dict(kept)
     out: Lengths = []
     for step in range(steps):
-        after = {number: course[step] for number, course in courses.items()}
+        after = {number: known[key][step] for number, key in keys.items()}
         out.append(({number: length + 1 for number, length in before.items()}, after))
         before = after
     return out

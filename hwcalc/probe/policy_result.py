@@ -54,10 +54,10 @@ class PolicyFigure:
 class PolicyRun:
     """What a policy left of real tensors, beside what the plan says of it.
 
-    ``survivors`` says how they were chosen: ``by the rule`` where it says which stay, else ``at random`` from ``seed``. ``batch`` and
-    ``layers`` are those that were measured, of ``planned_batch`` and ``planned_layers``; ``steps`` is how many of ``output`` decode steps
-    were followed. ``scaled`` says how it was made smaller, null where it was not. ``copied_tokens`` counts what moved of each head of
-    each layer and sequence. ``in_place`` says whether every survivor was found again with its own values, null where nothing was written.
+    ``survivors`` says how they were chosen: ``by the rule`` where it says which stay, else ``at random`` from ``seed``. ``steps`` is how
+    many of ``output`` decode steps were followed. ``scaled`` says how it was made smaller, null where it was not. ``copied_tokens`` counts
+    what was moved, of each head of each layer that was run. ``in_place`` says whether every survivor was found again with its own values,
+    null where nothing was written.
     """
 
     policy: str
@@ -67,10 +67,6 @@ class PolicyRun:
     device: str
     seed: int
     survivors: str
-    batch: int
-    planned_batch: int
-    layers: int
-    planned_layers: int
     prompt: int
     output: int
     steps: int

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.request import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.policy import policy_info
@@ -27,6 +28,7 @@ from hwcalc.probe.policy_cut import (
     lengths_of,
     sizes_of,
 )
+from hwcalc.probe.policy_paged import pages_for_real, planned_blocks
 from hwcalc.probe.policy_result import AT_RANDOM, BY_THE_RULE, BYTES, PolicyFigure, PolicyRun
 from hwcalc.probe.policy_tensors import Plan, plan_of
 from hwcalc.units import GIB, MIB, human_bytes
@@ -34,13 +36,14 @@ from hwcalc.units import GIB, MIB, human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
 
-__all__ = ["run_policy"]
+__all__ = ["planned_figures", "run_policy"]
 
 _SECONDS: Final = 60.0
 _CPU_BYTES: Final = GIB
 """What is taken of a CPU's memory unless the user allows more: every byte is written and moved."""
 _BESIDE_BYTES: Final = {"cpu": 256 * MIB}
 SEED: Final = 0
+WHOLE, BEHIND, MOST, END = "cache, one layer whole", "cache behind the prompt", "cache at the most", "cache at the end"
 
 
 @frozen
@@ -70,6 +73,10 @@ def run_policy(
     evicted, asked = opened.evicted, opened.request.policy
     if evicted is None or asked is None:
         raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
+    if opened.request.sharing != UNSHARED:
+        raise UsageError(
+            "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
+        )
     if not evicted.setting.layers:
         raise UnsupportedError(
             "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
@@ -78,24 +85,24 @@ def run_policy(
     usable = _CPU_BYTES if usable_bytes is None else usable_bytes
     if device.kind == "cpu" and not limited:
         usable = min(usable, _CPU_BYTES)
-    survivors = Survivors(seed=SEED, ranges=evicted.state.ranges)
     until = monotonic() + seconds
-    part = _fitting(opened, evicted, usable, scale)
     try:
-        with holding(device) as held:
-            held.append(Cache(part.plan, part.layers, part.lengths, device, survivors))
-            with metering(device) as meter:
-                measured = cut_for_real(held[0], meter, part.lengths, until)
+        if opened.engine.paged_groups(opened):
+            ran = _paged(opened, evicted, info, device, usable, scale, until)
+        else:
+            ran = _contiguous(opened, evicted, info, device, usable, scale, until)
         with holding(device), metering(device) as meter:
             least = min(usable, _BESIDE_BYTES.get(device.kind, usable))
-            beside = beside_for_real(asked.chosen, opened.request.prompt_tokens, evicted.setting, device, meter, least)
+            beside = beside_for_real(
+                info.beside, asked.chosen, opened.request.prompt_tokens, evicted.setting, device, meter, least
+            )
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise
         raise UsageError(
             f"out of memory while the policy was run in {human_bytes(usable)}.", hint=f"Smaller: --max-bytes {usable // 2}"
         ) from error
-    figures = (*_figures(opened, part, measured, info), *beside)
+    figures = (*ran.figures, *beside)
     return PolicyRun(
         policy=asked.chosen.text,
         rules=asked.rules,
@@ -104,19 +111,78 @@ def run_policy(
         device=device.label,
         seed=SEED,
         survivors=AT_RANDOM if evicted.state.ranges is None else BY_THE_RULE,
-        batch=part.batch,
-        planned_batch=opened.batch,
-        layers=len(part.layers),
-        planned_layers=len(part.plan.layers),
         prompt=opened.request.prompt_tokens,
         output=opened.tokens - opened.request.prompt_tokens,
-        steps=measured.steps,
-        scaled=_scaled(opened, part, measured),
-        copied_tokens=measured.copied_tokens,
-        in_place=measured.in_place,
+        steps=ran.steps,
+        scaled=", ".join(ran.smaller) or None,
+        copied_tokens=ran.copied,
+        in_place=ran.in_place,
         figures=figures,
-        agrees=measured.in_place is not False and all(figure.agrees for figure in figures),
+        agrees=ran.in_place is not False and all(figure.agrees for figure in figures),
     )
+
+
+@frozen
+class _Ran:
+    """What a run came to, and how it was made smaller."""
+
+    figures: tuple[PolicyFigure, ...]
+    copied: int
+    in_place: bool | None
+    steps: int
+    smaller: tuple[str, ...]
+
+
+def _paged(
+    opened: Opened, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
+) -> _Ran:
+    """The blocks of one sequence."""
+    if info.blocks is None:
+        raise UnsupportedError(
+            f"{info.name} drops nothing of these {info.prompt:,} tokens: no block is to be given back.",
+            hint="Use a longer --prompt, or --engine reference.",
+        )
+    pages = pages_for_real(
+        opened, evicted, info.blocks, device, usable_bytes=usable, share=scale or Fraction(1), seed=SEED, until=until
+    )
+    output = opened.tokens - opened.request.prompt_tokens
+    return _Ran(
+        figures=pages.figures,
+        copied=pages.copied,
+        in_place=pages.in_place,
+        steps=pages.steps,
+        smaller=_smaller(
+            (1, opened.batch, "sequences"), (pages.heads, pages.all_heads, "heads"), (pages.steps, output, "decode steps")
+        ),
+    )
+
+
+def _contiguous(
+    opened: Opened, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
+) -> _Ran:
+    """The tensors of all layers."""
+    part = _fitting(opened, evicted, usable, scale)
+    survivors = Survivors(seed=SEED, ranges=evicted.state.ranges)
+    with holding(device) as held:
+        held.append(Cache(part.plan, part.layers, part.lengths, device, survivors))
+        with metering(device) as meter:
+            measured = cut_for_real(held[0], meter, part.lengths, until)
+    output = opened.tokens - part.plan.prompt
+    return _Ran(
+        figures=tuple(_figures(opened, part, measured, info)),
+        copied=measured.copied_tokens,
+        in_place=measured.in_place,
+        steps=measured.steps,
+        smaller=_smaller(
+            (part.batch, opened.batch, "sequences"),
+            (len(part.layers), len(part.plan.layers), "layers"),
+            (measured.steps, output, "decode steps"),
+        ),
+    )
+
+
+def _smaller(*sizes: tuple[int, int, str]) -> tuple[str, ...]:
+    return tuple(f"{made:,} of {all_of:,} {what}" for made, all_of, what in sizes if made != all_of)
 
 
 def _fitting(opened: Opened, evicted: Evicted, usable: int, scale: Fraction | None) -> _Part:
@@ -127,9 +193,15 @@ def _fitting(opened: Opened, evicted: Evicted, usable: int, scale: Fraction | No
         usable = min(usable, int(scale * sizes_of(plan, tuple(plan.layers), []).cutting))
     for batch in dict.fromkeys((opened.batch, 1)):
         plan = plan_of(opened, evicted, batch, stage)
+        if not any(piece.acted for pieces in plan.layers.values() for piece in pieces):
+            raise UnsupportedError(
+                f"no tensor of {opened.engine.name} follows the tokens that a policy leaves: its cache is made for the whole context.",
+                hint="Use: --engine reference",
+            )
         layers = tuple(plan.layers)
         while layers:
-            lengths = lengths_of(plan, layers, _steps(opened, plan, layers))
+            kept = {number: plan.kept[number] for number in layers if number in plan.kept}
+            lengths = lengths_of(plan.chosen, evicted.setting, kept, plan.prompt, _steps(opened, plan, layers))
             sizes = sizes_of(plan, layers, lengths)
             if max(sizes.cutting, sizes.growing) <= usable:
                 return _Part(plan=plan, layers=layers, batch=batch, sizes=sizes, lengths=lengths)
@@ -152,36 +224,32 @@ def _steps(opened: Opened, plan: Plan, layers: tuple[int, ...]) -> int:
     return min(opened.tokens - plan.prompt, max(1, steps))
 
 
-def _scaled(opened: Opened, part: _Part, measured: Measured) -> str | None:
-    output = opened.tokens - part.plan.prompt
-    words = [
-        f"{made:,} of {all_of:,} {what}"
-        for made, all_of, what in (
-            (part.batch, opened.batch, "sequences"),
-            (len(part.layers), len(part.plan.layers), "layers"),
-            (measured.steps, output, "decode steps"),
-        )
-        if made != all_of
-    ]
-    return ", ".join(words) or None
-
-
 def _figures(opened: Opened, part: _Part, measured: Measured, info: PolicyInfo) -> list[PolicyFigure]:
     """The bytes of each moment. The plan's own figures are taken where the whole plan was run on one device."""
     lengths = part.lengths[: measured.steps]
     sizes = part.sizes if len(lengths) == len(part.lengths) else sizes_of(part.plan, part.layers, lengths)
     whole = opened.request.gpus == 1 and part.batch == opened.batch and len(part.layers) == len(part.plan.layers)
-    all_steps = whole and measured.steps == opened.tokens - part.plan.prompt
+    planned = planned_figures(opened, info) if whole else {}
+    if measured.steps != opened.tokens - part.plan.prompt:
+        planned = {name: size for name, size in planned.items() if name not in {MOST, END}}
     got = measured.sizes
     figures = [
-        PolicyFigure.exact("cache, one layer whole", BYTES, sizes.fullest, got.fullest),
+        PolicyFigure.exact(WHOLE, BYTES, planned.get(WHOLE, sizes.fullest), got.fullest),
         PolicyFigure.exact("with the copies of its cut", BYTES, sizes.cutting, got.cutting),
-        PolicyFigure.exact("cache behind the prompt", BYTES, info.prefill_bytes if whole else sizes.behind, got.behind),
+        PolicyFigure.exact(BEHIND, BYTES, planned.get(BEHIND, sizes.behind), got.behind),
     ]
     if lengths:
         figures += [
-            PolicyFigure.exact("cache at the most", BYTES, info.most_bytes if all_steps else sizes.most, got.most),
+            PolicyFigure.exact(MOST, BYTES, planned.get(MOST, sizes.most), got.most),
             PolicyFigure.exact("with the copies of a step", BYTES, sizes.growing, got.growing),
-            PolicyFigure.exact("cache at the end", BYTES, info.last_bytes if all_steps else sizes.end, got.end),
+            PolicyFigure.exact(END, BYTES, planned.get(END, sizes.end), got.end),
         ]
     return figures
+
+
+def planned_figures(opened: Opened, info: PolicyInfo) -> dict[str, float]:
+    """What the plan itself says of the figures that must be met exactly, by their names."""
+    if opened.engine.paged_groups(opened):
+        return {} if info.blocks is None else planned_blocks(info.blocks)
+    whole = {} if opened.request.gpus > 1 else {WHOLE: opened.engine.prefill_bytes(opened, 0)}
+    return {**whole, BEHIND: info.prefill_bytes, MOST: info.most_bytes, END: info.last_bytes}

@@ -7,22 +7,15 @@ from collections.abc import Mapping
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.policies.base import Chosen
 
 __all__ = ["Piece", "Plan", "plan_of"]
 
 
-def _at(opened: Opened, evicted: Evicted, stage: int, lengths: Mapping[int, int]) -> dict[str, Allocation]:
+def _at(opened: Opened, stage: int, lengths: Mapping[int, int]) -> dict[str, Allocation]:
     """The tensors of a stage, by name, if the policy leaves so many tokens in each of the layers on which it acts."""
-    layers = tuple(
-        tuple(replace(kind, kept=lengths[number]) if number in lengths and kind.acts_by_token else kind for kind in layer)
-        for number, layer in enumerate(opened.plain_stack)
-    )
-    other = replace(opened)
-    vars(other)["evicted"] = replace(evicted, most=lengths, stack=Stack(layers))
-    return {one.name: one for one in other.allocation(stage)}
+    return {one.name: one for one in opened.holding(lengths).allocation(stage)}
 
 
 @frozen
@@ -67,7 +60,7 @@ class Plan:
             shape = piece.shape(length)
             return replace(piece.first, shape=shape, bytes=piece.first.bytes // piece.first.shape[piece.axis] * length)
         if length not in self.known:
-            self.known[length] = _at(self.opened, self.evicted, self.stage, dict.fromkeys(self.kept, length))
+            self.known[length] = _at(self.opened, self.stage, dict.fromkeys(self.kept, length))
         return self.known[length][piece.first.name]
 
     def bytes(self, layer: int, length: int | None) -> int:
@@ -82,12 +75,12 @@ def plan_of(opened: Opened, evicted: Evicted, batch: int, stage: int) -> Plan:
     prompt = opened.request.prompt_tokens
     at_prompt, at_end = opened.sized(seq=prompt, batch=batch), opened.sized(batch=batch)
     acted = tuple(shape.index for shape in evicted.setting.layers)
-    first = _at(at_prompt, evicted, stage, dict.fromkeys(acted, prompt))
-    last = _at(at_end, evicted, stage, dict.fromkeys(acted, opened.tokens))
+    first = _at(at_prompt, stage, dict.fromkeys(acted, prompt))
+    last = _at(at_end, stage, dict.fromkeys(acted, opened.tokens))
     # One token fewer shows which axis has the tokens. A single one cannot have fewer.
-    fewer = _at(at_prompt, evicted, stage, dict.fromkeys(acted, prompt - 1)) if prompt > 1 else {}
+    fewer = _at(at_prompt, stage, dict.fromkeys(acted, prompt - 1)) if prompt > 1 else {}
     kept = {number: left.stored.high for number, left in zip(acted, evicted.state.layers, strict=True)}
-    halves = _at(at_prompt, evicted, stage, kept)
+    halves = _at(at_prompt, stage, kept)
     layers: dict[int, tuple[Piece, ...]] = {}
     for name, one in first.items():
         length = kept.get(one.layer)

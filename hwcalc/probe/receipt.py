@@ -196,6 +196,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
             if known and not settings.unmodelled:
                 now = figures[figure["name"]]
                 comparisons.append(Compared.of(where + figure["name"], now, _member(figure, "measured_bytes", int)))
+    comparisons += _policy_now(document, opened)
     first = _member(ranks[0], "environment", dict) if ranks else {}
     return Verified(
         schema_version=SCHEMA_VERSION,
@@ -209,6 +210,26 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         drift=tuple(drift[:_MOST_DRIFT]),
         agrees=bool(comparisons) and not drift and all(one.agrees for one in comparisons),
     )
+
+
+def _policy_now(document: Mapping[str, Any], opened: Opened) -> list[Compared]:
+    """Today's figures of the policy beside those that were measured, where the whole plan was run."""
+    more = document.get("more")
+    run = more.get("policy") if isinstance(more, dict) else None
+    if run is None or opened.evicted is None:
+        return []
+    if _member(run, "figures", list) and run.get("scaled") is not None:
+        return []
+    from hwcalc.planner.policy import policy_info
+    from hwcalc.probe.policy_run import planned_figures
+
+    now = planned_figures(opened, policy_info(opened, opened.evicted))
+    found = []
+    for figure in run["figures"]:
+        name, measured = _member(figure, "name", str), figure.get("measured")
+        if name in now and type(measured) is int and type(figure.get("least")) is int:
+            found.append(Compared.of(name, int(now[name]), measured))
+    return found
 
 
 _Tensor = tuple[str, tuple[int, ...], int]

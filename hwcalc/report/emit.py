@@ -162,6 +162,14 @@ def _environment(plan: Plan) -> tuple[str, ...]:
     return plan.request.environment if plan.policy is None else (*plan.request.environment, *plan.policy.environment)
 
 
+def _options(plan: Plan) -> dict[str, str]:
+    """The options of the engine, with what a policy and shared cells ask for."""
+    options = {} if plan.policy is None else dict(plan.policy.options)
+    if plan.sharing is not None and plan.sharing.offered and "n_ctx" in plan.request.settings:
+        options["n_ctx"] = str(plan.request.settings["n_ctx"])
+    return options | plan.request.options
+
+
 def _command_input(plan: Plan) -> CommandInput:
     request = plan.request
     model, revision = _named(plan.model)
@@ -170,7 +178,8 @@ def _command_input(plan: Plan) -> CommandInput:
         version=request.engine_version,
         revision=revision,
         seq=request.seq,
-        batch=request.batch,
+        # Each sequence of a request has a slot.
+        batch=request.batch * request.samples * request.beams,
         kv_dtype=request.kv_dtype,
         kv_dtype_named=all(note.code != "default-dtype" for note in plan.notes),
         parallel=Parallel(tp=request.tp, pp=request.pp, dp=request.dp, dcp=request.dcp, ep=request.ep),
@@ -179,7 +188,7 @@ def _command_input(plan: Plan) -> CommandInput:
         weights=request.weights,
         lora=request.lora,
         draft=request.draft,
-        options=request.options if plan.policy is None else {**plan.policy.options, **request.options},
+        options=_options(plan),
         flags=() if plan.policy is None else plan.policy.flags,
         requires=() if plan.pool is None else plan.pool.requires,
         on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),

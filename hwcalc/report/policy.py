@@ -59,7 +59,7 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     lines = [("policy", info.name), *(("rules", text) for text in _rules(info)), ("keeps", _row_of(info).keeps)]
     if not info.layers:
         return [("policy", clean(info.name)), ("effect", NO_EFFECT)]
-    lines += [("drops", _dropped(info)), *(("tokens", text) for text in _kept(info, plan, full=full))]
+    lines += [("drops", _dropped(info, plan)), *(("tokens", text) for text in _kept(info, plan, full=full))]
     lines += [("memory", _memory(info))]
     lines += [] if info.blocks is None else [("blocks", text) for text in _blocks(info.blocks, plan)]
     lines += [("prefill", text) for text in _prefill(info)]
@@ -74,10 +74,23 @@ def _rules(info: PolicyInfo) -> Iterator[str]:
         yield f"those of the {info.rules}, where the code of kvpress differs"
 
 
-def _dropped(info: PolicyInfo) -> str:
+def _dropped(info: PolicyInfo, plan: Plan) -> str:
     """What becomes of the memory of the others."""
-    paged = info.blocks is not None and info.effect.value == "frees"
-    return f"the others; their memory {'comes back in whole blocks alone' if paged else MEMORY[info.effect.value]}"
+    if find_engine(plan.request.engine)[0].splits_layers and info.effect.value == "frees":
+        return "the others; a context has fewer cells from its start, and gives none back"
+    if info.blocks is not None and info.effect.value == "frees":
+        return "the others; their memory comes back in whole blocks alone"
+    return _DROPS[info.effect.value]
+
+
+_DROPS: Final = {
+    "frees": "the others; their memory comes back: the tensors shrink",
+    "masks": "nothing: the others are masked, and stored",
+    "zeroes": "nothing: numbers of every token are set to zero, and stored",
+    "reads less": "nothing: all is stored, and a decode step reads a part of it",
+    "as its parts": "what the policies inside drop",
+}
+"""What becomes of the tokens that a policy does not want, by its effect."""
 
 
 def _row_of(info: PolicyInfo) -> Policy:
@@ -99,19 +112,31 @@ def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
         mean = sum(group.kept * len(group.layers) for group in info.layers) / count
         span = f"{_tokens(low, info)} in {_layers(low)}, up to {high.kept:,} in {_layers(high)}"
         yield f"{span}; {mean:,.0f} in the mean of {count:,} layers; each layer: -v"
+    yield from _unused(info)
     acted = sum(len(group.layers) for group in info.layers)
     numbers = {number for layer in plan.model.layers for number in layer.layers}
     if len(numbers) > acted:
         yield f"the other {plural(len(numbers) - acted, 'layer')} keep what they keep: windows, states and shared caches"
     from hwcalc.policies.base import Role
 
-    if not info.output and _row_of(info).role in (Role.DECODING, Role.METHOD):
+    row = _row_of(info)
+    if not info.output and row.decode is not None and row.role in (Role.DECODING, Role.METHOD):
         yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
 
 
 def _known(extra: Extra, *, full: bool) -> str:
     words = "the engine's rule" if extra.definition == "engine" else str(extra.definition)
     return f"{words}: {extra.formula} ({extra.source})" if full else words
+
+
+def _unused(info: PolicyInfo) -> Iterator[str]:
+    """What is stored and not read, or has no weight."""
+    for group in info.layers:
+        if group.read is not None:
+            yield f"a decode step reads {group.read:,} of them at the most, for each head, in {_layers(group)}"
+    if info.masked_pairs is not None and info.masked_low_pairs is not None:
+        least = "" if info.masked_low_pairs == info.masked_pairs else f"{info.masked_low_pairs:,} to "
+        yield f"{least}{plural(info.masked_pairs, 'pair')} of a token and a head are masked in a sequence, over all layers"
 
 
 def _layers(group: PolicyLayers) -> str:
@@ -238,9 +263,11 @@ def sharing_line(plan: Plan) -> str:
     info = plan.sharing
     if info is None:
         return ""
+    if info.padded_tokens:
+        return f"nothing: {plural(info.padded_tokens, 'position')} of padding hold no token"
     if not info.saved_bytes:
-        return f"nothing saved for {plural(info.sequences, 'sequence')}"
-    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info, plan)}"
+        return "nothing: every sequence is kept by itself"
+    return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info)}"
 
 
 def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
@@ -249,30 +276,47 @@ def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
     if info is None:
         return []
     lines = [("sharing", f"of {plural(info.sequences, 'sequence')}: {_sequences(plan)}")]
+    if info.lengths:
+        lines.append(("lengths", ", ".join(f"{count:,} of {tokens:,} tokens" for tokens, count in info.lengths)))
     rows = (
         ("once", info.shared_tokens, info.shared_blocks, "kept once for all sequences"),
         ("request", info.request_tokens, info.request_blocks, "kept once for the sequences of one request"),
-        ("own", info.own_tokens, info.own_blocks, "of each sequence alone"),
+        ("own", info.own_tokens, info.own_blocks, f"of {'the longest' if info.lengths else 'each'} sequence alone"),
     )
     lines += [
         (label, f"{plural(tokens, 'token')}{_in_blocks(blocks)} {words}")
         for label, tokens, blocks, words in rows
         if tokens or label == "own"
     ]
-    if info.copied_blocks is not None:
+    if info.copied_blocks:
         lines.append(
-            ("copied", f"{plural(info.copied_blocks, 'block')}: the last one of a prompt, which all but one write to anew")
+            ("copied", f"{plural(info.copied_blocks, 'block')}: last ones of prompts, alike, of which each sequence has its own")
         )
-    share = percent(info.saved_bytes, info.unshared_bytes)
-    lines.append(
-        (
-            "memory",
-            f"{both(plan.cache.total_bytes)}; unshared {both(info.unshared_bytes)}: {human_bytes(info.saved_bytes)} ({share}) saved",
+    if info.padded_tokens:
+        lines.append(
+            ("padding", f"{plural(info.padded_tokens, 'position')} without a token: every sequence is as long as the longest")
         )
-    )
+    lines.append(("memory", _unshared(info, plan)))
+    if info.low_bytes is not None:
+        lines.append(
+            (
+                "beams",
+                f"{human_bytes(info.low_bytes)} as long as they part at the last block alone; planned as if they part at once",
+            )
+        )
     label = find_engine(plan.request.engine)[0].label
     lines.append(("engine", info.support or (f"{label} shares them" if info.offered else f"{label} shares nothing")))
     return [(label, clean(text)) for label, text in lines]
+
+
+def _unshared(info: SharingInfo, plan: Plan) -> str:
+    if not info.saved_bytes:
+        return f"{both(plan.cache.total_bytes)}; nothing is saved"
+    share = percent(info.saved_bytes, info.unshared_bytes)
+    return (
+        f"{both(plan.cache.total_bytes)}; with every sequence by itself {both(info.unshared_bytes)}: {human_bytes(info.saved_bytes)} "
+        f"({share}) saved"
+    )
 
 
 def _in_blocks(blocks: int | None) -> str:
@@ -287,7 +331,7 @@ def _sequences(plan: Plan) -> str:
     return f" {TIMES} ".join(parts)
 
 
-def _parts(info: SharingInfo, plan: Plan) -> str:
+def _parts(info: SharingInfo) -> str:
     parts = [f"{info.shared_tokens:,} tokens once for all"] if info.shared_tokens else []
     parts += [f"{info.request_tokens:,} once a request"] if info.request_tokens else []
     return ", ".join([*parts, f"{info.own_tokens:,} of each sequence"])

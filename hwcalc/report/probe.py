@@ -153,26 +153,30 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
 
 def _policy(run: PolicyRun, shown: dict[str, Any]) -> str:
     """What a policy left of real tensors, beside the plan."""
-    words = [f"policy {clean(run.policy)} on {run.device}: {'as planned' if run.agrees else 'DIFFERS from the plan'}"]
-    words.append(f"survivors {run.survivors}" + (f" (seed {run.seed})" if run.survivors == AT_RANDOM else ""))
-    words.append(f"{run.copied_tokens:,} rows of heads copied")
+    lines = [f"policy {clean(run.policy)} on {run.device}: {'as planned' if run.agrees else 'DIFFERS from the plan'}"]
+    seed = f" (seed {run.seed})" if run.survivors == AT_RANDOM else ""
+    lines.append(f"survivors {run.survivors}{seed}, {run.copied_tokens:,} rows of heads copied")
     if run.in_place is not None:
-        words.append("every survivor read back in its place" if run.in_place else "A SURVIVOR IS NOT IN ITS PLACE")
-    head = "; ".join(words) + "\n" + (f"scaled down: {run.scaled}\n" if run.scaled else "")
+        lines.append("every survivor read back in its place" if run.in_place else "A SURVIVOR IS NOT IN ITS PLACE")
+    if run.scaled:
+        lines.append(f"scaled down: {run.scaled}")
+    head = "".join(f"{line}\n" for line in lines)
     rows = [_policy_row(figure) for figure in run.figures]
     return head + listing(("policy", "predicted", "measured", "difference", "", "remark"), rows, right=(1, 2, 3), **shown)
 
 
 def _policy_row(figure: PolicyFigure) -> tuple[str, ...]:
     predicted, measured = figure.predicted, figure.measured
-    cells = [
-        "" if number is None else f"{number:,g}" if number % 1 else f"{int(number):,} {figure.unit}"
-        for number in (predicted, measured)
-    ]
-    apart = "" if predicted is None or measured is None else measured - predicted
-    difference = "" if apart == "" else f"{apart:+,.0f} {figure.unit}" if apart else "0"
+    cells = ("" if number is None else f"{_number(number)} {figure.unit}" for number in (predicted, measured))
+    apart = None if predicted is None or measured is None else measured - predicted
+    difference = "" if apart is None else f"{'-' if apart < 0 else '+'}{_number(abs(apart))} {figure.unit}" if apart else "0"
     word = ("agrees" if figure.agrees else "DIFFERS") if figure.is_judged else "for information"
     return (figure.name, *cells, difference, word, clean(figure.remark))
+
+
+def _number(number: float) -> str:
+    """Whole, or with the digits that say something of a mean."""
+    return f"{number:,.1f}" if number % 1 else f"{int(number):,}"
 
 
 def _head(probed: Probed, *, color: bool) -> str:

@@ -128,7 +128,7 @@ def request_line(plan: Plan) -> str:
     engine = " ".join(filter(None, (request.engine, request.engine_version)))
     parts = [
         f"engine {engine}",
-        f"{plural(request.seq, 'token')} {TIMES} {plural(request.batch, 'sequence')}",
+        f"{_tokens(request)} {TIMES} {plural(request.batch, _each(request))}",
         f"KV dtype {request.kv_dtype}",
     ]
     parts += [f"{name} {size:,}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1]
@@ -139,6 +139,16 @@ def request_line(plan: Plan) -> str:
     parts += _of_sequences(request)
     parts += [f"{name}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
     return " · ".join(parts)
+
+
+def _each(request: RequestInfo) -> str:
+    """What ``batch`` counts: sequences, or requests of several."""
+    return "sequence" if request.samples == request.beams == 1 else "request"
+
+
+def _tokens(request: RequestInfo) -> str:
+    """The tokens of a sequence; of unlike ones the lengths, of which each has its share of them."""
+    return plural(request.seq, "token") if not request.lengths else f"{' or '.join(f'{one:,}' for one in request.lengths)} tokens"
 
 
 def _of_sequences(request: RequestInfo) -> list[str]:
@@ -175,13 +185,19 @@ def figures(plan: Plan) -> list[Figure]:
     if cache.copied_bytes:
         copied = human_bytes(cache.copied_bytes * cache.bytes_per_sequence // cache.total_bytes)
         copies = f"; {copied} are copies on {request.tp:,} ranks"
-    out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token") + copies))
+    out.append(
+        Figure(
+            name="per sequence",
+            bytes=cache.bytes_per_sequence,
+            meaning=f"{'the longest, ' if request.lengths else ''}{plural(request.seq, 'token')}{copies}",
+        )
+    )
     out.append(
         Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch * request.samples * request.beams, "sequence"))
     )
     if plan.policy is not None:
         out.append(Figure(name="no policy", bytes=plan.policy.full_bytes, meaning="the same with every token kept"))
-    if plan.sharing is not None:
+    if plan.sharing is not None and plan.sharing.saved_bytes:
         out.append(Figure(name="not shared", bytes=plan.sharing.unshared_bytes, meaning="the same with every sequence by itself"))
     weights, together = plan.memory.weights, plan.memory.total_bytes
     if weights.bytes is not None and together is not None:
@@ -226,9 +242,9 @@ def _growth(plan: Plan) -> str:
     if strides:
         return f"the next token of a sequence; some layers add an entry only every {every} tokens"
     if not plan.cache.bytes_per_token:
-        return "no layer grows at this length"
+        return "no layer grows at this length" if plan.policy is None else "the next token adds nothing: the policy drops as many"
     by = "" if plan.request.engine == "reference" else ", by the formulas"
-    which = "each further token of a sequence" if plan.policy is None else "each token that is kept of a sequence"
+    which = "each further token of a sequence" if plan.policy is None else "the next token of a sequence, under the policy"
     return f"{which}{by}"
 
 
@@ -257,7 +273,7 @@ def verdict(plan: Plan) -> str:
     if plan.pool.fits:
         held = fit.max_batch or fit.expected_max_batch or 0
         start = "will start" if fit.max_batch else "will probably start"
-        return f"{words}: {engine} {start}{required}, but holds {held:,} of {plan.request.batch:,} sequences at once"
+        return f"{words}: {engine} {start}{required}, but holds {held:,} of {plan.request.batch:,} {_each(plan.request)}s at once"
     return f"{words}: {engine} will not start"
 
 
@@ -269,10 +285,10 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     out += _equation(plan) if plan.pool is None or plan.memory.devices else _pool(plan, plan.pool)
     if fit.max_batch is not None and fit.gpu is not None:
         expected = _expected(fit.max_batch, fit.expected_max_batch)
-        many = f"{_up_to(fit.max_batch, 'sequence')} of {plan.request.seq:,} tokens{expected}"
+        many = f"{_up_to(fit.max_batch, _each(plan.request))} of {plan.request.seq:,} tokens{expected}"
         out.append(("at once", f"{many}{_because(fit.limiting)}"))
     if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
-        each = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} sequences"
+        each = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} {_each(plan.request)}s"
         expected = _expected(fit.max_seq, fit.expected_max_seq)
         out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{expected}{_because(fit.limiting_seq)}"))
     if (fewest := _fewest(fit)) and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits):

@@ -8,6 +8,7 @@ from typing import Final
 from hwcalc.formulas.frozen import frozen
 from scripts.gpu_proof.machine import bandwidth_step, context_step, live_step
 from scripts.gpu_proof.memory import allocator_step, fill_step, find_max_step, free_step, lists_step
+from scripts.gpu_proof.policies import policy_step
 from scripts.gpu_proof.record import Record
 from scripts.gpu_proof.run import Run
 
@@ -74,6 +75,13 @@ STEPS: Final = {
             share=60,
             run=find_max_step,
             allocators=_BOTH,
+            cpu=True,
+        ),
+        Step(
+            name="policy",
+            what="kvplan probe --policy: caches that are cut, grown and moved from block to block, against the plan",
+            share=60,
+            run=policy_step,
             cpu=True,
         ),
         Step(

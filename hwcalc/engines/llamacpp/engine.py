@@ -21,6 +21,7 @@ from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, ngram_state
 from hwcalc.engines.llamacpp.savings import savings
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
+from hwcalc.engines.llamacpp.sharing import is_unified
 from hwcalc.engines.llamacpp.weights import check_weights
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
@@ -99,6 +100,8 @@ class Llamacpp(LlamacppPlaces):
 
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
+        if opened.request.sharing.beams > 1:
+            raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
         check_weights(own.request.weights)
         check_context(own)
         own.place_options  # noqa: B018 - refuses what cannot be
@@ -167,6 +170,14 @@ class Llamacpp(LlamacppPlaces):
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """A context has all its cells from the start."""
         return opened.needed_bytes
+
+    def pads(self, opened: Opened) -> bool:
+        return not is_unified(opened.request)
+
+    def sharing_support(self, opened: Opened) -> Support:
+        from hwcalc.engines.llamacpp.sharing import sharing_support
+
+        return sharing_support(opened)
 
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
         from hwcalc.engines.llamacpp.evicting import support

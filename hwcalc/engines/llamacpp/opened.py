@@ -11,7 +11,7 @@ from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas import LayerKind, Stack
+from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
@@ -39,7 +39,12 @@ class LlamacppOpened(Opened):
     @cached_property
     def plain_settings(self) -> Settings:
         """The settings with every default filled in, if nothing is dropped."""
-        return read_settings(self.started(), self.hparams)
+        started = self.started()
+        if not self.together.unlike or "n_ctx" in started.options:
+            return read_settings(started, self.hparams)
+        # One cell of a buffer that all sequences use can belong to several of them.
+        cells = sum(run.positions for run in self.replica.together.runs(Full()))
+        return read_settings(replace(started, options={**started.options, "n_ctx": str(cells)}), self.hparams)
 
     @cached_property
     def settings(self) -> Settings:

@@ -12,30 +12,35 @@ from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, number_option
+from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
+from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
+from hwcalc.engines.steps import step
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
-from hwcalc.engines.vllm.layout import LayerCache
+from hwcalc.engines.vllm.layout import LayerCache, longest
 from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.savings import savings
+from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
@@ -91,6 +96,20 @@ class Vllm(Engine):
         }
     )
 
+    scatters: ClassVar[bool] = True
+
+    def sharing_support(self, opened: Opened) -> Support:
+        return sharing_support(of_vllm(opened).settings, opened.request)
+
+    def shared_tokens(self, opened: Opened) -> tuple[int, int]:
+        planned, together = of_vllm(opened), opened.together
+        hits = hits_of(planned.layout, planned.settings, together.prefix, together.prompt)
+        return hits.prefix, max(hits.prefix, hits.prompt) if together.forks else hits.prefix
+
+    def shared_blocks(self, opened: Opened) -> tuple[SharedBlocks, ...]:
+        planned = of_vllm(opened)
+        return blocks_of_groups(planned.held, planned.settings, planned.together)
+
     def resolve_version(self, requested: str) -> str:
         return versions.resolve(requested)
 
@@ -120,35 +139,35 @@ class Vllm(Engine):
     def check(self, opened: Opened) -> None:
         planned = of_vllm(opened)
         opened.told(opened.shared("supported", lambda: check_supported(planned)))
+        check_sharing(planned.settings, opened.request)
         # Plan the layout here, since vLLM refuses a model that it cannot lay out.
         planned.layout  # noqa: B018
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         """The blocks of all requests, on all tensor-parallel ranks together."""
-        return tuple(_stored(opened, cache, spec, blocks) for cache, spec, blocks in of_vllm(opened).kind_caches[kind])
+        return tuple(_stored(opened, *cached) for cached in of_vllm(opened).kind_caches[kind])
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         """What requests take beside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
         planned = of_vllm(opened)
-        held, copies = planned.request_bytes, opened.batch * opened.request.parallel.tp
-        pages, width = held.layers + held.outer + held.drafts, sum(planned.layout.stage_bytes)
-        parts = {
-            "draft_layers": (held.drafts, f"{held.drafts:,} B"),
-            "unpacked_layers": (held.outer, f"{held.outer:,} B"),
-            "unused_block_space": (
-                planned.blocks * width - pages,
-                f"({planned.blocks:,} blocks x {width:,} B - {pages:,} B of pages)",
-            ),
+        held, width, ranks = planned.all_bytes, sum(planned.layout.stage_bytes), opened.request.parallel.tp
+        pages = held.layers + held.outer + held.drafts
+        sizes = {
+            "draft_layers": held.drafts,
+            "unpacked_layers": held.outer,
+            "unused_block_space": planned.all_blocks * width - pages,
         }
         extras = tuple(
-            _extra(opened, name, copies * size, _of_all(opened, counted)) for name, (size, counted) in parts.items() if size
+            _extra(opened, name, ranks * size, _of_all(opened, _counted(planned, name, size)))
+            for name, size in sizes.items()
+            if size
         )
         return (*extras, *_prompt_blocks(planned, width))
 
     def needed_bytes(self, opened: Opened) -> int:
         planned = of_vllm(opened)
-        return planned.blocks_for(opened.request.replica_batch) * max(planned.layout.stage_bytes, default=0)
+        return planned.blocks_for(opened.request.replica_requests) * max(planned.layout.stage_bytes, default=0)
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         """The buffers of the pool, with as many blocks as fit into the budget of the plan.
@@ -169,7 +188,9 @@ class Vllm(Engine):
         planned = of_vllm(opened)
         settings, layout = planned.settings, planned.layout
         by_prompt = runs_v0(opened.version) and "max_num_batched_tokens" not in opened.request.options
-        if opened.evicted is not None or layout.depends_on_length or by_prompt or not any(layout.stage_bytes):
+        if opened.evicted is not None or planned.together.unlike:
+            return None
+        if layout.depends_on_length or by_prompt or not any(layout.stage_bytes):
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
@@ -217,13 +238,13 @@ class Vllm(Engine):
                 "and the allocation runs out of memory."
             )
             notes = (Note(code="override-beyond-budget", message=message),)
-        longest = max(opened.tokens, opened.model.max_position_embeddings or 0)
-        pool = plan_pool(layout, settings, budget_bytes, opened.tokens, longest)
+        bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
+        pool = plan_pool(layout, settings, budget_bytes, opened.tokens, bound)
         if opened.evicted is not None and layout.stage_bytes:
             from hwcalc.engines.vllm.policy_pool import under_policy
 
-            pool = under_policy(planned, pool, longest)
-        return Noted(pool, notes)
+            pool = under_policy(planned, pool, bound)
+        return Noted(_pool_of_requests(planned, pool) if opened.together.grouped else pool, notes)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool: each scheduler has the blocks of its requests."""
@@ -232,13 +253,13 @@ class Vllm(Engine):
         if budget_bytes < 0 or not any(layout.stage_bytes):
             return budget_bytes >= 0
         own = usable_blocks(layout, planned.settings, budget_bytes) // layout.schedulers
-        return own >= planned.blocks_for(ceil_div(opened.request.replica_batch, layout.schedulers))
+        return own >= planned.blocks_for(ceil_div(opened.request.replica_requests, layout.schedulers))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget depends only on the largest batch, and under a policy on the length."""
         settings = of_vllm(opened).settings
-        # What a policy takes to score depends on the length.
-        sized = None if opened.evicted is None else (opened.tokens, opened.batch)
+        # What a policy takes to score depends on the length, and not on how many wait.
+        sized = None if opened.request.policy is None else opened.tokens
         return opened.shared(
             ("budget", settings.sequences, settings.batched_tokens, sized),
             lambda: plan_budget(
@@ -297,11 +318,11 @@ def _blocks_of_budget(opened: VllmOpened) -> int:
     if size is None and opened.request.hardware.gpu is not None:
         size = None if opened.budget is None else max(0, opened.budget.expected)
     pool = None if size is None else opened.pool(size)
-    needed = opened.blocks_for(opened.request.replica_batch) + 1
+    needed = opened.blocks_for(opened.request.replica_requests) + 1
     return needed if pool is None or pool.blocks is None else pool.blocks
 
 
-def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int) -> StoredTensor:
+def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int, held: int) -> StoredTensor:
     recurrent = isinstance(spec, StateSpec)
     state = recurrent or cache.name.endswith("_state")
     role = Role.STATE if state else Role.INDEX if cache.name == "indexer_keys" else _ROLES.get(cache.name, Role.KEY)
@@ -313,16 +334,50 @@ def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int) -> 
         dtype=opened.dtypes.state if recurrent else opened.dtypes.kv,
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
-        bytes=opened.batch * opened.request.parallel.tp * blocks * spec.page,
-        rule=_of_all(opened, f"{blocks:,} blocks x {spec.page:,} B"),
+        bytes=opened.request.parallel.tp * held * spec.page,
+        rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
     )
 
 
 def _of_all(opened: Opened, counted: str) -> str:
     """The bytes of one request on a rank as those of all requests on all ranks, in words and numbers."""
     tp = opened.request.parallel.tp
-    sequences = f"{opened.batch:,} sequences x " if opened.batch > 1 else ""
+    sequences = f"{opened.batch:,} sequences x " if opened.batch > 1 and not opened.together.unlike else ""
     return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
+
+
+def _counted(opened: VllmOpened, name: str, size: int) -> str:
+    """The bytes beside the layers in words and numbers, of one sequence or of all."""
+    one = 1 if opened.together.unlike else opened.batch
+    if name != "unused_block_space":
+        return f"{size // one:,} B"
+    blocks, width = opened.all_blocks // one, sum(opened.layout.stage_bytes)
+    return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // one:,} B of pages)"
+
+
+def _pool_of_requests(opened: VllmOpened, pool: PoolInfo) -> PoolInfo:
+    """The pool with as many requests as fit with all their branches. The figures of the log know nothing of what they have in common."""
+    layout = opened.layout
+    if not any(layout.stage_bytes):
+        return pool
+    own = usable_blocks(layout, opened.settings, pool.budget_bytes) // layout.schedulers
+    most = longest(lambda requests: opened.blocks_for(requests) <= own, own)
+    held, more = (opened.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
+    each = more - held
+    shared = held - each * max(1, most)
+    taken = step(
+        "max_requests",
+        "floor((usable_blocks - shared_blocks) / blocks_of_each)",
+        layout.schedulers * most,
+        unit="requests",
+        usable_blocks=own,
+        shared_blocks=shared,
+        blocks_of_each=each,
+    )
+    # Where the first requests share less than the later ones, no single division gives the number.
+    divides = layout.schedulers == 1 and max(0, own - shared) // each == most
+    steps = tuple(one for one in pool.steps if one.name != "max_requests")
+    return replace(pool, max_requests=layout.schedulers * most, steps=(*steps, taken) if divides else steps)
 
 
 def _prompt_blocks(opened: VllmOpened, width: int) -> Iterator[StoredTensor]:

@@ -22,7 +22,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.policies.asked import NO_COMPACTION
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
 
-__all__ = ["PromptPeak", "cut_members", "held_layout", "most_requests", "paged_groups", "prompt_peak"]
+__all__ = ["PromptPeak", "cut_members", "held_layout", "most_requests", "paged_groups", "prompt_peak", "renumbered"]
 
 
 @frozen
@@ -46,7 +46,7 @@ def cut_members(layout: PoolLayout, group: BlockGroup, evicted: Evicted, plain: 
 def held_layout(layout: PoolLayout, opened: Opened, evicted: Evicted) -> PoolLayout:
     """The layout with the blocks that a request holds at the most behind its prompt."""
     cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, opened, evicted)}
-    return replace(layout, cut=cut, caches=_renumbered(layout, opened, evicted))
+    return replace(layout, cut=cut)
 
 
 def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicted) -> Iterator[tuple[int, Step]]:
@@ -56,7 +56,8 @@ def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicte
     if asked.compaction != NO_COMPACTION:
         known: dict[tuple[int, FullSpec], Step] = {}
         for member, spec, layer in members:
-            most = evicted.most[layer]
+            # A prefix that others have too stays whole.
+            most = opened.ahead + evicted.most[layer]
             if (most, spec) not in known:
                 known[most, spec] = _blocks("kept", most, spec.block_size, dcp)
             yield member, known[most, spec]
@@ -82,6 +83,11 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     seq, prompt, asked = opened.tokens, opened.request.prompt_tokens, opened.request.policy
     assert asked is not None
     ranges, sinks = evicted.state.ranges, asked.chosen.get("n_sink")
+    if opened.ahead:
+        # Where the survivors lie is told from the first token that the policy sees, which need not begin a block.
+        return step(
+            "blocks_per_request", "ceil(seq / block_size)", blocks_of(seq, block), unit="blocks", seq=seq, block_size=block
+        )
     if ranges is not None and sinks is not None and evicted.cuts:
         most = max(evicted.most[layer] for _, _, layer in members)
         window = min(blocks_of(seq, block), blocks_of(sinks, block) + blocks_of(max(0, most - sinks - 1), block) + 1)
@@ -119,7 +125,7 @@ def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
     A batch holds the rest of one prompt, and others whole.
     """
     prompt, chunked = opened.request.prompt_tokens, _chunked(held, opened)
-    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // prompt
+    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // max(1, prompt - opened.ahead)
     if chunked is not None:
         # The cut of one step is made in the next one.
         tokens, at_once = min(opened.tokens, chunked), 2 * at_once
@@ -163,7 +169,7 @@ def _spec(layout: PoolLayout, member: int) -> FullSpec:
     return spec
 
 
-def _renumbered(layout: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[LayerCache, ...]:
+def renumbered(layout: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[LayerCache, ...]:
     """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
     plain, cut = opened.plain_stack, evicted.stack
     numbers = {group.kind: number for number, group in enumerate(cut.groups)}

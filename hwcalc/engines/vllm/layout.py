@@ -81,11 +81,15 @@ class PoolLayout:
 
     def request_bytes(self, length: int) -> RequestBytes:
         """What one request of ``length`` tokens takes on one rank of every stage, all stages together."""
+        return self.taken(lambda group: self.blocks(group, length))
+
+    def taken(self, count: Callable[[BlockGroup], int]) -> RequestBytes:
+        """What so many blocks of each group take on one rank of every stage, all stages together."""
         kinds: dict[tuple[int, str], tuple[LayerCache, LayerSpec, int]] = {}
         counts: dict[tuple[int, str], int] = {}
         total = drafts = 0
         for group in self.groups:
-            blocks = self.blocks(group, length)
+            blocks = count(group)
             for member, spec in zip(group.members, group.specs, strict=True):
                 cache = self.caches[member]
                 if cache.kind < 0:

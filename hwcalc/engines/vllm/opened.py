@@ -7,10 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.sharing import Held
+from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import LayerCache, PoolLayout, RequestBytes, plan_layout
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
+from hwcalc.engines.vllm.sharing import group_held
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
+from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.evicting import PromptPeak
@@ -51,43 +55,82 @@ class VllmOpened(Opened):
 
         return held_layout(self.layout, self, self.evicted)
 
-    @cached_property
+    @property
     def prompt_peak(self) -> PromptPeak | None:
         """What a request holds under a policy while its prompt is read, where that is more."""
-        if self.evicted is None:
-            return None
+        return self.counts[1]
+
+    @cached_property
+    def counts(self) -> tuple[int, PromptPeak | None]:
+        """Blocks of one request, and while its prompt is read. Under a policy the family keeps them by length."""
+        if self.request.policy is None:
+            return self.layout.total_blocks(self.tokens), None
         from hwcalc.engines.vllm.evicting import prompt_peak
 
-        return prompt_peak(self.held, self)
+        def count() -> tuple[int, PromptPeak | None]:
+            return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
+
+        return self.shared(("counts", self.tokens, self.ahead), count)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOpened:
         """The same behind the prompt, when none is being read."""
         other: VllmOpened = super().holding(counts)
-        vars(other)["prompt_peak"] = None
+        vars(other)["counts"] = other.held.total_blocks(other.tokens), None
         return other
 
-    @cached_property
+    @property
     def blocks(self) -> int:
         """Blocks of one request, in all groups together."""
-        return self.held.total_blocks(self.tokens)
+        return self.counts[0]
+
+    @cached_property
+    def by_kind(self) -> PoolLayout:
+        """The layout with the kinds of layers as the request has them."""
+        if self.evicted is None:
+            return self.layout
+        from hwcalc.engines.vllm.evicting import renumbered
+
+        return replace(self.held, caches=renumbered(self.layout, self, self.evicted))
 
     def blocks_for(self, requests: int) -> int:
-        """Blocks of so many requests: under a policy with those whose prompts are being read."""
-        peak = self.prompt_peak
-        return requests * self.blocks + (0 if peak is None else min(requests, peak.at_once) * (peak.blocks - self.blocks))
+        """Blocks of so many requests on one replica: under a policy with those whose prompts are being read."""
+        peak, branches = self.prompt_peak, self.request.sharing.branches
+        reading = 0 if peak is None else min(requests * branches, peak.at_once) * (peak.blocks - self.blocks)
+        if not self.together.unlike:
+            return requests * branches * self.blocks + reading
+        replica: VllmOpened = self.replica.sized(batch=requests)  # type: ignore[assignment]
+        return replica.all_blocks + reading
 
     @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
-        return self.held.request_bytes(self.tokens)
+        return self.by_kind.request_bytes(self.tokens)
+
+    def held_in(self, group: BlockGroup) -> Held:
+        """The blocks that all sequences together take in one group."""
+        return group_held(self.held, self.settings, group, self.together)
 
     @cached_property
-    def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int]]]:
-        """The caches of one layer of each kind, with their blocks."""
+    def all_blocks(self) -> int:
+        """The blocks that all sequences together take in all groups."""
+        if not self.together.unlike:
+            return self.batch * self.blocks
+        return sum(self.held_in(group).total for group in self.layout.stage_groups[0])
+
+    @cached_property
+    def all_bytes(self) -> RequestBytes:
+        """What all sequences together take on one rank of every stage, all stages together."""
+        if not self.together.unlike:
+            return self.by_kind.taken(lambda group: self.batch * self.held.blocks(group, self.tokens))
+        return self.by_kind.taken(lambda group: self.held_in(group).total)
+
+    @cached_property
+    def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
+        """The caches of one layer of each kind, with the blocks of one sequence and of all."""
         kinds = [group.kind for group in self.stack.groups]
-        caches: dict[LayerKind, list[tuple[LayerCache, LayerSpec, int]]] = {kind: [] for kind in kinds}
-        for cache, spec, blocks in self.request_bytes.kinds:
-            caches[kinds[cache.kind]].append((cache, spec, blocks))
+        caches: dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]] = {kind: [] for kind in kinds}
+        for (cache, spec, blocks), (_, _, held) in zip(self.request_bytes.kinds, self.all_bytes.kinds, strict=True):
+            caches[kinds[cache.kind]].append((cache, spec, blocks, held))
         return caches
 
 

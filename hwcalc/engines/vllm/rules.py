@@ -123,6 +123,13 @@ class Rules:
     """Whether Lfm2Moe starts with prefix caching, where states can be cached at all."""
     hybrid_speculation: str
     """Hybrids that may draft tokens: ``all``, only ``qwen3_next``, or ``no`` hybrid."""
+    kept_states: str
+    """Where prefix caching keeps a recurrent state: at the ``ends`` of prompts; ``also at junctions``, where prompts part; ``sparse``: the
+    same, and windows are kept there alone."""
+    forks_samples: bool
+    """Whether the samples of a request are forked from one sequence. Since, they are requests of their own."""
+    forks_beams: bool
+    """Whether beams are forked. Since, beam search runs above the engine, in requests of one token."""
     speculated_all: str
     """Drafting while ``all`` states are kept: each token takes a ``block``, ``none``, or the last states are kept: ``align``."""
     speculated_states: bool
@@ -292,6 +299,13 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.18", "block"), ("0.15", "asked"), ("0.12", "user"), ("0.0", "length")),
         f"{_MODELS} MambaModelConfig",
     ),
+    Rule(
+        "kept_states",
+        (("0.29", "sparse"), ("0.26", "also at junctions"), ("0.0", "ends")),
+        "v1/core/single_type_kv_cache_manager.py reachable_block_mask",
+    ),
+    _off("forks_samples", "0.6.4", "sequence.py ParallelSampleSequenceGroup"),
+    _off("forks_beams", "0.6.3", "sampling_params.py use_beam_search"),
     _on("lfm2_moe_caching", "0.16", "model_executor/models/lfm2_moe.py"),
     Rule(
         "hybrid_speculation",

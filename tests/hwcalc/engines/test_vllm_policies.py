@@ -215,6 +215,38 @@ def test_the_plug_in_reads_prompts_in_chunks() -> None:
     assert chunked_tokens(protected, 100_000, 2048) == 100_001
 
 
+@given(budget=st.integers(1, 400), every=st.integers(2, 80), chunk=st.integers(1, 300), prompt=st.integers(1, 3000))
+def test_chunks_of_a_prompt_step_by_step(budget: int, every: int, chunk: int, prompt: int) -> None:
+    """Each step takes blocks for its tokens, then cuts what lay there before, then writes: no step takes more than is said."""
+    chosen = parse_policy(f"triattention:kv_budget={budget},divide_length={every}")
+    assert chosen is not None
+    length, most, read = 0, 0, 0
+    for tokens in [*[chunk] * (prompt // chunk), prompt % chunk, *[1] * (2 * every)]:
+        if read >= prompt and tokens != 1:
+            continue
+        most = max(most, length + tokens if read < prompt or tokens == 1 else 0)
+        if length + tokens >= budget + every and length > budget:
+            length = budget
+        length, read = length + tokens, read + tokens
+    bound = chunked_tokens(chosen, prompt, chunk)
+
+    assert most <= max(bound, budget + every)
+    if prompt > 4 * (budget + every + chunk) and chunk >= every:
+        assert bound - chunk < most <= bound
+
+
+def test_ten_times_less() -> None:
+    """4.5 GiB of Qwen3-8B at 32,768 tokens, 450 MiB at the peak of a budget of 3,072, and 432 MiB behind a cut: 10.24 x and 10.67 x."""
+    found = planned("triattention:kv_budget=3072", engine="vllm@0.18", prompt=1000)
+
+    assert found.policy is not None
+    assert found.policy.blocks is not None
+    assert found.policy.full_bytes == 9 * 2**29
+    assert found.cache.total_bytes == 450 * 2**20 == found.policy.blocks.steady * BLOCK
+    assert found.policy.full_bytes / found.cache.total_bytes == 10.24
+    assert (found.policy.blocks.held - found.policy.blocks.free_compacted) * BLOCK == 432 * 2**20
+
+
 def test_the_cadence() -> None:
     """136 blocks before a cut and 128 behind it; 8 come back."""
     found = planned("triattention", engine="vllm@0.18", seq=8192, prompt=1024).policy

@@ -18,8 +18,9 @@ from tests.hwcalc.engines.vllm_layer_cases import LAYER_CASES
 from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LLAMA_BLOCK, POOL_CASES
 from tests.hwcalc.engines.vllm_release_cases import LASTING_CASES, RELEASE_CASES
 from tests.hwcalc.engines.vllm_rows import groups, pool, rows
+from tests.hwcalc.engines.vllm_sharing_cases import SHARING_CASES
 
-CASES: Final = (*POOL_CASES, *LAYER_CASES, *RELEASE_CASES)
+CASES: Final = (*POOL_CASES, *LAYER_CASES, *RELEASE_CASES, *SHARING_CASES)
 BOUNDARIES: Final = {(rule.name, since) for rule in TABLE for since, _ in rule.entries[:-1]}
 """Every rule with every release in which it changed."""
 

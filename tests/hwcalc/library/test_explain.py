@@ -82,7 +82,9 @@ def value(numbers: str) -> float:
 
 def value_of_rule(rule: str) -> float:
     """What an engine's own rule gives: its arithmetic, without the words that say what is counted."""
-    return value(re.sub(r" of pages| a group| \b(?:blocks|B|ranks|sequences|groups|bits|scale)\b", "", rule.partition(":")[0]))
+    return value(
+        re.sub(r" of pages| a group| \b(?:blocks|prompts|B|ranks|sequences|groups|bits|scale)\b", "", rule.partition(":")[0])
+    )
 
 
 def every_figure(explanation: Explanation) -> Iterator[tuple[str, ExplainedFigure]]:
@@ -92,7 +94,7 @@ def every_figure(explanation: Explanation) -> Iterator[tuple[str, ExplainedFigur
             yield section.name, figure
 
 
-def check_tensor(tensor: TensorExplanation) -> None:
+def check_tensor(tensor: TensorExplanation, *, shared: bool = False) -> None:
     """The printed equation gives the bytes of a layer for the whole batch, and those of its blocks the blocks."""
     assert tensor.bytes == tensor.count * tensor.bytes_per_layer
     if "own layout" not in tensor.formula:
@@ -100,7 +102,8 @@ def check_tensor(tensor: TensorExplanation) -> None:
         assert value_of_rule(equation) == tensor.bytes_per_layer, tensor
     if tensor.blocks is not None:
         assert value(tensor.count_numbers) == tensor.blocks
-        assert f"{tensor.blocks:,} blocks" in tensor.formula
+        # Blocks that are shared are fewer than those of all sequences.
+        assert shared or f"{tensor.blocks:,} blocks" in tensor.formula
     if tensor.block_formula:
         assert f"{int(value_of_rule(tensor.block_numbers)):,} B" in tensor.formula, tensor
 
@@ -110,7 +113,7 @@ def check(explanation: Explanation) -> None:
     plan = explanation.plan.to_dict()
     for kind in explanation.kinds:
         for tensor in kind.tensors:
-            check_tensor(tensor)
+            check_tensor(tensor, shared=explanation.plan.sharing is not None)
     for section, figure in every_figure(explanation):
         told = at(plan, figure.figure) if figure.figure else None
         if told is not None:

@@ -161,3 +161,62 @@ def test_only_the_policy(capsys: Capture) -> None:
     assert "99 tokens" in out
     assert "compression_ratio  share of the tokens that is dropped" in out
     assert "weights" not in out.partition("policy snapkv")[2].partition("note")[0]
+
+
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seq": 800, "prompt": 600, "samples": 4, "shared_prefix": 200, "batch": 8},
+        {"seq": 800, "prompt": 600, "beams": 3},
+        {"lengths": "100,200,800", "batch": 6},
+    ],
+)
+def test_what_is_shared_is_derived(engine: str, options: dict[str, Any]) -> None:
+    """Every figure is that of the plan, and its formula gives it."""
+    part = section(SMALL, "sharing", engine=engine, **options)
+
+    assert figure(part, "cache without sharing").result >= figure(part, "saved").result
+    for one in part.figures:
+        assert set(names_in(one.formula)) <= MEANINGS.keys() | {"unshared", "shared"}
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("Qwen/Qwen3-8B", {"seq": "32k", "policy": "snapkv:compression_ratio=0.9"}),
+        ("Qwen/Qwen3-8B", {"seq": "32k", "policy": "snapkv:compression_ratio=0.9", "compaction": "none"}),
+        ("Qwen/Qwen3-8B", {"seq": "16k", "prompt": "1k", "policy": "triattention"}),
+        ("Qwen/Qwen3-8B", {"seq": "16k", "prompt": "1k", "policy": "triattention", "gpu": "h200"}),
+        ("google/gemma-3-27b-it", {"seq": "32k", "policy": "streamingllm:compression_ratio=0.5", "gpu": "h200"}),
+        ("google/gemma-3-27b-it", {"seq": "32k", "policy": "streamingllm:compression_ratio=0.5"}),
+        ("openai/gpt-oss-20b", {"seq": "16k", "policy": "knorm:compression_ratio=0.5"}),
+        ("deepseek-ai/DeepSeek-V3", {"seq": "8k", "policy": "knorm:compression_ratio=0.5", "tp": 8}),
+    ],
+)
+def test_blocks_are_derived(model: str, options: dict[str, Any]) -> None:
+    """Blocks that come back: nominal, without compaction and with it, each from the plan; every symbol has a meaning."""
+    told = explain(model, engine="vllm", **options)
+    check(told)
+    part = next(one for one in told.sections if one.name == "policy")
+
+    assert figure(part, "would fill").result >= 0
+    assert figure(part, "with compaction").result >= 0
+    for one in part.figures:
+        assert set(names_in(one.formula)) <= MEANINGS.keys() | {"without_policy", "at_the_most", "held"}
+
+
+def test_the_prefill_has_its_terms() -> None:
+    """All layers but the last are cut, that one is whole, and the scores lie beside it."""
+    part = section(SMALL, seq=1000, policy="observedattention:compression_ratio=0.5")
+    peak = figure(part, "the prefill at its fullest")
+
+    # 2 x 2 heads x 16 x 2 bytes a token: three layers of 500 tokens and one of 1,000, and (10 x 4 + 2) x n x n of scores.
+    assert peak.result == 128 * (3 * 500 + 1000) + 42 * 1000 * 1000 == value(peak.numbers)
+
+
+def test_a_policy_that_loses_says_so() -> None:
+    """322 GiB of scores for half of 4.5 GiB."""
+    part = section("Qwen/Qwen3-8B", seq="32k", policy="observedattention:compression_ratio=0.5")
+
+    assert any("The policy loses" in remark for remark in part.remarks)

@@ -1,9 +1,7 @@
-"""Strategies of allocation: worked by hand, against simulations that know no formula, and laws."""
+"""Strategies of allocation: worked by hand, laws, engines, and errors."""
 
 from __future__ import annotations
 
-import random
-from itertools import chain
 from typing import Any, Final
 
 import pytest
@@ -15,6 +13,7 @@ from hwcalc.library.glossary import MEANINGS
 from hwcalc.library.strategies_explained import only_strategy, strategy_section
 from hwcalc.planner.strategies_result import Strategies, Strategy
 from hwcalc.planner.strategies_words import NAMES
+from tests.hwcalc.library.test_any_argument import STRANGE
 from tests.hwcalc.library.test_explain import value
 
 QWEN: Final = "Qwen/Qwen3-8B"
@@ -124,12 +123,16 @@ def test_heads() -> None:
     assert found["MHA"].parameters_difference == 24 * 2 * 128 * 4096 * 36
 
 
-@pytest.mark.parametrize("heads", [32, 16, 4, 1])
-def test_heads_agree_with_a_changed_config(heads: int) -> None:
-    """Bytes and parameters of the model with other heads in its config."""
-    changed = load_model({**load_model(QWEN).config, "num_key_value_heads": heads})
-    own = load_model(QWEN)
-    choice = next(one for one in strategies(QWEN, seq=1000).heads if one.num_key_value_heads == heads)
+@pytest.mark.parametrize("model", [QWEN, "Qwen/Qwen2.5-7B-Instruct", "microsoft/Phi-3-mini-4k-instruct"])
+@pytest.mark.parametrize("heads", [16, 4, 1])
+def test_heads_agree_with_a_changed_config(model: str, heads: int) -> None:
+    """Bytes and parameters of the model with other heads in its config; biases and matrices for all three together too."""
+    own = load_model(model)
+    choice = next((one for one in strategies(model, seq=1000).heads if one.num_key_value_heads == heads), None)
+    if choice is None:
+        assert next(iter(own.stack.groups)).kind.dims()["num_attention_heads"] % heads
+        return
+    changed = load_model({**own.config, "num_key_value_heads": heads})
     assert changed.counted is not None
     assert own.counted is not None
 
@@ -148,96 +151,6 @@ def test_a_latent_and_its_expanded_form() -> None:
     assert (latent.name, latent.own, expanded.own) == ("MLA, latent", True, False)
     assert expanded.full_bytes * (512 + 64) == latent.full_bytes * 128 * (192 + 128)
     assert expanded.parameters_difference == 0
-
-
-# --- simulated --------------------------------------------------------------------------------------------------------
-
-
-def test_growth_simulated() -> None:
-    """Tensors that really grow: each step makes a new list from the old one and the new token, tensor by tensor."""
-    dice = random.Random(4)  # noqa: S311
-    for _ in range(60):
-        layers, batch, prompt = dice.randint(1, 4), dice.randint(1, 3), dice.randint(1, 20)
-        seq = prompt + dice.randint(0, 25)
-        windows = [dice.choice([None, dice.randint(2, 12)]) for _ in range(layers)]
-        config = _windowed(windows)
-        written, peak, held = _grown(windows, prompt, seq)
-        found = named(strategies(config, seq=seq, batch=batch, prompt=prompt), "growth")
-        row = batch * ROW // 2
-
-        assert found.full_bytes == row * held
-        assert found.copied_bytes == row * written
-        # Layers behind the largest tensor may lack the newest token when it is copied.
-        assert row * peak <= found.peak_bytes
-        if seq > prompt:
-            assert found.peak_bytes <= row * (peak + 2 * layers)
-        if len(set(windows)) == 1:
-            assert found.peak_bytes == row * peak
-
-
-def _windowed(windows: list[int | None]) -> dict[str, Any]:
-    """A model whose layers have these windows, by kinds of layers of their own."""
-    size = next((window for window in windows if window is not None), 8)
-    windows[:] = [None if window is None else size for window in windows]
-    types = ["full_attention" if window is None else "sliding_attention" for window in windows]
-    return {**LLAMA, "model_type": "qwen2", "num_hidden_layers": len(windows), "layer_types": types, "use_sliding_window": True,
-            "sliding_window": size}  # fmt: skip
-
-
-def _grown(windows: list[int | None], prompt: int, seq: int) -> tuple[int, int, int]:
-    """Places written, the most that exist at once, and those at the end, where keys and values of each layer are lists."""
-    tensors: list[list[int]] = [[] for _ in range(2 * len(windows))]
-    written = peak = 0
-    for first, last in chain([(0, prompt)], ((token, token + 1) for token in range(prompt, seq))):
-        new = list(range(first, last))
-        for number, old in enumerate(tensors):
-            window = windows[number // 2]
-            joined = (old + new)[-(window or seq) :]
-            # The old tensor and the tokens that are appended are there beside the joined one.
-            there = sum(map(len, tensors)) + len(joined) + max(0, len(joined) - len(old))
-            peak = max(peak, there)
-            written += len(joined)
-            tensors[number] = joined
-    return written, peak, sum(map(len, tensors))
-
-
-def test_slots_and_pages_simulated() -> None:
-    """Random lengths: a table of slots, and a pool from which each sequence takes a block when its last one is full."""
-    dice = random.Random(5)  # noqa: S311
-    for _ in range(300):
-        seq, block = dice.randint(1, 300), dice.randint(1, 40)
-        lengths = [dice.randint(1, seq) for _ in range(dice.randint(1, 12))]
-        found = strategies(LLAMA, seq=seq, lengths=lengths, block_size=block)
-        blocks = 0
-        for length in lengths:
-            free = 0
-            for _ in range(length):
-                if not free:
-                    blocks, free = blocks + 1, block
-                free -= 1
-        slots, pages = named(found, "slots"), named(found, "pages")
-
-        assert found.needed_bytes == 4 * ROW * sum(lengths)
-        assert slots.held_bytes == 4 * ROW * seq * len(lengths)
-        assert pages.held_bytes == 4 * ROW * block * blocks
-        assert slots.wasted_bytes == slots.held_bytes - found.needed_bytes
-        assert pages.wasted_bytes == pages.held_bytes - found.needed_bytes < 4 * ROW * block * len(lengths)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_distribution_is_the_mean_of_its_lengths(model: str) -> None:
-    """Equally likely lengths: the expected bytes are those of all lengths together, rounded once."""
-    low, high, batch = 3, 60, 7
-    drawn = strategies(model, seq=100, batch=batch, lengths=f"uniform:{low}..{high}", block_size=16)
-    every = strategies(model, seq=100, lengths=list(range(low, high + 1)), block_size=16)
-    count = high - low + 1
-
-    assert drawn.definition == "estimate"
-    assert abs(drawn.needed_bytes - batch * every.needed_bytes / count) <= 0.5
-    for name in ("growth", "slots", "pages"):
-        held = named(every, name).held_bytes
-        assert held is not None
-        assert abs((named(drawn, name).held_bytes or 0) - batch * held / count) <= 0.5, name
 
 
 # --- laws -------------------------------------------------------------------------------------------------------------
@@ -264,6 +177,8 @@ def test_laws(model: str, dtype: str | None) -> None:
     assert planned.speed is not None
     assert growth.cache_bytes_per_step == planned.speed.cache_bytes_per_step
     assert (growth.flops_per_step, growth.step_s_bound) == (planned.speed.flops_per_step, planned.speed.decode_step_s_bound)
+    assert growth.weight_bytes_per_step == planned.speed.weight_bytes_per_step
+    assert (none.weight_bytes_per_step or 0) >= (growth.weight_bytes_per_step or 0)
     one = plan(model, seq=5000, dtype=dtype, gpu="h100-sxm5-80gb").speed
     assert one is not None
     assert none.flops_per_step == 3 * (one.prefill_flops or 0)
@@ -307,8 +222,20 @@ def test_an_engines_own_row() -> None:
         options = {"cache": cache}
         own = named(strategies(QWEN, seq=2048, engine="transformers", engine_options=options), "engine")
         assert (own.held_bytes == own.full_bytes) is same
+    split = named(strategies(QWEN, seq="32k", batch=2, engine="llamacpp", gpu="rtx-3060-12gb"), "engine")
+    assert (split.wasted_bytes, split.step_s_bound) == ((split.full_bytes + split.host_bytes) // 2, None)
     grown = strategies(QWEN, seq=2048, engine="transformers")
     assert named(grown, "engine").peak_bytes == named(grown, "growth").peak_bytes
+
+
+def test_an_offloaded_cache_of_transformers() -> None:
+    """What lies on the device and what on the host, as a plan of that cache class says."""
+    options = {"cache": "offloaded"}
+    found = strategies(QWEN, seq=2048, batch=3, engine="transformers", engine_options=options)
+    own, planned = named(found, "engine"), plan(QWEN, seq=2048, batch=3, engine="transformers", engine_options=options)
+
+    assert own.full_bytes == named(found, "offload").full_bytes == planned.cache.per_gpu_bytes
+    assert own.full_bytes + own.host_bytes == planned.cache.total_bytes
 
 
 def test_an_engines_block_size() -> None:
@@ -388,7 +315,7 @@ def test_one_strategy() -> None:
         ({"lengths": "1k,2k", "batch": 3}, "2 sequences, --batch 3"),
         ({"lengths": ["1"] * 10_001}, "10,001 sequences"),
         ({"lengths": "1," * 500_000}, "characters"),
-        ({"seq": 10, "prompt": 11}, "--prompt 11"),
+        ({"seq": 10, "prompt": 11}, "prompt is 11 tokens"),
         ({"block_size": 0}, "block-size"),
         ({"tp": 2}, "takes no 'tp'"),
         ({"policy": "snapkv"}, "takes no 'policy'"),
@@ -401,6 +328,19 @@ def test_errors(options: dict[str, Any], said: str) -> None:
 
     assert said in error.value.message
     assert error.value.hint
+
+
+@pytest.mark.parametrize("name", ["block_size", "fill", "lengths", "prompt", "seq", "batch"])
+def test_any_value(name: str) -> None:
+    """Whatever is given, the answer is a value or an error of ours, soon."""
+    for strange in (*STRANGE, [1, "2k"], "uniform:1..1", "uniform:..", "50%", ",", [[1]], "1" * 400):
+        try:
+            strategies({**LLAMA, "max_position_embeddings": 1000}, **{name: strange})
+        except KvplanError as error:
+            message = error.message
+        else:
+            continue
+        assert 0 < len(message) < 2000
 
 
 def test_a_format_that_packs_what_is_not_there() -> None:

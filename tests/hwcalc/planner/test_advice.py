@@ -212,7 +212,8 @@ def test_every_option_comes_back(tmp_path: Any) -> None:
         "assume": "gqa", "revision": "main", "offline": True, "token": "hf_abcdefghijklmnopqrstuvwxyz", "endpoint": "https://x.test",
         "layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 64, "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 4096,
         "parameters": "70B", "prompt": "2k", "policy": "adakv:press=(snapkv:compression_ratio=0.5,window_size=8),alpha_safeguard=0.1",
-        "policy_rules": "paper", "compaction": "fill", "shared_prefix": 100, "samples": 4, "beams": 2,
+        "policy_rules": "paper", "compaction": "fill", "shared_prefix": 100, "lengths": "1k,2000", "samples": 4,
+            "beams": 2,
     }  # fmt: skip
     asked = read_options(given)
     values = {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given} | vars(asked.access)

@@ -106,6 +106,11 @@ def test_masks_that_the_text_decides_are_bounded(row: dict[str, Any]) -> None:
 
     assert kept.masked.definition == "estimate"
     assert kept.masked.low <= total <= kept.masked.high
+    assert all(
+        low <= head <= high
+        for bounds, heads in zip(kept.masked_bounds_per_layer_head, true, strict=True)
+        for (low, high), head in zip(bounds, heads, strict=True)
+    )
     assert kept.prefill_peak.low <= row["expect"]["prefill_peak_bytes"] <= kept.prefill_peak.high
     if kept.masked_per_layer_head is not None:
         assert [sum(layer) for layer in kept.masked_per_layer_head] == [sum(layer) for layer in true]

@@ -120,10 +120,13 @@ def test_nothing_dropped_is_everything_kept(name: str, tokens: int) -> None:
     assert whole.frees_memory is False
 
 
-@given(tokens=TOKENS, ratio=RATIOS, alpha=st.floats(0, 1), heads=st.integers(1, 8))
-def test_masks_add_up(tokens: int, ratio: float, alpha: float, heads: int) -> None:
-    """The split adds up to the total, and each part lies in its bounds."""
-    mask = adaptive_mask(tokens, ratio, alpha, heads)
+@given(tokens=TOKENS, ratio=RATIOS, alpha=st.floats(0, 1), heads=st.integers(1, 8), protected=TOKENS)
+def test_masks_add_up(tokens: int, ratio: float, alpha: float, heads: int, protected: int) -> None:
+    """The split adds up to the total, each part lies in its bounds, and what is protected only narrows them."""
+    mask = adaptive_mask(tokens, ratio, alpha, heads, min(protected, tokens))
+    free = adaptive_mask(tokens, ratio, alpha, heads)
+
+    assert free.heads[0].low <= mask.heads[0].low <= mask.heads[0].high <= free.heads[0].high
 
     assert sum(mask.split) == mask.total.high == heads * (tokens - kept(tokens, ratio))
     assert all(head.low <= part <= head.high for head, part in zip(mask.heads, mask.split, strict=True))
@@ -173,3 +176,36 @@ def test_the_sawtooth(tokens: int, interval: int, target: int, steps: int) -> No
     assert found.series[: first - 1] == list(range(tokens + 1, tokens + first))
     if found.cuts:
         assert all(target <= length < target + interval or length == target for length in found.series[first - 1 :])
+
+
+@given(name=st.sampled_from(SCORERS), tokens=TOKENS, ratio=RATIOS, more=RATIOS, heads=st.sampled_from([1, 2, 4]))
+def test_the_peak_of_a_prefill(name: str, tokens: int, ratio: float, more: float, heads: int) -> None:
+    """It holds at least what is kept, and falls or stays where more is dropped; eager attention never takes less than another kernel."""
+    peaks = []
+    for one in sorted((ratio, more)):
+        try:
+            kept = keep(tiny({"kv": heads}), [name, {"compression_ratio": one}], prompt=tokens)
+            eager = keep(tiny({"kv": heads}), [name, {"compression_ratio": one}], prompt=tokens, attention="eager")
+        except UsageError:
+            return
+        if kept.prefill_peak is None or eager.prefill_peak is None:
+            return
+        assert kept.cache_bytes < kept.prefill_peak.low <= kept.prefill_peak.high
+        # A window is scored with what eager attention has made already.
+        assert name in {"snapkv", "pyramidkv", "tova"} or kept.prefill_peak.high <= eager.prefill_peak.high
+        peaks.append(kept.prefill_peak.high)
+    if ratio and more and name != "pyramidkv":
+        assert peaks[1] <= peaks[0]
+
+
+@given(name=st.sampled_from(SCORERS), tokens=TOKENS, ratio=RATIOS)
+def test_the_reported_ratio(name: str, tokens: int, ratio: float) -> None:
+    """A press reports its own option; two of them, the share of the share."""
+    found = outcome([name, {"compression_ratio": ratio}], tokens)
+    if found is None:
+        return
+
+    assert found.reported_compression_ratio == ratio
+    twice = outcome(["composed", {"presses": [["knorm", {"compression_ratio": ratio}]] * 2}], tokens)
+    assert twice is not None
+    assert twice.reported_compression_ratio == 1 - (1 - ratio) * (1 - ratio)

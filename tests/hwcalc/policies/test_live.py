@@ -89,6 +89,15 @@ ROWS: Final[tuple[tuple[Given, int, int], ...]] = (
         "DecodingPress", base_press=knorm(0), compression_interval=10, target_size=30)), 100, 40),
     (press("ChunkPress", press=press("CompactorPress", compression_ratio=0.2), chunk_length=97), 109, 2),
     (press("ChunkPress", press=press("CompactorPress", compression_ratio=0.2), chunk_length=97), 110, 2),
+    (press("SimLayerKVPress", lazy_threshold=0.0, n_recent=5, n_last=7, n_initial=2), 40, 2),
+    (press("SimLayerKVPress", lazy_threshold=0.0, n_recent=5, n_last=5, n_initial=20), 118, 2),
+    *((press("CAMPress", base_press=base, compression_interval=interval, target_size=target), tokens, 60)
+      for base in (press("KnormPress"), pyramid(0), snapkv(0, 5)) for interval, target, tokens in ((16, 64, 100), (4, 64, 40), (5, 1, 20))),
+    (press("CAMPress", base_press=snapkv(0, 5), compression_interval=6, target_size=30, hidden_states_buffer_size=4), 50, 20),
+    *((press("ComposedPress", presses=[knorm(), press("ChunkPress", press=press(name, compression_ratio=0.5), chunk_length=7)]), 64, 2)
+      for name in ("KnormPress", "NonCausalAttnPress")),
+    (press("ComposedPress", presses=[pyramid(), press("ChunkKVPress", press=knorm(), chunk_length=600)]), 600, 2),
+    (press("PrefillDecodingPress", decoding_press=press("CAMPress", base_press=knorm(0), compression_interval=10, target_size=30)), 100, 40),
     (press("PrefillDecodingPress", decoding_press=press(
         "CompressionRatioDecodingPress", base_press=pyramid(0), compression_interval=10)), 100, 40),
 )  # fmt: skip

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from hwcalc.formulas.frozen import replace
+from hwcalc.planner.policy import policy_info
 from hwcalc.probe import devices
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
@@ -203,3 +205,95 @@ def test_killed_at_any_moment(tmp_path: Path, number: int) -> None:
         else:
             assert output == b""
     assert statuses <= {0, 130, 143, -number}
+
+
+POLICY = (
+    QWEN,
+    "--seq",
+    "260",
+    "--prompt",
+    "250",
+    "--policy",
+    "snapkv:compression_ratio=0.9,window_size=16",
+    "--device",
+    "cpu",
+    "--offline",
+)
+
+
+def test_a_policy_in_every_format(capsys: Capture) -> None:
+    """The verdict, each figure with its unit, and JSON that fits its schema."""
+    status, out, _ = run(capsys, "probe", *POLICY, "--batch", "2")
+    assert status == 0
+    assert "policy snapkv:compression_ratio=0.9,window_size=16 on cpu: as planned" in out
+    assert "survivors at random (seed 0)" in out
+    assert "every survivor read back in its place" in out
+    # 36 layers of 24 kept tokens of two sequences.
+    assert f"{36 * 24 * 2 * 4096:,} B" in out
+
+    status, out, _ = run(capsys, "probe", *POLICY, "--engine", "vllm", "--json")
+    document = json.loads(out)
+    assert status == 0
+    Draft202012Validator(json_schema("probe")).validate(document)
+    figures = {one["name"]: one["measured"] for one in document["probe"] and document["more"]["policy"]["figures"]}
+    assert (figures["blocks before the cut"], figures["free after compaction"]) == (16, 14)
+
+    status, out, _ = run(capsys, "probe", *POLICY, "--format", "csv")
+    rows = {row["name"]: row for row in csv.DictReader(io.StringIO(out)) if row["what"] == "policy"}
+    assert status == 0
+    assert rows["cache behind the prompt (B)"]["measured_bytes"] == str(36 * 24 * 4096)
+
+
+def test_a_policy_that_differs_is_status_1(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that is a token off is told in the row and in the status."""
+
+    def wrong(*given: Any) -> Any:
+        info = policy_info(*given)
+        return replace(info, prefill_bytes=info.prefill_bytes - 4096)
+
+    monkeypatch.setattr("hwcalc.probe.policy_run.policy_info", wrong)
+    status, out, _ = run(capsys, "probe", *POLICY)
+
+    assert status == 1
+    assert "DIFFERS from the plan" in out
+    assert "+4,096 B" in out
+
+
+def test_a_policy_in_a_receipt(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are planned again; another plan is drift."""
+    path = tmp_path / "r.json"
+    assert run(capsys, "probe", *POLICY, "--receipt", str(path))[0] == 0
+    document = json.loads(path.read_text(encoding="utf-8"))
+    Draft202012Validator(json_schema("receipt")).validate(document)
+    assert document["arguments"]["policy"] == POLICY[6]
+    assert document["more"]["policy"]["seed"] == 0
+
+    status, out, _ = run(capsys, "probe", "--verify", str(path))
+    assert status == 0
+    assert "cache behind the prompt" in out
+
+    for figure in document["more"]["policy"]["figures"]:
+        if figure["name"] == "cache at the end":
+            figure["measured"] += 1
+    path.write_text(json.dumps(document), encoding="utf-8")
+    assert run(capsys, "probe", "--verify", str(path))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("state-spaces/mamba-130m-hf", "--policy", "knorm"), "nothing to act on"),
+        ((QWEN, "--policy", "knorm:compression_ratio=0.5", "--engine", "llamacpp"), "--engine reference"),
+        ((QWEN, "--policy", "knorm:compression_ratio=0.5", "--max-bytes", "500KiB"), "hold no layer with the copy of its cut"),
+        ((QWEN, "--policy", "quest", "--engine", "vllm"), "no block is to be given back"),
+        ((QWEN, "--policy", "knorm:compression_ratio=0.5", "--samples", "2", "--prompt", "90"), "Leave out --shared-prefix"),
+    ],
+    ids=str,
+)
+def test_a_policy_that_cannot_be_run(capsys: Capture, words: tuple[str, ...], expected: str) -> None:
+    """With what to type instead."""
+    status, out, err = run(capsys, "probe", "--seq", "100", *words, "--device", "cpu", "--offline")
+
+    assert status in {2, 3}
+    assert out == ""
+    assert expected in err

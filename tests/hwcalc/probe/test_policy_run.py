@@ -6,18 +6,22 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hwcalc.engines.base import Opened
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
+from hwcalc.policies.asked import COMPACTIONS
 from hwcalc.probe import policy_cut, policy_tensors
 from hwcalc.probe.devices import open_device
 from hwcalc.probe.meter import metering
 from hwcalc.probe.policy_result import PolicyFigure, PolicyRun
 from hwcalc.probe.policy_run import run_policy
+from tests.hwcalc.policies.drawn import given_policies
 
 LLAMA = {
     "model_type": "llama",
@@ -174,6 +178,28 @@ def test_wrong_survivors_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not run.agrees
 
 
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(
+    policy=given_policies(),
+    prompt=st.integers(1, 300),
+    output=st.integers(0, 40),
+    batch=st.integers(1, 2),
+    engine=st.sampled_from(["reference", "transformers", "vllm"]),
+    compaction=st.sampled_from(COMPACTIONS),
+)
+def test_any_policy_leaves_what_its_plan_says(
+    policy: Any, prompt: int, output: int, batch: int, engine: str, compaction: str
+) -> None:
+    """Or is refused with an error of ours."""
+    words = {"seq": prompt + output, "prompt": prompt, "batch": batch, "engine": engine, "compaction": compaction}
+    try:
+        run = ran({**LLAMA, "torch_dtype": "bfloat16"}, usable=2**27, policy=policy, **words)
+    except KvplanError:
+        return
+
+    assert run.agrees, run.figures
+
+
 def test_the_meter_counts_as_the_allocator() -> None:
     """Torch's own profiler sees the same bytes come and go."""
     profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
@@ -183,7 +209,7 @@ def test_the_meter_counts_as_the_allocator() -> None:
         third = torch.softmax(second.to(torch.bfloat16), dim=-1, dtype=torch.float32)
         del first
     peak = now = 0
-    for event in sorted(events.profiler.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
+    for event in sorted(events.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
         now += event.nbytes() if event.name() == "[memory]" else 0
         peak = max(peak, now)
 

@@ -8,15 +8,16 @@ from time import monotonic
 from typing import Any
 
 import pytest
+import torch as real_torch
 
 from hwcalc import load_model
 from hwcalc.errors import UnsupportedError
 from hwcalc.hardware.named import gpu_named
-from hwcalc.probe import bandwidth
+from hwcalc.probe import bandwidth, policy_cut
 from hwcalc.probe.allocator import Allocator, Statistics
 from hwcalc.probe.bandwidth import BandwidthResult, Timing
 from hwcalc.probe.live import NOT_RUN, LiveResult
-from scripts.gpu_proof import machine, memory
+from scripts.gpu_proof import machine, memory, policies
 from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, operations
 from scripts.gpu_proof.machine import bandwidth_record, context_step, live_record, live_step, smi_memory
 from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, MEASURED, SKIPPED, Record, exact, judged, known
@@ -26,10 +27,10 @@ from tests.hwcalc.probe.fake_cuda import CONTEXT, GPU_NAME, WORKSPACE, FakeTorch
 
 MIB = 2**20
 GIB = 2**30
-ON_CUDA = tuple(name for name in STEPS if name not in {"live", "context"})
+ON_CUDA = tuple(name for name in STEPS if name not in {"live", "context", "policy"})
 
 
-def run_on(torch: FakeTorch, *, expandable: bool = False, **more: Any) -> Run:
+def run_on(torch: Any, *, expandable: bool = False, **more: Any) -> Run:
     """What a step is given in a process with these settings."""
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"} if expandable else {}
     return Run(**{"load": lambda: torch, "until": monotonic() + 600, "environment": environment, **more})
@@ -308,6 +309,19 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert SKIPPED == record.status
     assert "transformers is not installed" in record.why
+
+
+def test_policies_agree_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cuts, the sawtooth and blocks are what the plan says; a figure that is not is the record's reason."""
+    real = run_on(real_torch, device_name="cpu", most_bytes=24 * MIB)
+    records = list(STEPS["policy"].run(real))
+    assert counted(records) == {AGREES: 7}
+    assert all(record.details["in_place"] for record in records)
+
+    monkeypatch.setattr(policies, "_CASES", policies._CASES[2:3])
+    monkeypatch.setattr(policy_cut, "_gathered", lambda tensor, index, _: tensor[:, :, : index.shape[1]].clone())
+    (record,) = STEPS["policy"].run(real)
+    assert (record.status, record.why) == (DIFFERS, "a survivor is not in its place")
 
 
 @pytest.mark.parametrize("name", ["lists", "allocator", "free", "fill", "find-max", "bandwidth"])

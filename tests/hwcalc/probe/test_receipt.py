@@ -244,7 +244,13 @@ def test_a_draft_and_adapters_are_part_of_the_request(tmp_path: Path) -> None:
 def test_what_is_dropped_and_shared_is_part_of_the_request(tmp_path: Path) -> None:
     """As it is typed; a receipt without it is as it always was."""
     asked = read_options(
-        {"seq": 500, "policy": "adakv:press=(knorm:compression_ratio=0.5)", "prompt": 300, "policy_rules": "paper", "compaction": "none"}
+        {
+            "seq": 500,
+            "policy": "adakv:press=(knorm:compression_ratio=0.5)",
+            "prompt": 300,
+            "policy_rules": "paper",
+            "compaction": "none",
+        }
     )
     opened = open_request(load_model(LLAMA), **asked.keywords())
     probed = probe(open_request(load_model(LLAMA), seq=500), ProbeOptions(reserve_bytes=0), environment={}, torch=FakeTorch())

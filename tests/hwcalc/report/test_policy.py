@@ -123,9 +123,9 @@ def test_layers_that_differ() -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        ("adakv:press=(snapkv:compression_ratio=0.5)", "what is masked is stored"),
-        ("think:key_channel_compression_ratio=0.5", "zeroes are stored"),
-        ("quest", "a step reads less of it"),
+        ("adakv:press=(snapkv:compression_ratio=0.5)", "the others are masked, and stored"),
+        ("think:key_channel_compression_ratio=0.5", "set to zero, and stored"),
+        ("quest", "a decode step reads a part"),
         ("knorm:compression_ratio=0.5", "the tensors shrink"),
     ],
 )
@@ -256,7 +256,7 @@ def test_what_is_shared() -> None:
     assert lines["once"] == "2,048 tokens in 128 blocks kept once for all sequences"
     assert lines["request"] == "1,024 tokens in 64 blocks kept once for the sequences of one request"
     assert lines["own"] == "512 tokens in 33 blocks of each sequence alone"
-    assert lines["copied"].startswith("6 blocks")
+    assert lines["copied"] == "6 blocks: last ones of prompts, alike, of which each sequence has its own"
     assert "2.79 GiB (75.0 %) saved" in lines["memory"]
     assert "not shared" in plan_table(one)
     assert "4 samples of each" in plan_table(one)
@@ -281,3 +281,41 @@ def test_lines_to_type_again_are_quoted(capsys: Capture) -> None:
 def test_none_is_no_policy(capsys: Capture) -> None:
     """``--policy none`` keeps everything."""
     assert run(capsys, QWEN, "--seq", "8k", "--policy", "none", "--json")[1] == run(capsys, QWEN, "--seq", "8k", "--json")[1]
+
+
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"seq": "8k", "prompt": 6000, "samples": 4, "shared_prefix": "2k", "batch": 8},
+        {"seq": "8k", "prompt": 6000, "beams": 4},
+        {"seq": "8k", "shared_prefix": "2k", "batch": 3},
+        {"lengths": "1k,2k,8k", "batch": 6},
+    ],
+)
+def test_sharing_says_what_the_document_says(engine: str, request_: dict[str, Any]) -> None:
+    """Whatever is shared: its numbers are in the JSON, whose schema holds."""
+    one = plan(QWEN, engine=engine, **request_)
+    assert one.sharing is not None
+    document = one.to_dict()
+    lines = dict(sharing_lines(one))
+
+    jsonschema.validate(document, json_schema("plan"))
+    for text in (lines["own"], lines["memory"].partition(";")[0], *([lines["padding"]] if "padding" in lines else [])):
+        told = {int(word.replace(",", "")) for word in re.findall(r"\b\d{1,3}(?:,\d{3})+\b(?!\.\d)", text)}
+        assert told <= numbers(document), text
+    assert ("nothing is saved" in lines["memory"]) == (one.sharing.saved_bytes == 0)
+    assert (f"{one.sharing.sequences:,} sequences" in plan_table(one)) == (one.sharing.sequences > 1)
+    assert ("not shared" in plan_markdown(one)) == (one.sharing.saved_bytes > 0)
+
+
+def test_unlike_lengths() -> None:
+    """Each length is named, and padding where an engine pads."""
+    padded = plan(QWEN, lengths="1k,2k,8k", batch=6, engine="transformers")
+    paged = plan(QWEN, lengths="1k,2k,8k", batch=6, engine="vllm")
+
+    assert dict(sharing_lines(padded))["lengths"] == "2 of 8,192 tokens, 2 of 2,048 tokens, 2 of 1,024 tokens"
+    # 6 x 8,192 less twice 8,192 + 2,048 + 1,024.
+    assert dict(sharing_lines(padded))["padding"].startswith("26,624 positions")
+    assert "padding" not in dict(sharing_lines(paged))
+    assert "1,024 or 2,048 or 8,192 tokens" in plan_table(paged)

@@ -1,0 +1,282 @@
+"""What sequences have in common: :class:`Together` counts the tokens that an engine keeps once, and the blocks of them.
+
+Every request has ``branches`` sequences behind one prompt, and all requests begin with the same prefix. An engine that shares keeps three
+runs of tokens: the prefix once, the rest of a prompt once for a request, and what is generated for each sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar, cast
+
+from hwcalc.engines.policies import Support
+from hwcalc.engines.request import UNSHARED, Request
+from hwcalc.engines.steps import Step
+from hwcalc.engines.stored import Run
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.tensor import Encoder, Kept, Span
+
+__all__ = ["Alive", "Blocks", "Held", "Part", "SharedBlocks", "Sharers", "Together", "held_blocks", "words_of"]
+
+OpenedT = TypeVar("OpenedT")
+_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
+
+
+@frozen
+class Together:
+    """The sequences that are alive at once, as an engine keeps them.
+
+    ``lengths`` has the tokens of requests, longest first, and how many requests have so many. ``prefix`` and ``prompt`` are 0 in an engine
+    that shares nothing; where it ``forks``, the branches of a request have its prompt once. ``replicas`` have a copy of the prefix each; the branches of a request are ``scattered`` over so many of them.
+    """
+
+    lengths: tuple[tuple[int, int], ...]
+    branches: int = 1
+    prefix: int = 0
+    prompt: int = 0
+    replicas: int = 1
+    scattered: int = 1
+    forks: bool = False
+
+    @property
+    def requests(self) -> int:
+        """How many requests there are."""
+        return sum(count for _, count in self.lengths)
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences there are."""
+        return self.requests * self.branches
+
+    @property
+    def unlike(self) -> bool:
+        """Whether the sequences are more than so many times one sequence."""
+        return bool(self.prefix) or self.forks or len(self.lengths) > 1
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a request is more than one sequence, or they are unlike."""
+        return self.unlike or self.branches > 1
+
+    @property
+    def copies(self) -> int:
+        """Replicas that have a request, and with it the prefix."""
+        return min(self.replicas, self.requests * self.prompts)
+
+    @property
+    def prompts(self) -> int:
+        """Copies of the prompt of a request: one on each replica that has a branch of it."""
+        return min(self.branches, self.scattered)
+
+    def runs(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = _NOTHING) -> tuple[Run, ...]:
+        """The positions of one tensor. ``alike`` says how many of the tokens that a policy leaves all branches of a request share."""
+        if isinstance(span, Encoder):
+            copies = self.prompts if self.forks else self.branches
+            return tuple(Run(0, span.positions(tokens, encoder_tokens), count * copies) for tokens, count in self.lengths)
+        own: list[Run] = []
+        shared = 0
+        for tokens, count in self.lengths:
+            prefix, prompt = self._in_common(span, tokens, alike)
+            shared = max(shared, prefix)
+            own += [
+                Run(prefix, prompt, count * self.prompts),
+                Run(prompt, span.positions(tokens, encoder_tokens), count * self.branches),
+            ]
+        return tuple(run for run in (Run(0, shared, self.copies), *own) if run.end > run.start)
+
+    def _in_common(self, span: Span, tokens: int, alike: Mapping[int, int]) -> tuple[int, int]:
+        """Positions of the prefix, and of the whole prompt."""
+        prefix, prompt = min(self.prefix, tokens), min(self.prompt if self.forks else self.prefix, tokens)
+        if isinstance(span, Kept):
+            (kept,) = span.numbers
+            return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
+        return span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
+
+    def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = _NOTHING) -> int:
+        """The positions of one tensor, of all sequences."""
+        return sum(run.positions for run in self.runs(span, encoder_tokens, alike))
+
+
+class Blocks(NamedTuple):
+    """Blocks of a sequence in one block table: ``whole`` of all its tokens, the ``most`` that it holds at once, those that only have tokens
+    of the ``prefix``, and those that only have tokens of the ``prompt``.
+    """
+
+    whole: int
+    most: int
+    prefix: int
+    prompt: int
+
+
+class Part(NamedTuple):
+    """Requests of one length: the blocks of a prompt behind the prefix, of which there are so many ``prompts``, and the ``own`` blocks of
+    each of the ``sequences``.
+    """
+
+    request: int
+    prompts: int
+    own: int
+    sequences: int
+
+
+class Held(NamedTuple):
+    """Blocks of one block table: ``shared`` blocks of the prefix, of which there are so many ``copies``, and those of each length."""
+
+    shared: int
+    copies: int
+    parts: tuple[Part, ...]
+
+    @property
+    def requested(self) -> int:
+        """Blocks that the branches of a request have in common."""
+        return sum(part.prompts * part.request for part in self.parts)
+
+    @property
+    def owned(self) -> int:
+        """Blocks of single sequences."""
+        return sum(part.sequences * part.own for part in self.parts)
+
+    @property
+    def total(self) -> int:
+        """The blocks of all sequences."""
+        return self.shared * self.copies + self.requested + self.owned
+
+
+def held_blocks(lengths: Iterable[tuple[Blocks, int, int]], copies: int) -> Held:
+    """The blocks of requests: for each length the blocks of a sequence, how many copies of a prompt there are, and how many sequences.
+
+    A layer with a window holds fewer blocks than a sequence has, and those of a long prefix are not among them: then less is held where
+    nothing is kept once.
+    """
+    given = tuple(lengths)
+    ways = []
+    for by_all, by_request in ((True, True), (False, True), (True, False), (False, False)):
+        shared = min(blocks.prefix for blocks, *_ in given) if by_all else 0
+        parts = []
+        for blocks, prompts, sequences in given:
+            common = max(shared, blocks.prompt if by_request else 0)
+            parts.append(Part(common - shared, prompts, min(blocks.most, blocks.whole - common), sequences))
+        ways.append(Held(shared, copies, tuple(parts)))
+    return min(ways, key=lambda held: held.total)
+
+
+@frozen
+class SharedBlocks:
+    """Blocks of one group of layers: ``shared`` of the prefix, which lie ``copies`` times in the pools; those of each ``request`` behind it;
+    the ``own`` ones of each sequence; the ``copied`` ones, which have the same tokens as those of another branch; and ``total`` of all.
+    """
+
+    kind: str
+    block_size: int
+    shared: int
+    copies: int
+    request: int
+    own: int
+    copied: int
+    total: int
+    steps: tuple[Step, ...] = ()
+
+
+class Sharers(Generic[OpenedT]):
+    """The part of an engine that is about what sequences have in common. By default it keeps every sequence by itself."""
+
+    beams_and_samples: ClassVar[bool] = False
+    """Whether a request may have both."""
+    scatters: ClassVar[bool] = False
+    """Whether the branches of a request may run on several data-parallel replicas."""
+
+    def pads(self, opened: OpenedT) -> bool:
+        """Whether every sequence of a batch takes as much as the longest of them."""
+        return False
+
+    def sharing_support(self, opened: OpenedT) -> Support:
+        """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
+        return Support(offered=False, how="every sequence is kept by itself")
+
+    def shared_tokens(self, opened: OpenedT) -> tuple[int, int]:
+        """Tokens that are kept once for all sequences, and once for the branches of a request; of the longest, before windows cut it."""
+        together: Together = cast("Alive", opened).together
+        longest = together.lengths[0][0]
+        prefix = min(together.prefix, longest)
+        return prefix, max(prefix, min(together.prompt, longest)) if together.forks else prefix
+
+    def shared_blocks(self, opened: OpenedT) -> tuple[SharedBlocks, ...]:
+        """The blocks of each group of layers, where the engine keeps what is alike in whole blocks."""
+        return ()
+
+
+class Alive:
+    """The part of an opened request that is about all its sequences together."""
+
+    engine: Any
+    request: Request
+    evicted: Any
+    family: dict[Hashable, Any]
+
+    @cached_property
+    def sharing_support(self) -> Support:
+        """Whether the engine keeps what sequences have in common once, and how."""
+        answer: Support = self.engine.sharing_support(self)
+        return answer
+
+    @cached_property
+    def together(self) -> Together:
+        """The planned sequences, as the engine keeps them."""
+        request, sharing = self.request, self.request.sharing
+        shares = sharing.asked and not sharing.apart and self.sharing_support.offered
+        return Together(
+            lengths=((request.seq, request.batch),) if request.lengths and self.engine.pads(self) else request.lengths_of,
+            branches=sharing.branches,
+            prefix=sharing.prefix if shares else 0,
+            prompt=request.prompt_tokens if shares else 0,
+            # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
+            forks=shares and sharing.branches > 1 and not (self.engine.pooled and request.policy is not None),
+            replicas=request.parallel.dp,
+            scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
+        )
+
+    @property
+    def replica(self) -> Self:
+        """The same request with only the sequences of the fullest data-parallel replica."""
+        if self.request.parallel.dp == 1:
+            return self
+        request = self.request
+        sharing = replace(request.sharing, scattered=self.together.scattered) if request.sharing.asked else request.sharing
+        return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
+
+    @property
+    def single(self) -> Self:
+        """The same request with one sequence."""
+        return self.with_request(replace(self.request, batch=1, sharing=UNSHARED, lengths=()))
+
+    @property
+    def unshared(self) -> Self:
+        """The same request, with every sequence by itself."""
+        return self.with_request(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
+
+    def with_request(self, request: Request) -> Self:
+        """Another request of the same family, which differs only in lengths, sequences, and what they have in common. It is not checked."""
+        if request == self.request:
+            return self
+        other = replace(self, request=request)
+        vars(other)["family"] = self.family
+        return other
+
+    @property
+    def ahead(self) -> int:
+        """Tokens of a prefix that the engine keeps once, on which no policy can act."""
+        return self.together.prefix if self.request.sharing.prefix else 0
+
+    def runs(self, span: Span, encoder_tokens: int) -> tuple[Run, ...]:
+        """The positions of a tensor with this span, of all sequences."""
+        alike = _NOTHING if self.evicted is None else self.evicted.alike
+        return self.together.runs(span, encoder_tokens, alike)
+
+
+def words_of(runs: Iterable[Run]) -> str:
+    """The positions of all sequences in numbers: how many copies of how many."""
+    return " + ".join(
+        f"{run.copies:,} x {run.end - run.start:,}" if run.copies > 1 else f"{run.end - run.start:,}" for run in runs
+    )

@@ -1,0 +1,167 @@
+"""How vLLM keeps what sequences have in common: whole blocks of prompts, found by the hash of their tokens.
+
+Samples and beams are requests of their own, which find the blocks of their prompt. At least one token of a prompt is computed anew, so
+that of a prompt of whole blocks the last one is not found. Until 0.6.3 samples were forked from one request, and the last block copied.
+
+Source: vLLM 0.33, v1/core/kv_cache_coordinator.py (lengths of hits), v1/core/single_type_kv_cache_manager.py (what is cached of windows and
+states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2, core/block_manager_v1.py (fork).
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Final, NamedTuple
+
+from hwcalc.engines.policies import Support
+from hwcalc.engines.request import Request
+from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, held_blocks
+from hwcalc.engines.steps import step
+from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.layout import PoolLayout
+from hwcalc.engines.vllm.plugin import PLUGIN
+from hwcalc.engines.vllm.settings import VllmSettings
+from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
+from hwcalc.errors import UsageError
+
+__all__ = ["Hits", "blocks_of_groups", "check_sharing", "group_held", "hits_of", "sharing_support"]
+
+_ENDS: Final = "ends"
+_SPARSE: Final = "sparse"
+_ASK: Final = "--engine-option enable_prefix_caching=true"
+
+
+def sharing_support(settings: VllmSettings, request: Request) -> Support:
+    """Whether this release shares blocks between these sequences, and how."""
+    sharing, rules = request.sharing, settings.rules
+    forks = (sharing.samples > 1 and rules.forks_samples) or (sharing.beams > 1 and rules.forks_beams)
+    caches = caches_prefixes(settings, request)
+    if caches:
+        return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")
+    if forks and not sharing.prefix:
+        return Support(
+            offered=True, how="sequences of one request are forked: whole blocks are kept once, the last one is copied"
+        )
+    if settings.state_caching == "none" and not settings.prefix_caching and rules.engine == "V1":
+        how = "prefix caching is off for this model, and without it every sequence is computed and kept by itself"
+    else:
+        how = "prefix caching is off, and without it every sequence is computed and kept by itself"
+    return Support(offered=False, how=f"{how}; it takes {_ASK}")
+
+
+def check_sharing(settings: VllmSettings, request: Request) -> None:
+    """Raise an error for the plug-in beside prefix caching: it overwrites slots that other sequences would read."""
+    policy = request.policy
+    if (
+        policy is not None
+        and policy.chosen.policy.name == PLUGIN
+        and request.sharing.asked
+        and caches_prefixes(settings, request)
+    ):
+        raise UsageError(
+            "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
+            hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",
+        )
+
+
+def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
+    """Whether prefixes are cached. V0 does so only if it is asked."""
+    return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.options)
+
+
+class Hits(NamedTuple):
+    """Tokens whose blocks are found: of the prefix, and of a whole prompt. ``copies`` is how often the prefix lies in the pool of a replica."""
+
+    prefix: int
+    prompt: int
+    copies: int
+
+
+def hits_of(layout: PoolLayout, settings: VllmSettings, prefix: int, prompt: int) -> Hits:
+    """The tokens of a prompt that are found in the cache. Nothing is found of a prefix that is shorter than a block."""
+    if layout.rules.engine == "V0":
+        block = layout.block_size
+        return Hits(prefix // block * block, prompt // block * block, 1)
+    specs = [spec for group in layout.groups for spec in group.distinct]
+    sizes = {group.specs[0].block_size for group in layout.groups if not isinstance(group.specs[0], CrossSpec)}
+    aligned = lcm(*sizes) * settings.dcp if sizes else 1
+    drafts = settings.speculation is not None and settings.speculation.reads_hidden_states
+
+    def found(tokens: int) -> int:
+        if drafts:
+            # The last block is computed again, for the hidden states that the draft reads.
+            tokens -= min(sizes, default=0) * settings.dcp
+        return max(0, tokens) // aligned * aligned
+
+    whole, common = found(prompt - 1), found(min(prefix, prompt - 1))
+    states = any(isinstance(spec, StateSpec) and not spec.every for spec in specs)
+    windows = any(isinstance(spec, WindowSpec) for spec in specs)
+    kept = settings.rules.kept_states
+    if states and kept != _SPARSE and prompt % aligned == 0:
+        # The state is kept where the prompt ends, which is one token too far.
+        return Hits(0, 0, 1)
+    if common == whole or not (states or (windows and kept == _SPARSE)):
+        return Hits(common, whole, 1)
+    if kept == _ENDS or len(layout.groups) == 1:
+        return Hits(0, whole, 1)
+    # Windows and states are kept where a prompt ends. The second request sees that the first one had only a part of its prompt, computes
+    # that part once more and keeps it, and all others find it.
+    return Hits(common, whole, 2)
+
+
+def group_held(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> Held:
+    """The blocks that all sequences take in one group."""
+    parts, copies = [], 1
+    for tokens, requests in together.lengths:
+        hits = hits_of(layout, settings, min(together.prefix, tokens), min(together.prompt, tokens))
+        copies = max(copies, hits.copies)
+        blocks = _blocks(layout, group, tokens, hits.prefix, hits.prompt if together.forks else hits.prefix)
+        parts.append((blocks, requests * together.prompts, requests * together.branches))
+    return held_blocks(parts, min(together.requests * together.prompts, copies * together.copies * layout.schedulers))
+
+
+def _blocks(layout: PoolLayout, group: BlockGroup, tokens: int, prefix: int, prompt: int) -> Blocks:
+    most = layout.blocks(group, tokens)
+    spec = group.specs[0]
+    if isinstance(spec, CrossSpec) or (isinstance(spec, StateSpec) and not spec.every):
+        return Blocks(most, most, 0, 0)
+    size = spec.block_size * layout.limits.dcp
+    # What a policy leaves of a sequence begins with the prefix too.
+    cut = any(member in layout.cut for member in group.members)
+    return Blocks(most if cut else max(most, ceil_div(tokens, size)), most, prefix // size, prompt // size)
+
+
+def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Together) -> tuple[SharedBlocks, ...]:
+    """The blocks of each group, as a plan reports them: of the longest sequence."""
+    return tuple(_reported(layout, settings, group, together) for group in layout.groups)
+
+
+def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> SharedBlocks:
+    held, size = group_held(layout, settings, group, together), group.specs[0].block_size * layout.limits.dcp
+    first, kept = held.parts[0], held.shared + held.parts[0].request
+    # Where a branch finds blocks of its prompt, it has the others for itself, though their tokens are the same.
+    missed = max(0, ceil_div(min(together.prompt, together.lengths[0][0]), size) - kept) if kept and together.forks else 0
+    steps = (
+        step(
+            "blocks",
+            "copies x shared_blocks + prompts x request_blocks + sequences x own_blocks",
+            held.total,
+            unit="blocks",
+            copies=held.copies,
+            shared_blocks=held.shared,
+            prompts=first.prompts,
+            request_blocks=first.request,
+            sequences=first.sequences,
+            own_blocks=first.own,
+        ),
+    )
+    return SharedBlocks(
+        kind="+".join(dict.fromkeys(spec.form for spec in group.specs)),
+        block_size=group.specs[0].block_size,
+        shared=held.shared,
+        copies=held.copies,
+        request=first.request,
+        own=first.own,
+        copied=min(missed, first.own) * sum(part.sequences - part.prompts for part in held.parts),
+        total=held.total,
+        steps=steps if len(held.parts) == 1 else (),
+    )
