@@ -193,9 +193,12 @@ def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[Expl
 def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[str, Number]]:
     """The numbers of one GPU for the formulas of scratch, with the tokens of the prompt or of the longest cache."""
     layers, tp = evicted.setting.layers, opened.request.parallel.tp
-    for tokens in (info.prompt, max((group.most for group in info.layers), default=0)):
+    longest = max((group.most for group in info.layers), default=0)
+    # A pass of a prefill need not have all prompts.
+    scored, every = opened.engine.scored_at_once(opened.replica)[0], opened.replica.batch
+    for tokens, batch in ((info.prompt, scored), (info.prompt, every), (longest, every)):
         yield {
-            "batch": opened.replica.batch,
+            "batch": batch,
             "heads": -(-max((layer.heads for layer in layers), default=0) // tp),
             "kv_heads": -(-max((layer.kv_heads for layer in layers), default=0) // tp),
             "head_dim": max((layer.head_dim for layer in layers), default=0),
@@ -319,7 +322,7 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
         more = human_bytes(max(0, info.prefill_peak_bytes - info.full_prefill_peak_bytes))
         yield f"The policy loses: its prefill needs {more} more than a prefill that keeps everything."
     if not info.offered:
-        yield "The engine does not have the policy: all these numbers are as if it had." + (
+        yield "The engine lacks the policy: all these numbers are assumed, as they would be if it had it." + (
             f" {info.support}" if info.support else ""
         )
 
