@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plain_figure", "policy"]
 
+_SCORED: Final = "prompts_scored"
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
 
@@ -174,17 +175,17 @@ def _rows(info: PolicyInfo, opened: Opened) -> list[int]:
 def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[ExplainedFigure]:
     """Memory beside the cache while the policy works, on one GPU."""
     for number, extra in enumerate(info.beside):
-        formula = re.sub(r"\bn\b", "scored_tokens", _SEPARATOR.sub("", extra.formula))
-        values = next(
-            (given for given in _sizes(info, opened, evicted) if value_of(formula, given) == extra.bytes),
-            {},
-        )
+        written = re.sub(r"\bn\b", "scored_tokens", _SEPARATOR.sub("", extra.formula))
+        of_pass = re.sub(r"\bbatch\b", _SCORED, written)
+        tried = ((written if "batch" in given else of_pass, given) for given in _sizes(info, opened, evicted))
+        empty: tuple[str, Mapping[str, Number]] = ("", {})
+        formula, values = next(((words, given) for words, given in tried if value_of(words, given) == extra.bytes), empty)
         yield bytes_figure(
             f"{extra.name}, {extra.when}",
             f"policy.beside.{number}.bytes",
             extra.bytes,
-            formula if values else "",
-            {name: values[name] for name in names_in(formula)} if values else {},
+            formula,
+            {name: values[name] for name in names_in(formula)},
             definition=extra.definition,
             source=extra.source,
         )
@@ -196,9 +197,10 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
     longest = max((group.most for group in info.layers), default=0)
     # A pass of a prefill need not have all prompts.
     scored, every = opened.engine.scored_at_once(opened.replica)[0], opened.replica.batch
-    for tokens, batch in ((info.prompt, scored), (info.prompt, every), (longest, every)):
+    first = _SCORED if scored < every else "batch"
+    for tokens, name, sequences in ((info.prompt, first, scored), (info.prompt, "batch", every), (longest, "batch", every)):
         yield {
-            "batch": batch,
+            name: sequences,
             "heads": -(-max((layer.heads for layer in layers), default=0) // tp),
             "kv_heads": -(-max((layer.kv_heads for layer in layers), default=0) // tp),
             "head_dim": max((layer.head_dim for layer in layers), default=0),
