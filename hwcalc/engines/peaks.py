@@ -34,6 +34,7 @@ __all__ = [
     "peaks_of",
     "policy_part",
     "stage_prefill_bytes",
+    "whole_bytes",
 ]
 
 PART: Final = "policy prefill"
@@ -45,14 +46,13 @@ class Peaks:
     """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within one.
 
     ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what lies beside it then; ``held`` lies beside
-    the cache while text is generated, at a cut too. ``whole`` is the cache behind the same prompt without the policy.
+    the cache while text is generated, at a cut too.
     """
 
     cache: int
     scored: int
     beside: int
     held: int
-    whole: int
     extras: tuple[Extra, ...] = ()
 
     @property
@@ -88,8 +88,12 @@ def peaks_of(opened: Opened) -> Peaks:
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
         held = max(held, found.decoding)
-    whole = local.sized(seq=evicted.ahead + prompt).without_policy()
-    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole.needed_bytes, extras=extras)
+    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, extras=extras)
+
+
+def whole_bytes(opened: Opened) -> int:
+    """The cache behind the same prompt without the policy, on the fullest GPU."""
+    return opened.replica.sized(seq=opened.request.prompt_tokens).without_policy().needed_bytes
 
 
 def _rank_setting(opened: Opened, span: range) -> Setting:
@@ -125,12 +129,17 @@ def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
     rules, tp = opened.engine.weight_rules(), opened.request.parallel.tp
     known: dict[int, int] = {}
+    # What is cut is mostly known already.
+    tensors = local.rank_tensors
 
     def size(layer: Layer) -> int:
         # Layers that are alike are one object.
         if id(layer) not in known:
-            shards = (rules.shard(opened.model, kind, tp) for kind in layer)
-            known[id(layer)] = sum(rank_bytes_of(opened, opened.engine.tensors(shard, local)) for shard in shards)
+            found = (
+                tensors[kind] if kind in tensors else opened.engine.tensors(rules.shard(opened.model, kind, tp), local)
+                for kind in layer
+            )
+            known[id(layer)] = sum(rank_bytes_of(opened, each) for each in found)
         return known[id(layer)]
 
     whole, cut = local.plain_stack.layers, local.stack.layers

@@ -117,7 +117,7 @@ class Dropping(Family):
             ("evicted", tokens, prompt, ahead, together),
             lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
         )
-        return found if found.setting == setting else replace(found, setting=setting)
+        return found.with_setting(setting)
 
     @property
     def _policy_setting(self) -> Setting:

@@ -111,7 +111,7 @@ class Reference(GeneralEngine):
 
     def check(self, opened: Opened) -> None:
         roles = opened.dtypes.roles
-        for group in opened.stack.groups:
+        for group in opened.plain_stack.groups:
             missing = [tensor.name for tensor in group.kind.tensors() if tensor.role not in roles]
             if missing:
                 raise UnsupportedError(

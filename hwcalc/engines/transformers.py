@@ -158,7 +158,7 @@ class Transformers(GeneralEngine):
             check_layout(opened.model, opened.request.parallel)
         _check_weights(opened.request.weights)
         cache = cache_class(opened)
-        kinds = {type(group.kind) for group in opened.stack.groups}
+        kinds = {type(group.kind) for group in opened.plain_stack.groups}
         _check_options(opened.request.options, cache)
         if cache == "quantized":
             _check_quantized(opened, kinds)
