@@ -7,11 +7,13 @@ memory equation, :func:`policy_part`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import model_width
+from hwcalc.engines.cut_layers import first_alike
 from hwcalc.engines.evicting import shapes_of
 from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
@@ -127,27 +129,29 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
-    rules, tp = opened.engine.weight_rules(), opened.request.parallel.tp
-    known: dict[int, int] = {}
-    # What is cut is mostly known already.
-    tensors = local.rank_tensors
-
-    def size(layer: Layer) -> int:
-        # Layers that are alike are one object.
-        if id(layer) not in known:
-            found = (
-                tensors[kind] if kind in tensors else opened.engine.tensors(rules.shard(opened.model, kind, tp), local)
-                for kind in layer
-            )
-            known[id(layer)] = sum(rank_bytes_of(opened, each) for each in found)
-        return known[id(layer)]
-
-    whole, cut = local.plain_stack.layers, local.stack.layers
+    alike = first_alike(local)
+    each = _sizes(local, local.plain_stack.layers, sorted(set(alike)))
+    whole = [each[first] for first in alike]
+    if local.cut_layers is None:
+        sizes = _sizes(local, local.stack.layers, range(len(alike)))
+        cut = tuple(sizes[number] for number in range(len(alike)))
+    else:
+        cut = local.cut_layers.sizes
     before = fullest = 0
     for number in stage_spans(opened)[stage]:
-        fullest = max(fullest, before + size(whole[number]))
-        before += size(cut[number])
+        fullest = max(fullest, before + whole[number])
+        before += cut[number]
     return max(fullest, before) + bytes_of(local.extras)
+
+
+def _sizes(local: Opened, layers: Sequence[Layer], numbers: Iterable[int]) -> dict[int, int]:
+    """Bytes on a rank of the layers with these numbers."""
+    rules, tp = local.engine.weight_rules(), local.request.parallel.tp
+    known: dict[Layer, int] = {}
+    for layer in {layers[number]: None for number in numbers}:
+        shards = (rules.shard(local.model, kind, tp) for kind in layer)
+        known[layer] = sum(rank_bytes_of(local, local.engine.tensors(shard, local)) for shard in shards)
+    return {number: known[layers[number]] for number in numbers}
 
 
 def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:

@@ -128,6 +128,9 @@ class Reference(GeneralEngine):
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         return opened.store_all(kind.tensors())
 
+    def sizes_by_token(self, opened: Opened) -> bool:
+        return True
+
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
         """The formulas have every policy: they are what its own code leaves."""
         return Support(offered=True, how="the formulas: what the policy's own code leaves, in tensors that shrink with it.")
