@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
-from hwcalc.engines.evicting import acted_on, courses_of, setting_of
+from hwcalc.engines.evicting import acted_on, courses_of, shapes_of
 from hwcalc.engines.reference import model_dtype
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.kept import Kept, MaskedPairs
 from hwcalc.library.load import ModelLike, load
@@ -70,15 +69,16 @@ def keep(
 
 
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:
-    setting = setting_of(
-        opened.stack,
-        rules=rules,
+    return Setting(
+        layers=shapes_of(opened.stack),
+        depth=len(opened.stack),
         attention=attention,
+        rules=rules,
         element_bytes=model_dtype(opened.model).value.row_bytes(1),
         batch=opened.batch,
+        together=opened.batch,
         hidden_size=opened.model.hidden_size,
     )
-    return replace(setting, together=opened.batch)
 
 
 def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
