@@ -51,6 +51,14 @@ class Policies(Generic[OpenedT]):
         asked: Any = opened
         return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
 
+    def pass_tokens(self, opened: OpenedT) -> int | None:
+        """The most tokens, of all prompts together, that go through the model at once; ``None`` is whole prompts."""
+        return None
+
+    def score_rows(self, opened: OpenedT) -> int | None:
+        """The most rows of attention scores of such a pass, each as long as a prompt; ``None`` is a row for each token of all prompts."""
+        return self.pass_tokens(opened)
+
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
         return ()

@@ -193,6 +193,7 @@ def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[Expl
 def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[str, Number]]:
     """The numbers of one GPU for the formulas of scratch, with the tokens of the prompt or of the longest cache."""
     layers, tp = evicted.setting.layers, opened.request.parallel.tp
+    rows = opened.engine.score_rows(opened)
     for tokens in (info.prompt, max((group.most for group in info.layers), default=0)):
         yield {
             "batch": opened.replica.batch,
@@ -202,6 +203,7 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
             "hidden_size": opened.model.hidden_size or 0,
             "layers": len(layers),
             "scored_tokens": tokens,
+            "score_rows": tokens if rows is None else rows,
         }
 
 
@@ -235,7 +237,7 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
                 name="beyond the cache that is counted",
             )
     yield bytes_figure(
-        "cache behind the same prompt without the policy",
+        "that cache without the policy",
         "policy.full_prefill_peak_bytes",
         info.full_prefill_peak_bytes,
         definition=opened.model.definition(opened.engine.definition),

@@ -109,15 +109,22 @@ class Beside:
     extras: tuple[Extra, ...]
 
 
-def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, rows: int) -> Beside:
-    """What lies beside the cache of these layers. A pass takes ``rows`` tokens of the prompt; ``longest`` is the longest cache.
+def _of_pass(extra: Extra, whole: int, rows: int) -> Extra:
+    """The scores of those tokens that go through the model at once."""
+    formula = extra.formula.replace("batch x ", "").replace("n x n", "score_rows x n")
+    return replace(extra, bytes=extra.bytes // whole * rows, formula=formula)
+
+
+def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, rows: int | None) -> Beside:
+    """What lies beside the cache of these layers. A pass makes at the most ``rows`` rows of scores; ``longest`` is the longest cache.
 
     The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
     has one row of scores, and a policy its own at each cut.
     """
     at_prompt, at_cut = _parts(chosen)
+    whole = setting.batch * prompt
     first = tuple(
-        replace(extra, bytes=extra.bytes // prompt * rows) if extra.by_query else extra
+        _of_pass(extra, whole, rows) if extra.by_query and rows is not None and rows < whole else extra
         for extra in _extras(at_prompt, prompt, setting, eager=True)
     )
     later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))

@@ -167,6 +167,14 @@ class Llamacpp(LlamacppPlaces):
             )
         )
 
+    def pass_tokens(self, opened: Opened) -> int:
+        return of_llamacpp(opened).settings.n_ubatch
+
+    def score_rows(self, opened: Opened) -> int:
+        """In one buffer for all sequences each token has scores of all their cells."""
+        one = of_llamacpp(opened).settings
+        return one.n_ubatch * (one.n_seq_max if one.kv_unified else 1)
+
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """A context has all its cells from the start."""
         return opened.needed_bytes

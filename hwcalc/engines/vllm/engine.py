@@ -215,6 +215,9 @@ class Vllm(Engine):
 
         return policy_support(of_vllm(opened), chosen)
 
+    def pass_tokens(self, opened: Opened) -> int:
+        return of_vllm(opened).settings.batched_tokens
+
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """Prompts that are read lie in the blocks of the pool, which the plan counts."""
         planned = of_vllm(opened)
