@@ -92,12 +92,12 @@ def peaks_of(opened: Opened) -> Peaks:
 
 def _beside(opened: Opened, span: Layers) -> Beside | None:
     """What lies beside the cache of these layers on a tensor-parallel rank; ``None`` where the policy acts on none of them."""
-    evicted, setting = opened.evicted, _rank_setting(opened.replica, span)
+    evicted, local = opened.evicted, opened.replica
+    setting = _rank_setting(local, span)
     if evicted is None or not setting.layers:
         return None
-    rows = opened.engine.score_rows(opened)
-    longest = max(evicted.most.values(), default=0)
-    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=longest, cuts=evicted.cuts, rows=rows)
+    at_once, longest = opened.engine.scored_at_once(local), max(evicted.most.values(), default=0)
+    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=longest, cuts=evicted.cuts, at_once=at_once)
 
 
 def _rank_setting(opened: Opened, span: Layers) -> Setting:
@@ -125,7 +125,7 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
     assert evicted is not None
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
-    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False, rows=None).decoding
+    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False).decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
@@ -185,14 +185,17 @@ def policy_part(opened: Opened, device: Layers | None = None) -> tuple[BudgetPar
 
 
 def inner_vectors(opened: Opened) -> tuple[int, int, int]:
-    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP."""
+    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP.
+
+    A compute buffer is set aside before, as one.
+    """
+    if opened.engine.splits_layers:
+        return 0, 0, 0
     model, rules, parallel = opened.model, opened.engine.weight_rules(), opened.request.parallel
     asked = format_name(opened.request.weights)
     element_bytes = rules.weight_format(model, asked if asked in FLOATS else None).bits // 8
-    at_once = opened.engine.pass_tokens(opened)
     low, expected, high = (
-        (tokens if at_once is None else min(tokens, at_once)) * element_bytes * model_width(rules, model, parallel)
-        for tokens in opened.engine.forward_tokens(opened)
+        tokens * element_bytes * model_width(rules, model, parallel) for tokens in opened.engine.forward_tokens(opened)
     )
     return low, expected, high
 

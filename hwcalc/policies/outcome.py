@@ -110,22 +110,32 @@ class Beside:
 
 
 def _of_pass(extra: Extra, whole: int, rows: int) -> Extra:
-    """The scores of those tokens that go through the model at once."""
+    """The scores of those tokens that go through the model at once, in place of whole prompts."""
     formula = extra.formula.replace("batch x ", "").replace("n x n", "score_rows x n")
     return replace(extra, bytes=extra.bytes // whole * rows, formula=formula)
 
 
-def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, rows: int | None) -> Beside:
-    """What lies beside the cache of these layers. A pass makes at the most ``rows`` rows of scores; ``longest`` is the longest cache.
+def beside_of(
+    chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, at_once: tuple[int, int] | None = None
+) -> Beside:
+    """What lies beside the cache of these layers; ``longest`` is the longest cache.
+
+    ``at_once`` are the sequences whose prompts one pass scores, and the tokens that it takes of them; the whole batch without. What lasts
+    is there for every sequence, and all of them may be cut in one decode step.
 
     The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
     has one row of scores, and a policy its own at each cut.
     """
     at_prompt, at_cut = _parts(chosen)
-    whole = setting.batch * prompt
-    first = tuple(
-        _of_pass(extra, whole, rows) if extra.by_query and rows is not None and rows < whole else extra
-        for extra in _extras(at_prompt, prompt, setting, eager=True)
+    sequences, rows = (setting.batch, setting.batch * prompt) if at_once is None else at_once
+    in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
+    first = (
+        *(
+            _of_pass(one, sequences * prompt, rows) if one.by_query and rows != sequences * prompt else one
+            for one in in_pass
+            if not one.lasting
+        ),
+        *(one for one in _extras(at_prompt, prompt, setting) if one.lasting),
     )
     later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))
     attention, scoring, lasting = (
