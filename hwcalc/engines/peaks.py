@@ -70,12 +70,12 @@ class Peaks:
         return max(0, self.prefill - inner_vectors - self.cache, self.held)
 
 
-def peaks_of(opened: Opened, queries: int | None = None) -> Peaks:
-    """What the policy of the request needs at its fullest. ``queries`` is how many tokens of a prompt a pass takes; all of them without."""
+def peaks_of(opened: Opened) -> Peaks:
+    """What the policy of the request needs at its fullest."""
     evicted = opened.evicted
     assert evicted is not None
     local, prompt = opened.replica, evicted.prompt
-    rows = prompt if queries is None else min(queries, prompt)
+    rows = min(opened.engine.prompt_rows(opened), prompt)
     longest = max(evicted.most.values(), default=0)
     scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
@@ -143,14 +143,14 @@ def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     return max(fullest, before) + bytes_of(local.extras)
 
 
-def policy_part(opened: Opened, queries: int | None = None) -> tuple[BudgetPart, ...]:
+def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
 
     While a layer is scored, its inner vectors are not there, which the equation counts with the activations.
     """
     if opened.evicted is None:
         return ()
-    peaks = peaks_of(opened, queries)
+    peaks = peaks_of(opened)
     rooms = inner_vectors(opened)
     low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
     if not high:

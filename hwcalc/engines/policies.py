@@ -51,6 +51,11 @@ class Policies(Generic[OpenedT]):
         asked: Any = opened
         return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
 
+    def prompt_rows(self, opened: OpenedT) -> int:
+        """Tokens of a prompt that go through attention at once, each with a row of scores. By default the whole prompt does."""
+        asked: Any = opened
+        return int(asked.request.prompt_tokens)
+
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
         return ()

@@ -117,7 +117,7 @@ def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cu
     """
     at_prompt, at_cut = _parts(chosen)
     first = tuple(
-        replace(extra, bytes=extra.bytes // prompt * rows) if extra.by_query else extra
+        replace(extra, bytes=extra.bytes * rows // prompt) if extra.by_query else extra
         for extra in _extras(at_prompt, prompt, setting, eager=True)
     )
     later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))

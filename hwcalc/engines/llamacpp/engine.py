@@ -171,6 +171,10 @@ class Llamacpp(LlamacppPlaces):
         """A context has all its cells from the start."""
         return opened.needed_bytes
 
+    def prompt_rows(self, opened: Opened) -> int:
+        """A prompt is read in batches."""
+        return of_llamacpp(opened).settings.n_ubatch
+
     def pads(self, opened: Opened) -> bool:
         return not is_unified(opened.request)
 

@@ -220,6 +220,10 @@ class Vllm(Engine):
         planned = of_vllm(opened)
         return planned.blocks_for(opened.request.replica_batch) * planned.layout.stage_bytes[stage]
 
+    def prompt_rows(self, opened: Opened) -> int:
+        """A long prompt is read in chunks."""
+        return of_vllm(opened).settings.batched_tokens
+
     def paged_groups(self, opened: Opened) -> tuple[PagedGroup, ...]:
         if opened.evicted is None:
             return ()

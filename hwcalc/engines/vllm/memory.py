@@ -71,7 +71,7 @@ def plan_budget(
         *activation_parts(opened.model, run),
         *outside_torch(request.parallel, hardware.gpu, opened.version, request.options.get("all2all_backend")),
         *workspaces(hardware.gpu),
-        *_policy_part(opened, batched_tokens),
+        *_policy_part(opened),
     ]
     if graphs_subtracted(opened.version) and not is_on(request.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
@@ -81,13 +81,13 @@ def plan_budget(
     return Noted(budget, (*notes, *extra.notes, *measured.notes, *_check_free(budget)))
 
 
-def _policy_part(opened: Opened, batched_tokens: int) -> tuple[BudgetPart, ...]:
+def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     """What a policy takes to score a chunk of a prompt."""
     if opened.evicted is None:
         return ()
     from hwcalc.engines.peaks import policy_part
 
-    return policy_part(opened, batched_tokens)
+    return policy_part(opened)
 
 
 def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:
