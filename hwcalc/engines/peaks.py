@@ -27,6 +27,7 @@ from hwcalc.quantization.planned import format_name
 __all__ = [
     "PART",
     "Peaks",
+    "beside_part",
     "inner_vectors",
     "page_keys_bytes",
     "pages_bytes",
@@ -143,6 +144,20 @@ def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     return max(fullest, before) + bytes_of(local.extras)
 
 
+def beside_part(opened: Opened) -> tuple[BudgetPart, ...]:
+    """:func:`policy_part` where the cache has all its room from the start, so that only what lies beside it counts.
+
+    It asks nothing of where layers lie, which may depend on it.
+    """
+    evicted = opened.evicted
+    assert evicted is not None
+    rows, longest = min(opened.engine.prompt_rows(opened), evicted.prompt), max(evicted.most.values(), default=0)
+    setting = _rank_setting(opened, range(len(opened.plain_stack)))
+    found = beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=longest, cuts=evicted.cuts, rows=rows)
+    peaks = Peaks(cache=0, scored=0, beside=found.prefill, held=found.decoding, whole=0, extras=found.extras)
+    return _part(opened, peaks)
+
+
 def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
 
@@ -150,7 +165,10 @@ def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     """
     if opened.evicted is None:
         return ()
-    peaks = peaks_of(opened)
+    return _part(opened, peaks_of(opened))
+
+
+def _part(opened: Opened, peaks: Peaks) -> tuple[BudgetPart, ...]:
     rooms = inner_vectors(opened)
     low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
     if not high:

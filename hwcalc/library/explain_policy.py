@@ -319,7 +319,7 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
         more = human_bytes(max(0, info.prefill_peak_bytes - info.full_prefill_peak_bytes))
         yield f"The policy loses: its prefill needs {more} more than a prefill that keeps everything."
     if not info.offered:
-        yield "The engine does not have the policy: all these numbers are as if it had." + (
+        yield "The engine lacks the policy: all these numbers are assumed, as they would be if it had it." + (
             f" {info.support}" if info.support else ""
         )
 

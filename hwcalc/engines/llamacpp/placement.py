@@ -139,7 +139,18 @@ def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple
     buffers = device_buffers(opened, assignment, device)
     if opened.gpus == 0:
         return (*buffers, *repacked_output(opened))
-    return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))
+    return buffers if gpu is None or device == ON_HOST else (*buffers, *_policy_part(opened), process(gpu))
+
+
+def _policy_part(opened: LlamacppOpened) -> tuple[BudgetPart, ...]:
+    """What a policy takes to score a batch of a prompt."""
+    if opened.evicted is None:
+        return ()
+    from hwcalc.engines.peaks import beside_part
+
+    # Which device has which layers changes nothing: what is taken is of one layer at a time.
+    found: tuple[BudgetPart, ...] = opened.kept("policy part", lambda: beside_part(opened))
+    return found
 
 
 def placement_of(opened: LlamacppOpened) -> Placement | None:

@@ -50,7 +50,9 @@ def test_a_plan_and_kvpress_count_the_same(name: str, model: dict[str, Any], tok
 
 
 @pytest.mark.parametrize("engine", ["reference", "transformers@5.2", "vllm", "llamacpp"])
-@pytest.mark.parametrize("name", ["observedattention:compression_ratio=0.5", "h2o:budget=2048", "expectedattention:compression_ratio=0.5"])
+@pytest.mark.parametrize(
+    "name", ["observedattention:compression_ratio=0.5", "h2o:budget=2048", "expectedattention:compression_ratio=0.5"]
+)
 def test_what_is_said_of_the_peak_is_what_is_needed(engine: str, name: str) -> None:
     """The fullest moment that a plan names is no more than the plan needs: rows of scores are those of one pass."""
     found = plan("Qwen/Qwen3-8B", seq="32k", engine=engine, gpu="h100-sxm5-80gb", policy=name, offline=True)
