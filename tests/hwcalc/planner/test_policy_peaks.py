@@ -8,8 +8,8 @@ import pytest
 
 from hwcalc import keep, load_model, plan
 from hwcalc.engines.peaks import PART, peaks_of
-from hwcalc.planner.context import open_request
 from hwcalc.model import Definition
+from hwcalc.planner.context import open_request
 from hwcalc.policies.parse import parse_policy
 from tests.hwcalc.policies.tiny import tiny
 
@@ -64,7 +64,7 @@ def test_what_is_said_of_the_peak_is_what_is_needed(engine: str, name: str) -> N
 
 
 def test_rows_of_scores_are_those_of_a_chunk() -> None:
-    """vLLM reads 8,192 of 32,768 tokens at once on an H100: 32 heads x 10 bytes and a mask, a quarter of the square."""
+    """On an H100 vLLM reads 8,192 of 32,768 tokens at once: 32 heads x 10 bytes and a mask, a quarter of the square."""
     found = plan(
         "Qwen/Qwen3-8B",
         seq=32_768,
