@@ -76,7 +76,7 @@ def peaks_of(opened: Opened) -> Peaks:
     evicted = opened.evicted
     assert evicted is not None
     local, prompt = opened.replica, evicted.prompt
-    rows = min(opened.engine.prompt_rows(opened), prompt)
+    at_once = opened.engine.scored_at_once(local)
     longest = max(evicted.most.values(), default=0)
     scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
@@ -84,7 +84,7 @@ def peaks_of(opened: Opened) -> Peaks:
         setting = _rank_setting(local, span)
         if not setting.layers:
             continue
-        found = beside_of(evicted.chosen, setting, prompt=prompt, longest=longest, cuts=evicted.cuts, rows=rows)
+        found = beside_of(evicted.chosen, setting, prompt=prompt, longest=longest, cuts=evicted.cuts, at_once=at_once)
         cache = opened.engine.prefill_bytes(opened, number)
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
@@ -118,9 +118,7 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
     assert evicted is not None
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
-    return beside_of(
-        evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False, rows=evicted.prompt
-    ).decoding
+    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False).decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
@@ -151,9 +149,9 @@ def beside_part(opened: Opened) -> tuple[BudgetPart, ...]:
     """
     evicted = opened.evicted
     assert evicted is not None
-    rows, longest = min(opened.engine.prompt_rows(opened), evicted.prompt), max(evicted.most.values(), default=0)
+    at_once, longest = opened.engine.scored_at_once(opened), max(evicted.most.values(), default=0)
     setting = _rank_setting(opened, range(len(opened.plain_stack)))
-    found = beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=longest, cuts=evicted.cuts, rows=rows)
+    found = beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=longest, cuts=evicted.cuts, at_once=at_once)
     peaks = Peaks(cache=0, scored=0, beside=found.prefill, held=found.decoding, whole=0, extras=found.extras)
     return _part(opened, peaks)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.request import Family, Request
 from hwcalc.formulas import Stack
@@ -67,10 +67,14 @@ class Policies(Generic[OpenedT]):
         asked: Any = opened
         return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
 
-    def prompt_rows(self, opened: OpenedT) -> int:
-        """Tokens of a prompt that go through attention at once, each with a row of scores. By default the whole prompt does."""
-        asked: Any = opened
-        return int(asked.request.prompt_tokens)
+    def scored_at_once(self, opened: OpenedT) -> tuple[int, int]:
+        """Prompts of a replica that one forward pass scores, and the tokens that it takes of them. By default the whole batch.
+
+        Where branches of a request fork from one prompt, it is read and scored once.
+        """
+        request, forks = cast("Dropping", opened).request, cast("Any", opened).together.forks
+        prompts = request.replica_requests if forks else request.replica_batch
+        return prompts, prompts * request.prompt_tokens
 
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""

@@ -69,6 +69,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "last_layer": "tokens for the last layer, before rounding",
         "layer": "number of the layer, from 0",
         "kept_of_prompt": "tokens that are left behind the prompt",
+        "prompts_scored": "sequences whose prompts one forward pass scores",
         "scored_tokens": "tokens that are scored",
         "heads": "query heads of a layer",
         "kv_heads": "heads that keep keys and values",

@@ -69,9 +69,9 @@ def keep(
 
 
 def _one_of(value: object, what: str, known: tuple[str, ...]) -> str:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise UsageError(f"{what} {quoted(value)} is not known.", hint=f"Known: {', '.join(known)}.")
-    return str(value)
+    return value
 
 
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:

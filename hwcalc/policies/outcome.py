@@ -109,16 +109,27 @@ class Beside:
     extras: tuple[Extra, ...]
 
 
-def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, rows: int) -> Beside:
-    """What lies beside the cache of these layers. A pass takes ``rows`` tokens of the prompt; ``longest`` is the longest cache.
+def beside_of(
+    chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, at_once: tuple[int, int] | None = None
+) -> Beside:
+    """What lies beside the cache of these layers; ``longest`` is the longest cache.
+
+    ``at_once`` are the sequences whose prompts one pass scores, and the tokens that it takes of them; the whole batch without. What lasts
+    is there for every sequence, and all of them may be cut in one decode step.
 
     The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
     has one row of scores, and a policy its own at each cut.
     """
     at_prompt, at_cut = _parts(chosen)
-    first = tuple(
-        replace(extra, bytes=extra.bytes * rows // prompt) if extra.by_query else extra
-        for extra in _extras(at_prompt, prompt, setting, eager=True)
+    sequences, rows = (setting.batch, setting.batch * prompt) if at_once is None else at_once
+    in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
+    first = (
+        *(
+            replace(one, bytes=one.bytes * rows // (sequences * prompt)) if one.by_query else one
+            for one in in_pass
+            if not one.lasting
+        ),
+        *(one for one in _extras(at_prompt, prompt, setting) if one.lasting),
     )
     later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))
     attention, scoring, lasting = (

@@ -193,7 +193,7 @@ def _blocks(blocks: PolicyBlocks, plan: Plan) -> Iterator[str]:
         f"the dropped ones would fill {blocks.nominal:,}"
     )
     span = "" if blocks.free_low == blocks.free_high else f"; {blocks.free_low:,} to {blocks.free_high:,} are possible"
-    known = f"expected, if {plural(blocks.choosers, 'choice')} fall at random" if span else "exact: the rule says which stay"
+    known = f"expected for {plural(blocks.choosers, 'choice')} at random" if span else "exact: the rule says which stay"
     yield f"without compaction {_few(blocks.free)} come back ({known}{span}): a block goes when no head and no layer needs a token of it"
     yield (
         f"with compaction {blocks.free_compacted:,}: {blocks.repack_copies:,} slots are copied in order ({human_bytes(blocks.repack_bytes)}), "

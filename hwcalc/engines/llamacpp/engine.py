@@ -171,9 +171,10 @@ class Llamacpp(LlamacppPlaces):
         """A context has all its cells from the start."""
         return opened.needed_bytes
 
-    def prompt_rows(self, opened: Opened) -> int:
-        """A prompt is read in batches."""
-        return of_llamacpp(opened).settings.n_ubatch
+    def scored_at_once(self, opened: Opened) -> tuple[int, int]:
+        """A prompt is read in batches, one after the other."""
+        prompt = max(1, opened.request.prompt_tokens - opened.ahead)
+        return 1, min(of_llamacpp(opened).settings.n_ubatch, prompt)
 
     def pads(self, opened: Opened) -> bool:
         return not is_unified(opened.request)

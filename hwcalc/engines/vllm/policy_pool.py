@@ -36,14 +36,17 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
 
     def fits(length: int) -> bool:
         if length not in known:
-            known[length] = _alone(of_vllm(opened.sized(seq=length))) <= own
+            blocks = _alone(opened, length)
+            known[length] = length < opened.tokens if blocks is None else blocks <= own
         return known[length]
+
+    most = bound if fits(bound) else longest(fits, bound)
 
     return replace(
         pool,
         blocks_per_request=opened.blocks,
         max_requests=requests,
-        max_seq=bound if fits(bound) else longest(fits, bound),
+        max_seq=0 if most and _alone(opened, most) is None else most,
         needed_bytes=alone * max(layout.stage_bytes),
         fits=message is None,
         message=message,
@@ -51,12 +54,12 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
     )
 
 
-def _alone(opened: VllmOpened) -> int:
-    """Blocks of one request. A prompt that is too short for the policy stays whole."""
+def _alone(opened: VllmOpened, length: int) -> int | None:
+    """Blocks of one request; ``None`` if the policy cannot work at this length, as on a prompt that is too short."""
     try:
-        return opened.blocks_for(1)
+        return of_vllm(opened.sized(seq=length)).blocks_for(1)
     except UsageError:
-        return opened.layout.total_blocks(opened.tokens)
+        return None
 
 
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:

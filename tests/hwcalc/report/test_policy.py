@@ -166,7 +166,7 @@ def test_blocks_of_a_paged_cache() -> None:
 
     assert f"{blocks.held:,} blocks of 16 tokens" in text
     assert f"would fill {blocks.nominal:,}" in text
-    assert f"without compaction 0 come back (expected, if {blocks.choosers:,} choices" in text
+    assert f"without compaction 0 come back (expected for {blocks.choosers:,} choices at random" in text
     assert f"with compaction {blocks.free_compacted:,}: {blocks.repack_copies:,} slots" in text
     assert "whole blocks alone" in of(one, "drops")
 
