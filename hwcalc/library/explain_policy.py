@@ -196,7 +196,7 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
     layers, tp = evicted.setting.layers, opened.request.parallel.tp
     longest = max((group.most for group in info.layers), default=0)
     # A pass of a prefill need not have all prompts.
-    scored, every = opened.engine.scored_at_once(opened.replica)[0], opened.replica.batch
+    (scored, rows), every = opened.engine.scored_at_once(opened.replica), opened.replica.batch
     first = _SCORED if scored < every else "batch"
     for tokens, name, sequences in ((info.prompt, first, scored), (info.prompt, "batch", every), (longest, "batch", every)):
         yield {
@@ -207,6 +207,7 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
             "hidden_size": opened.model.hidden_size or 0,
             "layers": len(layers),
             "scored_tokens": tokens,
+            "score_rows": rows,
         }
 
 
@@ -240,7 +241,7 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
                 name="beyond the cache that is counted",
             )
     yield bytes_figure(
-        "cache behind the same prompt without the policy",
+        "that cache without the policy",
         "policy.full_prefill_peak_bytes",
         info.full_prefill_peak_bytes,
         definition=opened.model.definition(opened.engine.definition),

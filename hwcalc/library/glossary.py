@@ -71,6 +71,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "kept_of_prompt": "tokens that are left behind the prompt",
         "prompts_scored": "sequences whose prompts one forward pass scores",
         "scored_tokens": "tokens that are scored",
+        "score_rows": "rows of scores of one pass: one for each token that it takes",
         "heads": "query heads of a layer",
         "kv_heads": "heads that keep keys and values",
         "layers_alike": "layers in which the policy keeps as many tokens",

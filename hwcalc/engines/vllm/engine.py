@@ -230,8 +230,7 @@ class Vllm(Engine):
             return ()
         from hwcalc.engines.vllm.evicting import paged_groups
 
-        planned = of_vllm(opened)
-        return paged_groups(planned.layout, planned.held, opened, opened.evicted)
+        return paged_groups(of_vllm(opened).layout, of_vllm(opened).held, opened, opened.evicted)
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_vllm(opened)
