@@ -10,6 +10,7 @@ from hwcalc import keep, load_model, plan
 from hwcalc.engines.peaks import PART, peaks_of
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request
+from hwcalc.planner.solve import holds_in
 from hwcalc.policies.parse import parse_policy
 from tests.hwcalc.policies.tiny import tiny
 
@@ -101,17 +102,16 @@ def test_branches_that_fork_have_one_prefill(samples: int) -> None:
 )
 @pytest.mark.parametrize("engine", ["reference", "transformers@5.2"])
 def test_a_length_holds_only_if_all_shorter_ones_do(policy: str, engine: str) -> None:
-    """TriAttention keeps 639 of 639 tokens and 512 of 640, SimLayerKV 631 of 631 and 629 of 632: what holds 635 or 631 is looked for."""
+    """TriAttention keeps 639 of 639 tokens and 512 of 640, SimLayerKV 631 of 631 and 629 of 632."""
     crest = 639 if policy.startswith("tri") else 631
     config = tiny({"dtype": "bfloat16"})
-    longest = []
-    for tokens in (crest - 17, crest):
-        need = plan(config, seq=tokens, engine=engine, policy=policy, offline=True).cache.total_bytes
-        found = plan(config, seq=64, engine=engine, policy=policy, kv_memory=need, offline=True)
-        assert found.fit is not None
-        longest.append(found.fit.max_seq)
+    size = plan(config, seq=crest - 17, engine=engine, policy=policy, offline=True).cache.total_bytes
+    asked = parse_policy(policy)
+    holds = [
+        holds_in(open_request(load_model(config), seq=tokens, engine=engine, policy=asked), size)
+        for tokens in (crest - 18, crest - 17, crest - 16, crest, crest + 1, crest + 5)
+    ]
 
-    assert longest[0] is not None
-    assert longest[0] < crest
-    assert longest[1] is not None
-    assert longest[1] > crest
+    assert holds == [True, True, False, False, False, False]
+    whole = plan(config, seq=crest, engine=engine, policy=policy, offline=True).cache.total_bytes
+    assert holds_in(open_request(load_model(config), seq=crest + 1, engine=engine, policy=asked), whole)
