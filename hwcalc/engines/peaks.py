@@ -83,7 +83,7 @@ def peaks_of(opened: Opened, queries: int | None = None) -> Peaks:
         setting = _rank_setting(local, span)
         if not setting.layers:
             continue
-        found = beside_of(evicted.chosen, setting, prompt=prompt, longest=longest, cuts=evicted.cuts, rows=rows)
+        found = beside_of(evicted.chosen, setting, evicted.state, longest=longest, cuts=evicted.cuts, rows=rows)
         cache = opened.engine.prefill_bytes(opened, number)
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
@@ -118,7 +118,7 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
     return beside_of(
-        evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False, rows=evicted.prompt
+        evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False, rows=evicted.prompt
     ).decoding
 
 

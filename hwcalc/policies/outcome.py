@@ -109,16 +109,20 @@ class Beside:
     extras: tuple[Extra, ...]
 
 
-def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, rows: int) -> Beside:
-    """What lies beside the cache of these layers. A pass takes ``rows`` tokens of the prompt; ``longest`` is the longest cache.
+def beside_of(chosen: Chosen, setting: Setting, state: State, *, longest: int, cuts: bool, rows: int) -> Beside:
+    """What lies beside the cache of these layers, ``state`` behind the prompt, of which a pass takes ``rows`` tokens.
 
+    ``longest`` is the longest cache, and ``cuts`` whether anything is cut while text is generated. A policy that keeps everything makes no
+    scores: all return at once, at a ratio of 0 (kvpress 0.5.5) and below their budget (R-KV d15c976, SnapKV's authors).
     The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
     has one row of scores, and a policy its own at each cut.
     """
-    at_prompt, at_cut = _parts(chosen)
+    prompt, (at_prompt, at_cut) = state.hidden, _parts(chosen)
+    scores = _scores_prompt(chosen, state)
     first = tuple(
-        replace(extra, bytes=extra.bytes // prompt * rows) if extra.by_query else extra
+        replace(extra, bytes=extra.bytes // prompt * min(rows, prompt)) if extra.by_query else extra
         for extra in _extras(at_prompt, prompt, setting, eager=True)
+        if scores or extra.by_query or extra.lasting
     )
     later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))
     attention, scoring, lasting = (
@@ -132,6 +136,13 @@ def beside_of(chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cu
     return Beside(
         prefill=max(attention, scoring) + lasting, decoding=sum(extra.bytes for extra in later), extras=tuple(largest.values())
     )
+
+
+def _scores_prompt(chosen: Chosen, state: State) -> bool:
+    """Whether the prompt is scored: something of it goes, or it just fills the budget."""
+    if any(left.stored.low < state.hidden or (left.masked is not None and left.masked.total.high) for left in state.layers):
+        return True
+    return state.hidden == chosen.get("budget")
 
 
 def _parts(chosen: Chosen) -> tuple[Chosen | None, Chosen | None]:
