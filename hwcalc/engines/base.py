@@ -7,7 +7,7 @@ An :class:`Engine` has no state. Its methods answer the few questions on which e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -18,7 +18,7 @@ from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption
-from hwcalc.engines.policies import Dropping, Policies
+from hwcalc.engines.policies import Policies
 from hwcalc.engines.request import Request
 from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
@@ -240,7 +240,7 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["
 
 
 @frozen
-class Opened(Dropping, Alive):
+class Opened(Alive):
     """One request to one engine about one model. It keeps every answer of the engine.
 
     Requests that differ only in length and batch are a family: they share the answers that do not depend on length and batch.
@@ -278,13 +278,6 @@ class Opened(Dropping, Alive):
         """Return the value of an answer, and add the notes of the answer to :attr:`notes`."""
         self.collected.extend(noted.notes)
         return noted.value
-
-    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
-        if key not in self.family:
-            self.family[key] = make()
-        answer: T = self.family[key]
-        return answer
 
     def checked(self) -> Opened:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeAlias
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Layer, LayerKind, Stack
@@ -18,6 +18,7 @@ from hwcalc.policies.walks import Ends
 __all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of", "shapes_of"]
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
+_Start: TypeAlias = tuple[int, int]
 
 
 def acted_on(stack: Stack) -> dict[int, LayerKind]:
@@ -55,15 +56,10 @@ def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, 
     )
 
 
-def _masked_before_cut() -> UsageError:
-    return UsageError("a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK)
-
-
 def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
     """The decode steps of each layer. Layers that start alike go alike, unless the policy looks at their number."""
-    by_layer = chosen is not None and any(one.policy.by_layer for one in chosen.whole)
-    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
-    unlike = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    keys = _starts(chosen, state)
+    unlike = _first_of(keys)
     if len(unlike) * steps > MOST_STEPS and chosen is not None and chosen.policy.decode is not None:
         raise UsageError(
             f"decode is {steps:,} steps of {len(unlike):,} layers that differ.",
@@ -72,32 +68,49 @@ def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, set
     known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
     if steps and setting.attention == EAGER and setting.rules == KVPRESS:
         _check_one_mask(state, {(start, tuple(course.lengths[:-1])) for (start, _), course in known.items()})
-    if _masks(state) and any(course.cuts for course in known.values()):
-        raise _masked_before_cut()
+    _check_masks(state, cuts=any(course.cuts for course in known.values()))
     return [known[key] for key in keys]
 
 
 def ends_by_layer(chosen: Chosen, state: State, prompt: int, steps: int, setting: Setting) -> list[Ends]:
     """What the decode steps of each layer come to: as :func:`courses_of`, without following them."""
-    by_layer = any(one.policy.by_layer for one in chosen.whole)
-    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
-    unlike = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    keys = _starts(chosen, state)
+    unlike = _first_of(keys)
 
-    def behind(more: int) -> dict[tuple[int, int], Ends]:
+    def behind(more: int) -> dict[_Start, Ends]:
         return {key: ends_of(chosen, key[0], number, prompt, more, setting) for key, number in unlike.items()}
 
     known = behind(steps)
     if steps and setting.attention == EAGER and setting.rules == KVPRESS:
-        before = behind(steps - 1) if by_layer else dict.fromkeys(known)
+        # Layers that start alike end unlike only under a policy that looks at their number.
+        before = behind(steps - 1) if _looks_at_layers(chosen) else dict.fromkeys(known)
         _check_one_mask(state, {(start, ends) for (start, _), ends in before.items()})
-    if _masks(state) and any(ends.cut for ends in known.values()):
-        raise _masked_before_cut()
+    _check_masks(state, cuts=any(ends.cut for ends in known.values()))
     return [known[key] for key in keys]
 
 
-def _masks(state: State) -> bool:
-    """Whether anything may be masked."""
-    return any(left.masked is not None and left.masked.total.high for left in state.layers)
+def _looks_at_layers(chosen: Chosen | None) -> bool:
+    """Whether the policy does not do the same in every layer."""
+    return chosen is not None and any(one.policy.by_layer for one in chosen.whole)
+
+
+def _starts(chosen: Chosen | None, state: State) -> list[_Start]:
+    """What tells layers apart when decoding begins: their tokens, and their number if the policy looks at it."""
+    by_layer = _looks_at_layers(chosen)
+    return [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
+
+
+def _first_of(keys: list[_Start]) -> dict[_Start, int]:
+    """The first layer with each start."""
+    return dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+
+
+def _check_masks(state: State, *, cuts: bool) -> None:
+    """Raise an error if anything may be masked before the policy cuts."""
+    if cuts and any(left.masked is not None and left.masked.total.high for left in state.layers):
+        raise UsageError(
+            "a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK
+        )
 
 
 def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
@@ -136,6 +149,11 @@ class Evicted:
     def behind_prompt(self) -> dict[int, int]:
         """Tokens behind the prompt."""
         return {number: left.stored.high for number, left in zip(self.ends, self.state.layers, strict=True)}
+
+    @property
+    def kv_heads(self) -> dict[int, int]:
+        """Key/value heads: as many may choose tokens on their own."""
+        return {shape.index: shape.kv_heads for shape in self.setting.layers}
 
     @property
     def last(self) -> dict[int, int]:

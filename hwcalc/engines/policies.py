@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
-from hwcalc.engines.request import Request
+from hwcalc.engines.request import Family, Request
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
-    from hwcalc.engines.paged import PagedGroup
     from hwcalc.policies.base import Chosen, Setting
 
-__all__ = ["Dropping", "Policies", "Support"]
+__all__ = ["Dropping", "EngineOfPolicy", "PagedGroup", "Policies", "Support"]
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -39,6 +38,23 @@ class Support:
     """Variables with their values that it reads."""
 
 
+@frozen
+class PagedGroup:
+    """Layers that share one block table. ``layers`` are the numbers of those that the policy cuts, and ``whole`` says that these are all.
+
+    ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``steady`` are the
+    most blocks of a sequence behind its prompt. ``prompt_tokens`` are the most of a prompt that lie in it, where a prompt is cut while it
+    is read; ``None`` is all of them.
+    """
+
+    block_size: int
+    layers: tuple[int, ...]
+    whole: bool
+    page_bytes: int
+    steady: int
+    prompt_tokens: int | None = None
+
+
 class Policies(Generic[OpenedT]):
     """The part of an engine that is about cache policies. By default it has none."""
 
@@ -56,14 +72,27 @@ class Policies(Generic[OpenedT]):
         return ()
 
 
-class Dropping:
+class EngineOfPolicy(Protocol):
+    """What is asked of the engine of an opened request; its module imports this one."""
+
+    name: ClassVar[str]
+    pooled: ClassVar[bool]
+
+    def weight_dtype(self, opened: Any) -> str: ...
+
+    def unchecked(self, model: ModelSpec, request: Request) -> Any: ...
+
+
+class Dropping(Family):
     """The part of an opened request that is about its policy: its layers, with the tokens that the policy leaves in each."""
 
-    engine: Any
+    engine: EngineOfPolicy
     model: ModelSpec
-    request: Request
-    shared: Callable[[Hashable, Callable[[], Any]], Any]
-    ahead: int
+
+    @property
+    def ahead(self) -> int:
+        """Tokens of a prefix that the engine keeps once, on which no policy can act. By default nothing is kept once."""
+        return 0
 
     @cached_property
     def evicted(self) -> Evicted | None:
@@ -79,7 +108,7 @@ class Dropping:
         # A prefix that others need too cannot go: the policy acts behind it.
         ahead, plain = self.ahead, self.plain_stack
         tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
-        found: Evicted = self.shared(
+        found = self.shared(
             ("evicted", tokens, prompt, ahead, together),
             lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
         )
@@ -88,8 +117,7 @@ class Dropping:
     @property
     def _policy_setting(self) -> Setting:
         """What the policy is told of the model; the batch is not known yet."""
-        found: Setting = self.shared("policy setting", self._make_setting)
-        return found
+        return self.shared("policy setting", self._make_setting)
 
     def _make_setting(self) -> Setting:
         from hwcalc.engines.evicting import shapes_of
@@ -122,14 +150,16 @@ class Dropping:
         """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
         return self.model.once(key, make) if self.evicted is None else make()
 
-    def holding(self, counts: Mapping[int, int]) -> Any:
+    def holding(self, counts: Mapping[int, int]) -> Self:
         """The same request with these tokens in each layer on which the policy acts."""
         assert self.evicted is not None
-        other: Any = replace(self)
-        vars(other)["family"] = vars(self)["family"]
+        other = self.sibling(self.request)
         vars(other)["evicted"] = self.evicted.holding(counts)
         return other
 
-    def without_policy(self) -> Any:
+    def without_policy(self) -> Self:
         """The same request, of which nothing is dropped."""
-        return self if self.request.policy is None else self.engine.unchecked(self.model, replace(self.request, policy=None))
+        if self.request.policy is None:
+            return self
+        plain: Self = self.engine.unchecked(self.model, replace(self.request, policy=None))
+        return plain

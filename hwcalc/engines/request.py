@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import field, frozen, replace
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Hardware", "Parallel", "Request", "Sharing"]
+__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", "Request", "Sharing"]
+
+T = TypeVar("T")
 
 MOST_RANKS: Final = 4096
 
@@ -191,3 +193,30 @@ _GROUPED: Final[Mapping[str, frozenset[str]]] = {
     "parallel": frozenset(Parallel.__annotations__),
     "hardware": frozenset(Hardware.__annotations__),
 }
+
+
+class Family:
+    """An opened request with those that differ from it only in lengths, sequences, and what these have in common.
+
+    They share the answers that do not depend on that.
+    """
+
+    request: Request
+    family: dict[Hashable, Any]
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
+        if key not in self.family:
+            self.family[key] = make()
+        answer: T = self.family[key]
+        return answer
+
+    def sibling(self, request: Request) -> Self:
+        """Another request of the same family. It is not checked."""
+        other = replace(self, request=request)
+        vars(other)["family"] = self.family
+        return other
+
+    def with_request(self, request: Request) -> Self:
+        """The sibling with this request; the same one if it is no other."""
+        return self if request == self.request else self.sibling(request)

@@ -6,13 +6,13 @@ runs of tokens: the prefix once, the rest of a prompt once for a request, and wh
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
-from hwcalc.engines.policies import Support
-from hwcalc.engines.request import UNSHARED, Request
+from hwcalc.engines.policies import Dropping, EngineOfPolicy, Support
+from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Run
 from hwcalc.formulas.frozen import frozen, replace
@@ -207,19 +207,25 @@ class Sharers(Generic[OpenedT]):
         return ()
 
 
-class Alive:
-    """The part of an opened request that is about all its sequences together."""
+class _Engine(EngineOfPolicy, Protocol):
+    """What is asked of the engine of an opened request; its module imports this one."""
 
-    engine: Any
-    request: Request
-    evicted: Any
-    family: dict[Hashable, Any]
+    scatters: ClassVar[bool]
+
+    def pads(self, opened: Any) -> bool: ...
+
+    def sharing_support(self, opened: Any) -> Support: ...
+
+
+class Alive(Dropping):
+    """The part of an opened request that is about all its sequences together, each with what its policy leaves."""
+
+    engine: _Engine
 
     @cached_property
     def sharing_support(self) -> Support:
         """Whether the engine keeps what sequences have in common once, and how."""
-        answer: Support = self.engine.sharing_support(self)
-        return answer
+        return self.engine.sharing_support(self)
 
     @cached_property
     def together(self) -> Together:
@@ -255,14 +261,6 @@ class Alive:
     def unshared(self) -> Self:
         """The same request, with every sequence by itself."""
         return self.with_request(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
-
-    def with_request(self, request: Request) -> Self:
-        """Another request of the same family, which differs only in lengths, sequences, and what they have in common. It is not checked."""
-        if request == self.request:
-            return self
-        other = replace(self, request=request)
-        vars(other)["family"] = self.family
-        return other
 
     @property
     def ahead(self) -> int:

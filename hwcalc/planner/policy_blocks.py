@@ -7,12 +7,12 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.paged import PagedGroup, heads_of
+from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.planner.policy_result import PolicyBlocks
-from hwcalc.policies.base import Chosen
+from hwcalc.policies.base import Choice, Chosen
 from hwcalc.policies.blocks import (
     Ranges,
     blocks_of,
@@ -27,10 +27,6 @@ from hwcalc.policies.blocks import (
 
 __all__ = ["policy_blocks"]
 
-_FOR_A_LAYER: Final = frozenset({"tova", "chunkkv", "entropygatedchunkkv", "simlayerkv"})
-"""Policies that make one choice for all heads of a layer. Source: kvpress 0.5.5."""
-_FOR_ALL_LAYERS: Final = frozenset({"triattention"})
-"""Policies with one choice of each head for all layers. Source: WeianMao/triattention c3744ee, ``per_head``."""
 _DIGITS: Final = 3
 
 
@@ -136,14 +132,13 @@ def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedG
     largest = [one for one in steps if one is not None]
     if before <= max(kept) and len(largest) == len(steps):
         before, kept, ranges = max(one[0] for one in largest), tuple(one[1] for one in largest), None
-    heads = heads_of(evicted)
+    heads = evicted.kv_heads
     counts: Counter[int] = Counter()
     for layer, count in zip(group.layers, kept, strict=True):
-        names = {one.policy.name for one in chosen.whole}
-        if names & _FOR_ALL_LAYERS:
+        if chosen.chooses is Choice.HEADS_TOGETHER:
             counts[count] = heads[layer]
         else:
-            counts[count] += 1 if names & _FOR_A_LAYER else heads[layer]
+            counts[count] += 1 if chosen.chooses is Choice.EACH_LAYER else heads[layer]
     return _Cut(
         group=group,
         before=before,
@@ -151,7 +146,7 @@ def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedG
         choosers=dict(counts),
         ranges=ranges,
         growing=opened.tokens > prompt,
-        chunk=chosen["chunk_length"] if chosen.policy.name == "chunkkv" else 1,
+        chunk=1 if chosen.policy.chunk_option is None else chosen[chosen.policy.chunk_option],
     )
 
 

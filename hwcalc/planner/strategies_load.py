@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
     from hwcalc.formulas import DType, Stack
 
-__all__ = ["Cell", "Lengths", "cells_of", "rounded", "sum_of"]
+__all__ = ["Cell", "Lengths", "cells_of", "rounded"]
 
 _GROWING: Final = (Full, Kept, Window, Chunk, Sink, Strided)
 """Spans of tensors that get longer by one place, which a cache that grows by concatenation copies."""
@@ -136,8 +136,3 @@ def _format(roles: Mapping[Role, DType], role: Role, opened: Opened) -> DType:
             hint="Use a plain dtype such as fp8_e4m3. See: kvplan dtypes",
         )
     return roles[role]
-
-
-def sum_of(cells: Iterable[Cell], places: Callable[[Cell], Fraction]) -> Fraction:
-    """Bytes of all layers, where ``places`` says how many places of all sequences each has."""
-    return sum((cell.count * cell.row_bytes * places(cell) for cell in cells), Fraction(0))

@@ -16,6 +16,7 @@ __all__ = [
     "PAPER",
     "RULES",
     "SDPA",
+    "Choice",
     "Chosen",
     "Count",
     "Effect",
@@ -57,6 +58,14 @@ class Effect(Shown, enum.StrEnum):
     def text(self) -> str:
         """The word itself."""
         return self.value
+
+
+class Choice(enum.StrEnum):
+    """Who chooses the tokens that stay: as many choices fall on the blocks of a paged cache."""
+
+    EACH_HEAD = "each head of each layer"
+    EACH_LAYER = "each layer, for all its heads"
+    HEADS_TOGETHER = "each head, for all layers"
 
 
 class Role(enum.StrEnum):
@@ -249,6 +258,10 @@ class Policy:
     forbids: str | None = None
     by_layer: bool = False
     """Whether layers of one length may be cut to different ones."""
+    chooses: Choice | None = None
+    """Who chooses; without it the policy inside says so, or else each head of each layer does."""
+    chunk_option: str | None = None
+    """The option with the number of tokens that stay or go together."""
     rerotates: bool = False
     """Whether positions of decoded tokens go on from what is kept."""
     cuts_each_step: bool = False
@@ -285,6 +298,14 @@ class Chosen:
     def whole(self) -> tuple[Chosen, ...]:
         """The policy and all those inside."""
         return (self, *(one for inner in self.inner for one in inner.whole))
+
+    @property
+    def chooses(self) -> Choice:
+        """Who chooses the tokens that stay. Where policies inside differ, heads differ behind the first that lets each choose."""
+        if self.policy.chooses is not None:
+            return self.policy.chooses
+        inside = {one.chooses for one in self.inner}
+        return inside.pop() if len(inside) == 1 else Choice.EACH_HEAD
 
     @property
     def ratio(self) -> float:

@@ -6,7 +6,7 @@ from math import ceil
 from typing import Any, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.policies.base import EAGER, Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
+from hwcalc.policies.base import EAGER, Choice, Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
 from hwcalc.policies.counting import check_attention, check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER
 from hwcalc.policies.scorers import SHARE_FORMULA
@@ -118,11 +118,13 @@ def _wrapper(name: str, press: str, title: str, source: str, **facts: Any) -> Po
 POLICIES: Final = (
     _wrapper(
         "chunkkv", "ChunkKVPress", "ChunkKV", "arXiv:2502.00299", options=(INNER, _chunk(20)), prefill=_chunkkv,
+        chooses=Choice.EACH_LAYER, chunk_option="chunk_length",
         keeps="whole chunks of chunk_length tokens, the same in every head of a layer",
         formula="k chunks of c tokens, k = max(1, int(ceil(n / c) x (1 - r))); c - n mod c fewer in layers that choose the short last one",
     ),
     _wrapper(
         "entropygatedchunkkv", "EntropyGatedChunkKVPress", "ChunkKV, gated by entropy", "arXiv:2502.00299", prefill=_by_entropy, worked=share_or_budget,
+        chooses=Choice.EACH_LAYER,
         options=(
             INNER,
             _chunk(10),

@@ -10,6 +10,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 from hwcalc.policies.base import (
     EAGER,
+    Choice,
     Chosen,
     Count,
     Effect,
@@ -165,6 +166,7 @@ POLICIES: Final = (
     Policy(
         name="triattention", press="", title="TriAttention", role=Role.METHOD, effect=Effect.FREES, kernel="any",
         source="arXiv:2604.04921; WeianMao/triattention c3744ee", prefill=_triattention_prefill, worked=_triattention_worked, decode=_triattention_steps,
+        chooses=Choice.HEADS_TOGETHER,
         keeps="tokens by a series of distances from statistics of the model, each head its own, all equally many",
         formula="grows to kv_budget + divide_length, then kv_budget again", memory="statistics of queries and keys for each head",
         options=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.policies.base import EAGER, Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
+from hwcalc.policies.base import EAGER, Choice, Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
 from hwcalc.policies.counting import check_model_scores, check_scores, each_layer, scorer_budget
 from hwcalc.policies.options import BUDGET, DIVIDE, INNER, RATIO, SINKS, quality
 from hwcalc.policies.repeated import budgeted, cut_to, repeated
@@ -126,6 +126,7 @@ POLICIES: Final = (
     scorer(
         "tova", "TOVAPress", "TOVA", "arXiv:2401.06104", BUDGET, DIVIDE, check=_two_keys, protects=_last_one, extra=_last_query, decode=repeated,
         keeps="the tokens to which the last query pays most, one choice for all heads of a layer", cuts_each_step=True,
+        chooses=Choice.EACH_LAYER,
         formula=f"{SHARE_FORMULA}; with a budget: min(n, budget) in each decode step too",
         memory="scores of one query: heads x n",
     ),
@@ -163,6 +164,7 @@ POLICIES: Final = (
         keeps="the tokens of highest score times the norm of their projected values",
         formula=f"{SHARE_FORMULA}, with the ratio of the scorer inside", kernel="as the scorer inside", source="arXiv:2502.03805",
         options=(INNER, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)), prefill=act_as_scorer,
+        chooses=Choice.EACH_HEAD,
         worked=share_or_budget, memory="projected values of a layer: heads x n x hidden_size, one head at a time",
     ),
 )  # fmt: skip

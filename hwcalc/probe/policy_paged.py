@@ -19,7 +19,7 @@ from hwcalc.probe.policy_pages import Layer, Paging, Ranges, free_blocks, places
 from hwcalc.probe.policy_result import BLOCKS, SLOTS, PolicyFigure
 
 if TYPE_CHECKING:
-    from hwcalc.engines.paged import PagedGroup
+    from hwcalc.engines.policies import PagedGroup
 
 __all__ = ["Pages", "pages_for_real", "planned_blocks"]
 

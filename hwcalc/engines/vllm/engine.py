@@ -12,7 +12,7 @@ from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, number_option
-from hwcalc.engines.policies import Support
+from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
@@ -46,8 +46,6 @@ from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from hwcalc.engines.paged import PagedGroup
-    from hwcalc.engines.policies import Support
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Vllm"]

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.paged import PagedGroup, heads_of
+from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import LayerCache, PoolLayout
-from hwcalc.engines.vllm.plugin import chunked_tokens, cuts_chunks
+from hwcalc.engines.vllm.plugin import chunked_tokens, is_plugin
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
@@ -104,7 +104,7 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     if ranges is not None:
         free = free_of_ranges(prompt, ranges, block, growing=seq > prompt)
     else:
-        kept, heads = evicted.behind_prompt, heads_of(evicted)
+        kept, heads = evicted.behind_prompt, evicted.kv_heads
         survivors = sum(kept[layer] * heads[layer] for _, _, layer in members)
         free = max(0, prompt // block - survivors)
     free = free if whole else 0
@@ -137,7 +137,7 @@ def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
 def _chunked(layout: PoolLayout, opened: Opened) -> int | None:
     """The most tokens of a prompt in its blocks, where the policy cuts while it is read."""
     asked, prompt = opened.request.policy, opened.request.prompt_tokens
-    if asked is None or not cuts_chunks(asked.chosen):
+    if asked is None or not is_plugin(asked.chosen):
         return None
     return chunked_tokens(asked.chosen, prompt, layout.limits.batched_tokens)
 

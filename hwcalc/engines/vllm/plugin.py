@@ -9,14 +9,14 @@ from typing import Final
 
 from hwcalc.policies.base import Chosen
 
-__all__ = ["PLUGIN", "chunked_tokens", "cuts_chunks"]
+__all__ = ["chunked_tokens", "is_plugin"]
 
-PLUGIN: Final = "triattention"
+_PLUGIN: Final = "triattention"
 
 
-def cuts_chunks(chosen: Chosen) -> bool:
-    """Whether a policy cuts while a long prompt is read in chunks, and not behind the whole prompt."""
-    return chosen.policy.name == PLUGIN
+def is_plugin(chosen: Chosen) -> bool:
+    """Whether the plug-in does this policy. It cuts while a long prompt is read in chunks, and not behind the whole prompt."""
+    return chosen.policy.name == _PLUGIN
 
 
 def chunked_tokens(chosen: Chosen, prompt: int, chunk: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.options import is_on
 from hwcalc.engines.policies import Support
-from hwcalc.engines.vllm.plugin import PLUGIN
+from hwcalc.engines.vllm.plugin import is_plugin
 from hwcalc.engines.vllm.versions import since
 from hwcalc.policies.asked import FILL, NO_COMPACTION
 from hwcalc.policies.base import Chosen, Effect
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["policy_support"]
 
 _FIRST, _FIRST_QUEUED, _AFTER = since("0.12"), since("0.14"), since("0.19")
-_BY_HEAD: Final = frozenset({"adakv", "criticaladakv", "duoattention", "dms"})
 _COMMON: Final = "kernels that move survivors together, and a scheduler that frees blocks of a running request"
 
 
 def policy_support(opened: VllmOpened, chosen: Chosen) -> Support:
     """Whether vLLM has a policy, and how; else what it would take."""
     asked = opened.request.policy
-    if chosen.policy.name == PLUGIN:
+    if is_plugin(chosen):
         lacking = _lacking(opened)
         if lacking is None and asked is not None and asked.compaction in (FILL, NO_COMPACTION):
             lacking = f"the plug-in repacks in order, always: --compaction {asked.compaction} is switched off in it"
@@ -74,7 +73,7 @@ def _lacking(opened: VllmOpened) -> str | None:
 def _needs(chosen: Chosen) -> str:
     """What an engine with blocks would need for a policy."""
     effects = {one.policy.effect for one in chosen.whole}
-    if any(one.policy.name in _BY_HEAD for one in chosen.whole):
+    if Effect.MASKS in effects:
         return "a block table for each head, and attention that reads them: with one table for all heads masked tokens stay"
     if Effect.ZEROES in effects:
         return "pages of fewer channels; zeroes are stored"

@@ -18,7 +18,7 @@ from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, held_bl
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
-from hwcalc.engines.vllm.plugin import PLUGIN
+from hwcalc.engines.vllm.plugin import is_plugin
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
 from hwcalc.errors import UsageError
@@ -51,12 +51,7 @@ def sharing_support(settings: VllmSettings, request: Request) -> Support:
 def check_sharing(settings: VllmSettings, request: Request) -> None:
     """Raise an error for the plug-in beside prefix caching: it overwrites slots that other sequences would read."""
     policy = request.policy
-    if (
-        policy is not None
-        and policy.chosen.policy.name == PLUGIN
-        and request.sharing.asked
-        and caches_prefixes(settings, request)
-    ):
+    if policy is not None and is_plugin(policy.chosen) and request.sharing.asked and caches_prefixes(settings, request):
         raise UsageError(
             "TriAttention's plug-in moves tokens in blocks that other sequences share: it needs prefix caching off.",
             hint="Use: --engine-option enable_prefix_caching=false, with which nothing is shared",

@@ -276,6 +276,17 @@ def test_what_it_would_take(policy: str) -> None:
     assert "it would take" in found.support
 
 
+@pytest.mark.parametrize(
+    "policy", ["adakv:press=(knorm:compression_ratio=0.5)", "kvzip:compression_ratio=0.5", "fastkvzip:compression_ratio=0.5"]
+)
+def test_what_masks_would_take(policy: str) -> None:
+    """Whatever kvpress masks for each head alone needs a block table for each head."""
+    found = planned(policy).policy
+
+    assert found is not None
+    assert "a block table for each head" in found.support
+
+
 @given(
     tokens=st.integers(2, 5000),
     share=st.floats(0, 1),

@@ -10,6 +10,8 @@ import pytest
 
 from hwcalc import keep
 from hwcalc.errors import UsageError
+from hwcalc.policies.base import Choice
+from hwcalc.policies.parse import parse_policy
 from tests.hwcalc.policies.tiny import tiny
 
 kvpress = pytest.importorskip(
@@ -168,3 +170,39 @@ def test_kvpress_keeps_the_same(given: Given, tokens: int, steps: int) -> None:
     assert kept.per_layer == first
     assert kept.series == [step[0] for step in series]
     assert kept.after_decode_per_layer == series[-1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        knorm(),
+        snapkv(),
+        press("TOVAPress", compression_ratio=0.5),
+        press("ExpectedAttentionPress", compression_ratio=0.5),
+        press("ChunkKVPress", press=knorm(), chunk_length=10),
+        press("EntropyGatedChunkKVPress", press=knorm()),
+        press("SimLayerKVPress", lazy_threshold=0.0, n_recent=30),
+        press("CriticalKVPress", press=press("TOVAPress", compression_ratio=0.5)),
+        press("BlockPress", press=press("TOVAPress", compression_ratio=0.5)),
+        press("ComposedPress", presses=[press("TOVAPress", compression_ratio=0.5), knorm()]),
+        press("ComposedPress", presses=[press("TOVAPress", compression_ratio=0.5), press("TOVAPress", compression_ratio=0.5)]),
+    ],
+)
+def test_who_chooses(given: Given) -> None:
+    """A choice for all heads of a layer leaves them the same tokens, and one of each head does not."""
+    import torch
+    from transformers import DynamicCache
+
+    chosen = parse_policy(given)
+    assert chosen is not None
+    net, whole, cut = model(), DynamicCache(), DynamicCache()
+    ids = torch.randint(0, 500, (1, 200), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        net.model(input_ids=ids, past_key_values=whole)
+        with made(given)(net):
+            net.model(input_ids=ids, past_key_values=cut)
+    # Nothing is cut before the first layer's keys are made, so that they are those of the whole cache.
+    all_keys, keys = whole.layers[0].keys[0], cut.layers[0].keys[0]
+    places = [sorted(torch.cdist(keys[head], all_keys[head]).argmin(dim=1).tolist()) for head in range(len(keys))]
+
+    assert (places[0] == places[1]) == (chosen.chooses is Choice.EACH_LAYER)

@@ -102,6 +102,17 @@ def test_a_list_is_cut_where_its_policies_end(several: list[Chosen | None]) -> N
     assert texts(",".join(words)) == [None if word == "none" else word for word in words]
 
 
+@pytest.mark.parametrize("ratio", [0.00010793578712076092, 5e-324, 0.1 + 0.2, 1 - 2**-53, 2**-13 + 2**-50])
+def test_a_ratio_as_python_writes_it(ratio: float) -> None:
+    """To the last bit, with as many digits as it takes."""
+    chosen = parse_policy(["knorm", {"compression_ratio": ratio}])
+
+    assert chosen is not None
+    again = parse_policy(chosen.text)
+    assert again is not None
+    assert again["compression_ratio"] == ratio
+
+
 @given(chosen_policies)
 def test_a_policy_as_text_is_the_same_policy(chosen: Chosen) -> None:
     """To the last option."""

@@ -300,7 +300,7 @@ def test_blocks_alone_beside_a_gpu() -> None:
 
 
 def test_a_log_under_a_policy() -> None:
-    """vLLM states its pool and how many whole sequences it holds, whatever a plug-in drops later; the input is shown as it was asked for."""
+    """A log of vLLM states its pool and how many whole sequences it holds, whatever a plug-in drops later; the input is shown as it was asked for."""
     log = LOGS / "vllm/v0-0.7-llama-3.1-8b-20k.log"
     plain = reconcile(LLAMA, log)
     found = reconcile(LLAMA, log, policy="triattention:kv_budget=1024", compaction="fill", prompt="1k")
