@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import UNLIMITED, Layout
@@ -147,6 +147,7 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
     if largest is None:
         guess = _length_guess(opened, end, most_tokens)
         largest = last_yes(lambda seq: _holds_changed(opened, end, seq=seq), most_tokens, guess)
+        largest = 0 if largest and _too_short(opened, seq=largest) else largest
     if largest == bound:
         beyond = model_length is not None and bound > model_length
         return Most(value=largest, limiting=None if model_length is None else "planned length" if beyond else "model length")
@@ -244,11 +245,25 @@ def _first_guess(opened: Opened, size: int, bound: int) -> int:
 
 
 def _holds_changed(opened: Opened, end: str, **change: int) -> bool:
-    """Whether the request fits with this change at this end of the budget. It does not if the engine refuses it."""
+    """Whether the request fits with this change at this end of the budget. It does not if the engine refuses it.
+
+    A policy that needs a longer text than this says nothing of memory: lengths below count as good, so that a search goes on above them.
+    """
     try:
         return holds(opened.changed(**change), end)
     except KvplanError:
+        return _too_short(opened, **change)
+
+
+def _too_short(opened: Opened, *, seq: int | None = None, **_: int) -> bool:
+    """Whether the policy of the request, which works at the planned length, refuses this one since it is too short."""
+    if seq is None or opened.request.policy is None or seq >= opened.tokens:
         return False
+    try:
+        _ = opened.sized(seq=seq).evicted
+    except UsageError:
+        return True
+    return False
 
 
 @frozen

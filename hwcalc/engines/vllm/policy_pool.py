@@ -23,40 +23,52 @@ __all__ = ["under_policy"]
 
 
 def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
-    """The same pool for requests of which a policy drops tokens. One request must fit with its prompt."""
+    """The same pool for requests of which a policy drops tokens. One request must fit with its prompt.
+
+    A request of which nothing goes is checked as without a policy. The engine has no words for one that a policy cuts.
+    """
     layout = opened.layout
     usable = usable_blocks(layout, opened.settings, pool.budget_bytes)
     own = usable // layout.schedulers
     requests = layout.schedulers * most_requests(own, opened.blocks, opened.prompt_peak)
     alone = opened.blocks_for(1)
-    message = None
-    if own < alone:
-        message = f"One request of {opened.tokens:,} tokens takes {alone:,} blocks under the policy, and there are {own:,}."
+    whole = alone == layout.total_blocks(opened.tokens)
+    starts = pool.max_seq or 0
     known: dict[int, bool] = {}
 
     def fits(length: int) -> bool:
         if length not in known:
-            known[length] = _alone(of_vllm(opened.sized(seq=length))) <= own
+            blocks = _alone(of_vllm(opened.sized(seq=length)))
+            known[length] = length <= starts if blocks == layout.total_blocks(length) else blocks <= own
         return known[length]
 
     return replace(
         pool,
         blocks_per_request=opened.blocks,
         max_requests=requests,
-        max_seq=bound if fits(bound) else longest(fits, bound),
-        needed_bytes=alone * max(layout.stage_bytes),
-        fits=message is None,
-        message=message,
+        max_seq=_served(opened, bound if fits(bound) else longest(fits, bound)),
+        needed_bytes=pool.needed_bytes if whole else alone * max(layout.stage_bytes),
+        fits=pool.fits if whole else alone <= own,
+        message=pool.message if whole else None,
         steps=(*_steps(opened, pool, requests),),
     )
 
 
 def _alone(opened: VllmOpened) -> int:
-    """Blocks of one request. A prompt that is too short for the policy stays whole."""
+    """Blocks of one request. One that is too short for the policy counts as none, so that a search goes on above it."""
     try:
         return opened.blocks_for(1)
     except UsageError:
-        return opened.layout.total_blocks(opened.tokens)
+        return 0
+
+
+def _served(opened: VllmOpened, length: int) -> int:
+    """The longest request; none where all that would fit are too short for the policy."""
+    try:
+        _ = opened.sized(seq=length).evicted if length else None
+    except UsageError:
+        return 0
+    return length
 
 
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
