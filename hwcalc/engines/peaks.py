@@ -117,9 +117,7 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
     assert evicted is not None
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
-    return beside_of(
-        evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False, rows=evicted.prompt
-    ).decoding
+    return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False, rows=evicted.prompt).decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:

@@ -162,6 +162,8 @@ def _later(group: PolicyLayers, info: PolicyInfo) -> str:
 
 def _back(info: PolicyInfo) -> str:
     """What comes back of the cache, counted at its most."""
+    if info.most_bytes > info.full_bytes:
+        return f"{human_bytes(info.most_bytes - info.full_bytes)} more than without it"
     if info.saved_bytes:
         return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.full_bytes)} come back"
     if min(info.prefill_bytes, info.last_bytes) < info.full_bytes:
@@ -180,6 +182,8 @@ def _memory(info: PolicyInfo) -> str:
     if info.full_bytes == info.most_bytes:
         back = "nothing comes back" if moments.endswith("at the most") else "as much at the most"
         return f"{moments}; without the policy the same: {back}"
+    if info.full_bytes < info.most_bytes:
+        return f"{moments}; without the policy {both(info.full_bytes)}, of which sequences share more: nothing comes back"
     share = percent(info.saved_bytes, info.full_bytes)
     return f"{moments}; without the policy {both(info.full_bytes)}: {human_bytes(info.saved_bytes)} ({share}) come back"
 

@@ -216,7 +216,7 @@ class Vllm(Engine):
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """Prompts that are read lie in the blocks of the pool, which the plan counts."""
         planned = of_vllm(opened)
-        return planned.blocks_for(opened.request.replica_batch) * planned.layout.stage_bytes[stage]
+        return planned.blocks_for(opened.request.replica_requests) * planned.layout.stage_bytes[stage]
 
     def paged_groups(self, opened: Opened) -> tuple[PagedGroup, ...]:
         if opened.evicted is None:

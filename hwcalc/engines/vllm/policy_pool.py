@@ -31,7 +31,7 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
     usable = usable_blocks(layout, opened.settings, pool.budget_bytes)
     own = usable // layout.schedulers
     requests = layout.schedulers * most_requests(own, opened.blocks, opened.prompt_peak)
-    alone = opened.blocks_for(1)
+    alone = _alone(opened)
     whole = alone == layout.total_blocks(opened.tokens)
     starts = pool.max_seq or 0
     known: dict[int, bool] = {}
@@ -55,11 +55,12 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
 
 
 def _alone(opened: VllmOpened) -> int:
-    """Blocks of one request. One that is too short for the policy counts as none, so that a search goes on above it."""
+    """Blocks of one sequence at its fullest. One that is too short for the policy counts as none, so that a search goes on above it."""
     try:
-        return opened.blocks_for(1)
+        blocks, peak = opened.counts
     except UsageError:
         return 0
+    return blocks if peak is None else peak.blocks
 
 
 def _served(opened: VllmOpened, length: int) -> int:
