@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.request import Family, Request
 from hwcalc.formulas import Stack
@@ -66,6 +66,11 @@ class Policies(Generic[OpenedT]):
         """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""
         asked: Any = opened
         return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
+
+    def scored_at_once(self, opened: OpenedT) -> tuple[int, int]:
+        """Sequences of a replica whose prompts one forward pass scores, and the tokens that it takes of them. By default the whole batch."""
+        request: Request = cast("Dropping", opened).request
+        return request.replica_batch, request.replica_batch * request.prompt_tokens
 
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""

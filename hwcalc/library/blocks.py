@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from operator import index
 from typing import Any, Final
 
 from hwcalc._version import __version__
@@ -11,6 +15,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
+from hwcalc.planner.values import read_flag
 from hwcalc.policies.blocks import (
     blocks_of,
     expected_copies,
@@ -28,7 +33,7 @@ from hwcalc.units import parse_tokens
 
 __all__ = ["Compaction", "FreeBlocks", "free_blocks"]
 
-_MOST_TOKENS: Final = 2**22
+_MOST_TOKENS: Final = 2**21
 """Positions that are looked at one by one, of all heads together."""
 _MOST_HEADS: Final = 2**20
 
@@ -91,8 +96,8 @@ def free_blocks(
     *,
     keep: Iterable[Any] | None = None,
     kept: int | str | None = None,
-    block_size: int = 16,
-    heads: int = 1,
+    block_size: int | str = 16,
+    heads: int | str = 1,
     shared: Collection[int] = (),
     growing: bool = False,
 ) -> FreeBlocks:
@@ -111,50 +116,86 @@ def free_blocks(
     length = parse_tokens(tokens, "tokens")
     if (keep is None) == (kept is None):
         raise UsageError("free_blocks takes keep, which tokens stay, or kept, how many.", hint="Give one of the two.")
-    if not 1 <= block_size <= _MOST_TOKENS:
-        raise UsageError(f"block_size {quoted(block_size)} is no number of tokens.", hint="Use 16, say.")
-    taken = frozenset(number for number in shared if 0 <= number < blocks_of(length, block_size))
+    size, goes_on = _at_most(block_size, "block_size", _MOST_TOKENS), read_flag(growing, "growing")
+    others = _whole_numbers(shared, "shared", "Give the numbers of blocks: [0, 1].")
+    taken = frozenset(number for number in others if 0 <= number < blocks_of(length, size))
     if keep is None:
         stays = parse_tokens(kept if kept is not None else 0, "kept", minimum=0)
-        return _random(length, stays, block_size, heads, taken, growing=growing)
+        return _random(length, stays, size, _at_most(heads, "heads", _MOST_HEADS), taken, growing=goes_on)
     if length > _MOST_TOKENS:
         raise UsageError(
             f"{length:,} tokens are more than are looked at.", hint=f"At most {_MOST_TOKENS:,}; kept=N has no limit."
         )
-    return _given(length, _sets(keep, length), block_size, taken, growing=growing)
+    return _given(length, _sets(keep, length), size, taken, growing=goes_on)
+
+
+def _at_most(value: int | str, what: str, most: int) -> int:
+    number = parse_tokens(value, what)
+    if number > most:
+        raise UsageError(f"{what} is out of range: {number:,}", hint=f"Allowed: a whole number from 1 to {most:,}.")
+    return number
+
+
+def _listed(given: object, what: str, hint: str, room: int) -> list[Any]:
+    """What stands in a list, an array or a generator, of which no more is asked for than may be looked at."""
+    if isinstance(given, (str, bytes, bytearray)) or not isinstance(given, Iterable):
+        raise UsageError(f"{what} is no list of whole numbers: {quoted(given)}", hint=hint)
+    try:
+        found = list(islice(given, room + 1))
+    except Exception as error:  # it may be anything that says it can be gone through
+        raise UsageError(f"{what} cannot be read: {quoted(given)}", hint=hint) from error
+    if len(found) > room:
+        raise UsageError(f"{what} has too many numbers.", hint=f"At most {_MOST_TOKENS:,} in all.")
+    # A set has no order of its own.
+    return sorted(found) if isinstance(given, AbstractSet) and all(type(one) is int for one in found) else found
+
+
+def _number(value: object) -> int | None:
+    """A whole number of any type, NumPy's too."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - the value may be anything, and so may be what its __index__ raises
+        return None
+
+
+def _whole_numbers(given: object, what: str, hint: str) -> list[int]:
+    found = _listed(given, what, hint, _MOST_TOKENS)
+    numbers = [_number(one) for one in found]
+    if None in numbers:
+        raise UsageError(f"{what} has {quoted(found[numbers.index(None)])}, which is no whole number.", hint=hint)
+    return [number for number in numbers if number is not None]
 
 
 def _sets(keep: Iterable[Any], tokens: int) -> list[list[int]]:
     """The survivors of each head of each layer."""
     found: list[list[int]] = []
-    seen = 0
+    room = _MOST_TOKENS
+    hint = "Use whole numbers from 0, or a list of them for each head."
 
-    def walk(part: Iterable[Any], depth: int) -> None:
-        nonlocal seen
-        own: list[int] = []
-        nested = False
-        for one in part:
-            seen += 1
-            if seen > _MOST_TOKENS:
-                raise UsageError("keep has too many positions.", hint=f"At most {_MOST_TOKENS:,} in all heads.")
-            if isinstance(one, int) and not isinstance(one, bool):
-                own.append(one)
-            elif depth and not isinstance(one, (str, bytes)) and isinstance(one, Iterable):
-                nested = True
-                walk(one, depth - 1)
-            else:
-                raise UsageError(f"keep has {quoted(one)}, which is no position.", hint="Use whole numbers from 0.")
-        if own and nested:
-            raise UsageError("keep mixes positions and lists of them.", hint="Give positions, or a list for each head.")
-        if not nested:
+    def walk(part: object, depth: int) -> None:
+        nonlocal room
+        entries = _listed(part, "keep", hint, room)
+        room -= len(entries)
+        numbers = entries if all(type(one) is int for one in entries) else [_number(one) for one in entries]
+        own = [number for number in numbers if number is not None]
+        if own and len(own) < len(entries):
+            raise UsageError("keep mixes positions and what is none.", hint="Give positions, or a list for each head.")
+        if len(own) == len(entries):
             found.append(own)
+            return
+        for one in entries:
+            if not depth:
+                raise UsageError(f"keep has {quoted(one)}, which is no position.", hint=hint)
+            walk(one, depth - 1)
 
     walk(keep, 2)
     for head in found:
-        wrong = next((place for place in head if not 0 <= place < tokens), None)
-        if wrong is not None:
+        if head and not 0 <= min(head) <= max(head) < tokens:
+            wrong = min(head) if min(head) < 0 else max(head)
             raise UsageError(
-                f"keep has position {wrong:,}, of {tokens:,} tokens.", hint=f"Positions go from 0 to {tokens - 1:,}."
+                f"keep has position {quoted(wrong)}, of {tokens:,} tokens.", hint=f"Positions go from 0 to {tokens - 1:,}."
             )
         if len(set(head)) < len(head):
             raise UsageError("keep has a position twice.", hint="Give each once.")
@@ -164,12 +205,16 @@ def _sets(keep: Iterable[Any], tokens: int) -> list[list[int]]:
 def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int], *, growing: bool) -> FreeBlocks:
     kept = max(map(len, sets), default=0)
     free = free_of_survivors(tokens, sets, block, shared=shared, growing=growing)
-    # Shared blocks stay as they are: survivors move together in the others.
-    own = [place for place in range(tokens) if place // block not in shared] if shared else range(tokens)
-    index = {place: number for number, place in enumerate(own)} if shared else None
-    heads = [[index[place] for place in head if place in index] if index is not None else head for head in sets]
-    repacks = [repacked(len(own), head, block) for head in heads]
-    fills = [filled(len(own), head, block) for head in heads]
+    # Shared blocks stay as they are: survivors move together in the others, which are counted as if they lay in a row.
+    fixed = sorted(shared)
+    own = tokens - sum(min(block, tokens - number * block) for number in fixed)
+    heads = (
+        [[place - block * bisect_left(fixed, place // block) for place in head if place // block not in shared] for head in sets]
+        if fixed
+        else sets
+    )
+    repacks = [repacked(own, head, block) for head in heads]
+    fills = [filled(own, head, block) for head in heads]
     stay = max((one.kept_blocks for one in repacks), default=0)
 
     def most(parts: list[Any], name: str) -> int:
@@ -182,7 +227,7 @@ def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int
         len(sets),
         shared,
         free=(free, free, free),
-        compacted=blocks_of(len(own), block) - stay,
+        compacted=blocks_of(own, block) - stay,
         repack=Compaction(
             copies=most(repacks, "copies"),
             slots_changed_in_whole_table=most(repacks, "slots_changed_in_whole_table"),
@@ -200,8 +245,6 @@ def _given(tokens: int, sets: list[list[int]], block: int, shared: frozenset[int
 def _random(tokens: int, kept: int, block: int, heads: int, shared: frozenset[int], *, growing: bool) -> FreeBlocks:
     if kept > tokens:
         raise UsageError(f"kept is {kept:,} of {tokens:,} tokens.", hint="Keep no more than there are.")
-    if not 1 <= heads <= _MOST_HEADS:
-        raise UsageError(f"heads is {quoted(heads)}.", hint=f"Use 1 to {_MOST_HEADS:,}.")
     if shared:
         raise UsageError("Shared blocks of a random choice are not counted.", hint="Give keep, which tokens stay.")
     ends = free_range(tokens, kept, block, heads, growing=growing)

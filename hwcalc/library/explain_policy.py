@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plain_figure", "policy"]
 
+_SCORED: Final = "prompts_scored"
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
 
@@ -174,17 +175,17 @@ def _rows(info: PolicyInfo, opened: Opened) -> list[int]:
 def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[ExplainedFigure]:
     """Memory beside the cache while the policy works, on one GPU."""
     for number, extra in enumerate(info.beside):
-        formula = re.sub(r"\bn\b", "scored_tokens", _SEPARATOR.sub("", extra.formula))
-        values = next(
-            (given for given in _sizes(info, opened, evicted) if value_of(formula, given) == extra.bytes),
-            {},
-        )
+        written = re.sub(r"\bn\b", "scored_tokens", _SEPARATOR.sub("", extra.formula))
+        of_pass = re.sub(r"\bbatch\b", _SCORED, written)
+        tried = ((written if "batch" in given else of_pass, given) for given in _sizes(info, opened, evicted))
+        empty: tuple[str, Mapping[str, Number]] = ("", {})
+        formula, values = next(((words, given) for words, given in tried if value_of(words, given) == extra.bytes), empty)
         yield bytes_figure(
             f"{extra.name}, {extra.when}",
             f"policy.beside.{number}.bytes",
             extra.bytes,
-            formula if values else "",
-            {name: values[name] for name in names_in(formula)} if values else {},
+            formula,
+            {name: values[name] for name in names_in(formula)},
             definition=extra.definition,
             source=extra.source,
         )
@@ -193,15 +194,20 @@ def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[Expl
 def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[str, Number]]:
     """The numbers of one GPU for the formulas of scratch, with the tokens of the prompt or of the longest cache."""
     layers, tp = evicted.setting.layers, opened.request.parallel.tp
-    for tokens in (info.prompt, max((group.most for group in info.layers), default=0)):
+    longest = max((group.most for group in info.layers), default=0)
+    # A pass of a prefill need not have all prompts.
+    (scored, rows), every = opened.engine.scored_at_once(opened.replica), opened.replica.batch
+    first = _SCORED if scored < every else "batch"
+    for tokens, name, sequences in ((info.prompt, first, scored), (info.prompt, "batch", every), (longest, "batch", every)):
         yield {
-            "batch": opened.replica.batch,
+            name: sequences,
             "heads": -(-max((layer.heads for layer in layers), default=0) // tp),
             "kv_heads": -(-max((layer.kv_heads for layer in layers), default=0) // tp),
             "head_dim": max((layer.head_dim for layer in layers), default=0),
             "hidden_size": opened.model.hidden_size or 0,
             "layers": len(layers),
             "scored_tokens": tokens,
+            "score_rows": rows,
         }
 
 
@@ -235,7 +241,7 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
                 name="beyond the cache that is counted",
             )
     yield bytes_figure(
-        "cache behind the same prompt without the policy",
+        "that cache without the policy",
         "policy.full_prefill_peak_bytes",
         info.full_prefill_peak_bytes,
         definition=opened.model.definition(opened.engine.definition),
@@ -319,7 +325,7 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
         more = human_bytes(max(0, info.prefill_peak_bytes - info.full_prefill_peak_bytes))
         yield f"The policy loses: its prefill needs {more} more than a prefill that keeps everything."
     if not info.offered:
-        yield "The engine does not have the policy: all these numbers are as if it had." + (
+        yield "The engine lacks the policy: all these numbers are assumed, as they would be if it had it." + (
             f" {info.support}" if info.support else ""
         )
 

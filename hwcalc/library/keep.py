@@ -69,9 +69,9 @@ def keep(
 
 
 def _one_of(value: object, what: str, known: tuple[str, ...]) -> str:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise UsageError(f"{what} {quoted(value)} is not known.", hint=f"Known: {', '.join(known)}.")
-    return str(value)
+    return value
 
 
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:
@@ -149,7 +149,7 @@ def _beside(chosen: Chosen | None, state: State, courses: Sequence[Course], sett
         return extras_of(None, state.hidden, setting)
     longest = max((state.hidden, *(course.most_within for course in courses)))
     cuts = any(course.cuts for course in courses)
-    return beside_of(chosen, setting, state, longest=longest, cuts=cuts, rows=state.hidden).extras
+    return beside_of(chosen, setting, state, longest=longest, cuts=cuts).extras
 
 
 def _peak(opened: Opened, chosen: Chosen | None, state: State, setting: Setting) -> Peak | None:

@@ -23,17 +23,18 @@ class Passes:
 
 
 def whole_passes(stack: Stack, tokens: int) -> Passes:
-    """A step and a prompt of so many tokens on the same layers."""
+    """A step, and a prompt of so many tokens, on the same layers."""
     return Passes(decode=stack, prompt=stack, prompt_tokens=tokens)
 
 
 def passes_of(opened: Opened) -> Passes | None:
     """What a step and a prompt compute on; ``None`` if they are the layers of the model, each as long as the sequence."""
     evicted, plain = opened.evicted, opened.plain_stack
-    if not opened.engine.expands_latents(opened) and evicted is None:
-        return None
+    prompt = opened.tokens if opened.request.prompt is None else opened.request.prompt_tokens
     if evicted is None:
-        return whole_passes(_as_stored(plain, opened), opened.tokens)
+        if prompt == opened.tokens and not opened.engine.expands_latents(opened):
+            return None
+        return whole_passes(_as_stored(plain, opened), prompt)
     from hwcalc.engines.peaks import pages_bytes
 
     return Passes(

@@ -20,6 +20,7 @@ __all__ = ["cache_definition", "policy_info", "policy_notes", "policy_warnings"]
 
 NOT_OFFERED: Final = "policy-not-offered"
 LOSES: Final = "policy-loses"
+DROPS_NOTHING: Final = "policy-drops-nothing"
 _NAME: Final = 40
 """Characters of a policy's name in a message."""
 
@@ -128,6 +129,8 @@ def policy_warnings(opened: Opened, info: PolicyInfo) -> list[Note]:
     if not info.layers:
         return []
     found, name = [], brief(info.name, _NAME)
+    if nothing := _drops_nothing(opened, info):
+        found.append(Note(code=DROPS_NOTHING, message=f"{name} drops nothing here: {nothing}"))
     if not info.offered:
         label = opened.engine.label
         message = f"{label} has no cache policy {name}: planned as if it had. {info.support}".rstrip()
@@ -139,3 +142,17 @@ def policy_warnings(opened: Opened, info: PolicyInfo) -> list[Note]:
         )
         found.append(Note(code=LOSES, message=message))
     return found
+
+
+def _drops_nothing(opened: Opened, info: PolicyInfo) -> str:
+    """Why a policy that drops tokens keeps all of them, and what to write; empty where it drops some."""
+    asked = opened.request.policy
+    assert asked is not None
+    whole = info.prompt + info.output
+    dropped = any(group.kept_low < info.prompt or group.last < whole for group in info.layers)
+    if dropped or info.masked_pairs or asked.chosen.policy.effect in (Effect.READS_LESS, Effect.ZEROES):
+        return ""
+    unset = next((one for one in asked.chosen.whole if one.get("compression_ratio") == 0 and not one.get("budget")), None)
+    if unset is not None:
+        return f"its compression_ratio, the share that is dropped, is 0. Write: {unset.policy.name}:compression_ratio=0.5"
+    return f"its options keep all {whole:,} tokens. See: kvplan policies {asked.chosen.policy.name}"

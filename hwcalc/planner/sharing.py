@@ -27,7 +27,7 @@ def check_sharing(engine: Engine, request: Request) -> None:
     if named and request.prompt is None:
         raise UsageError(
             f"{named[0]} {getattr(sharing, named[0]):,}: how many tokens they have in common is not said.",
-            hint=f"Give the tokens of the prompt, of those of a sequence: --prompt {max(1, request.seq // 2)}",
+            hint=f"Say how many of the {request.seq:,} tokens of a sequence are the prompt, such as: --prompt {max(1, request.seq // 2)}",
         )
     if len(named) > 1 and not engine.beams_and_samples:
         raise UsageError(

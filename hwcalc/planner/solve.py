@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import UNLIMITED, Layout
@@ -146,8 +146,9 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
     largest = opened.engine.longest(opened, size, most_tokens)
     if largest is None:
         guess = _length_guess(opened, end, most_tokens)
-        largest = last_yes(lambda seq: _holds_changed(opened, end, seq=seq), most_tokens, guess)
-        largest = 0 if largest and _too_short(opened, seq=largest) else largest
+        largest = last_yes(lambda seq: _is_short(opened, seq) or _holds_changed(opened, end, seq=seq), most_tokens, guess)
+        if largest and _is_short(opened, largest):
+            largest = 0
     if largest == bound:
         beyond = model_length is not None and bound > model_length
         return Most(value=largest, limiting=None if model_length is None else "planned length" if beyond else "model length")
@@ -169,7 +170,8 @@ def most(
     if size is None:
         return Most(value=0, limiting="weights")
     pool = opened.engine.pool(opened, max(0, size)).value if pool is None else pool
-    if pool is not None and pool.max_requests is not None and opened.engine.pooled:
+    # What a policy takes beside the pool may depend on how many requests there are.
+    if pool is not None and pool.max_requests is not None and opened.engine.pooled and opened.request.policy is None:
         largest = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
@@ -245,25 +247,21 @@ def _first_guess(opened: Opened, size: int, bound: int) -> int:
 
 
 def _holds_changed(opened: Opened, end: str, **change: int) -> bool:
-    """Whether the request fits with this change at this end of the budget. It does not if the engine refuses it.
-
-    A policy that needs a longer text than this says nothing of memory: lengths below count as good, so that a search goes on above them.
-    """
+    """Whether the request fits with this change at this end of the budget. It does not if the engine refuses it."""
     try:
         return holds(opened.changed(**change), end)
     except KvplanError:
-        return _too_short(opened, **change)
+        return False
 
 
-def _too_short(opened: Opened, *, seq: int | None = None, **_: int) -> bool:
-    """Whether the policy of the request, which works at the planned length, refuses this one since it is too short."""
-    if seq is None or opened.request.policy is None or seq >= opened.tokens:
+def _is_short(opened: Opened, seq: int) -> bool:
+    """Whether a sequence shorter than the planned one is too short for the policy of the request: the search is for a longer one."""
+    if opened.request.policy is None or seq >= opened.tokens:
         return False
     try:
-        _ = opened.sized(seq=seq).evicted
-    except UsageError:
+        return opened.sized(seq=seq).evicted is None
+    except KvplanError:
         return True
-    return False
 
 
 @frozen

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import exp, fsum, inf, log
+from math import exp, fsum, inf, log, log1p
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
@@ -39,6 +39,10 @@ Ranges = Sequence[tuple[int, int]]
 """Positions from start to end, in order and apart."""
 
 _NEVER: Final = -inf
+_HOPELESS: Final = 800
+"""A chance is below exp(-b x k / n), which is no double's from here on."""
+_PIECES: Final = 2**14
+"""Factors of a chance that are multiplied one by one."""
 
 
 def blocks_of(tokens: int, block: int) -> int:
@@ -148,13 +152,30 @@ def expected_free_of(tokens: int, choosers: Mapping[int, int], block: int, *, ch
 def _touched(tokens: int, block: int, chunk: int, *, growing: bool) -> Counter[int]:
     """How many blocks lie in how many chunks, of which a last one may be short."""
     full, rest = divmod(tokens, block)
-    if chunk == 1:
-        found = Counter({block: full})
-        if rest and not growing:
-            found[rest] += 1
-        return found
-    ends = [min(tokens, (number + 1) * block) for number in range(full + bool(rest and not growing))]
-    return Counter((end - 1) // chunk - number * block // chunk + 1 for number, end in enumerate(ends))
+    # A full block begins in one chunk, and each end of a chunk within it is one more: so many at least, and here and there one beyond.
+    least = 1 + (block - 1) // chunk
+    more = _sum_of_floors(full, block, block - 1, chunk) - _sum_of_floors(full, block, 0, chunk) - full * (least - 1)
+    found = Counter({least: full - more, least + 1: more})
+    if rest and not growing:
+        found[(tokens - 1) // chunk - full * block // chunk + 1] += 1
+    return +found
+
+
+def _sum_of_floors(many: int, step: int, first: int, part: int) -> int:
+    """The sum of (first + step x i) // part for i from 0 to many - 1, in as many turns as the common divisor takes.
+
+    >>> _sum_of_floors(4, 6, 3, 10) == 3 // 10 + 9 // 10 + 15 // 10 + 21 // 10
+    True
+    """
+    total, sign = 0, 1
+    while many > 0:
+        total += sign * ((many - 1) * many // 2 * (step // part) + many * (first // part))
+        step, first = step % part, first % part
+        # Whole numbers below the line are those beside it, less those above it.
+        rows = (step * (many - 1) + first) // part
+        total += sign * rows * many
+        many, step, first, part, sign = rows, part, part - first - 1 + step, step, -sign
+    return total
 
 
 def _log_chance(tokens: int, kept: int, block: int) -> float:
@@ -162,7 +183,13 @@ def _log_chance(tokens: int, kept: int, block: int) -> float:
     if tokens - kept < block:
         return _NEVER
     few, many = sorted((kept, block))
-    return fsum(log((tokens - many - one) / (tokens - one)) for one in range(few))
+    if few * many > _HOPELESS * tokens:
+        return _NEVER
+    if few <= _PIECES:
+        return fsum(log((tokens - many - one) / (tokens - one)) for one in range(few))
+    # The factors change so slowly here (b x k is far below n x n) that the one in the middle of a piece stands for all of it.
+    ends = [few * piece // _PIECES for piece in range(_PIECES + 1)]
+    return fsum((end - start) * log1p(-many / (tokens - (start + end - 1) / 2)) for start, end in pairwise(ends))
 
 
 def free_range(tokens: int, kept: int, block: int, heads: int = 1, *, growing: bool = False) -> Count:
@@ -185,7 +212,8 @@ class Compacted:
     """A cache behind a compaction, with the numbers by their names in TriAttention's code and its logs.
 
     ``survivor_moves`` are survivors that change their slot, and ``copies`` slots that must be written for that.
-    ``slots_changed_in_whole_table`` are those that have another token behind it, with dropped ones. ``layout`` is the token in each slot.
+    ``slots_changed_in_whole_table`` are those that have another token behind it, with dropped ones. ``front`` is the token in each slot
+    that stays.
     """
 
     cache_len_after: int
@@ -195,7 +223,7 @@ class Compacted:
     survivor_moves: int
     copies: int
     in_order: bool
-    layout: tuple[int, ...]
+    front: tuple[int, ...]
 
 
 def repacked(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
@@ -210,9 +238,9 @@ def repacked(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
     """
     order = tuple(survivors)
     if not order or len(order) >= tokens:
-        return _behind(tokens, tuple(range(tokens)), len(order), block)
-    stay = set(order)
-    return _behind(tokens, (*order, *(place for place in range(tokens) if place not in stay)), len(order), block)
+        return _behind(tokens, tuple(range(len(order))), block, dropped=0)
+    # A dropped token stays in its slot only if all survivors stand before it.
+    return _behind(tokens, order, block, dropped=max(order) + 1 - len(order))
 
 
 def filled(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
@@ -224,25 +252,25 @@ def filled(tokens: int, survivors: Sequence[int], block: int) -> Compacted:
     >>> toy.removed_blocks, toy.copies, toy.in_order
     (1, 3, False)
     """
-    kept, layout = len(survivors), list(range(tokens))
-    stay = set(survivors)
-    holes = (place for place in range(kept) if place not in stay)
-    for hole, place in zip(holes, (place for place in survivors if place >= kept), strict=True):
-        layout[hole] = place
-    return _behind(tokens, tuple(layout), kept, block)
+    front, stay = list(range(len(survivors))), set(survivors)
+    holes = (place for place in range(len(front)) if place not in stay)
+    for hole, place in zip(holes, (place for place in survivors if place >= len(front)), strict=True):
+        front[hole] = place
+    return _behind(tokens, tuple(front), block, dropped=0)
 
 
-def _behind(tokens: int, layout: tuple[int, ...], kept: int, block: int) -> Compacted:
-    moves = sum(place != slot for slot, place in enumerate(layout[:kept]))
+def _behind(tokens: int, front: tuple[int, ...], block: int, *, dropped: int) -> Compacted:
+    """``dropped`` are the slots of dropped tokens that change. Nothing here is as long as the sequence: there may be many heads of few."""
+    moves, kept = sum(place != slot for slot, place in enumerate(front)), len(front)
     return Compacted(
         cache_len_after=kept,
         kept_blocks=blocks_of(kept, block),
         removed_blocks=freed_by_compaction(tokens, kept, block),
-        slots_changed_in_whole_table=sum(place != slot for slot, place in enumerate(layout)),
+        slots_changed_in_whole_table=moves + dropped,
         survivor_moves=moves,
         copies=moves,
-        in_order=all(before < after for before, after in pairwise(layout[:kept])),
-        layout=layout,
+        in_order=all(before < after for before, after in pairwise(front)),
+        front=front,
     )
 
 

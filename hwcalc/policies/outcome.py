@@ -109,20 +109,37 @@ class Beside:
     extras: tuple[Extra, ...]
 
 
-def beside_of(chosen: Chosen, setting: Setting, state: State, *, longest: int, cuts: bool, rows: int) -> Beside:
-    """What lies beside the cache of these layers, ``state`` behind the prompt, of which a pass takes ``rows`` tokens.
+def _of_pass(extra: Extra, whole: int, rows: int) -> Extra:
+    """The scores of those tokens that go through the model at once, in place of whole prompts."""
+    formula = extra.formula.replace("batch x ", "").replace("n x n", "score_rows x n")
+    return replace(extra, bytes=extra.bytes // whole * rows, formula=formula)
 
-    ``longest`` is the longest cache, and ``cuts`` whether anything is cut while text is generated. A policy that keeps everything makes no
-    scores: all return at once, at a ratio of 0 (kvpress 0.5.5) and below their budget (R-KV d15c976, SnapKV's authors).
+
+def beside_of(
+    chosen: Chosen, setting: Setting, state: State, *, longest: int, cuts: bool, at_once: tuple[int, int] | None = None
+) -> Beside:
+    """What lies beside the cache of these layers, ``state`` behind the prompt; ``longest`` is the longest cache.
+
+    A policy that keeps everything makes no scores: all return at once, at a ratio of 0 (kvpress 0.5.5) and below their budget (R-KV
+    d15c976, SnapKV's authors).
+
+    ``at_once`` are the sequences whose prompts one pass scores, and the tokens that it takes of them; the whole batch without. What lasts
+    is there for every sequence, and all of them may be cut in one decode step.
+
     The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
     has one row of scores, and a policy its own at each cut.
     """
     prompt, (at_prompt, at_cut) = state.hidden, _parts(chosen)
     scores = _scores_prompt(chosen, state)
-    first = tuple(
-        replace(extra, bytes=extra.bytes // prompt * min(rows, prompt)) if extra.by_query else extra
-        for extra in _extras(at_prompt, prompt, setting, eager=True)
-        if scores or extra.by_query or extra.lasting
+    sequences, rows = (setting.batch, setting.batch * prompt) if at_once is None else at_once
+    in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
+    first = (
+        *(
+            _of_pass(one, sequences * prompt, rows) if one.by_query and rows != sequences * prompt else one
+            for one in in_pass
+            if not one.lasting and (scores or one.by_query)
+        ),
+        *(one for one in _extras(at_prompt, prompt, setting) if one.lasting),
     )
     later = tuple(extra for extra in _extras(at_cut, longest, setting) if extra.lasting or (cuts and not extra.by_query))
     attention, scoring, lasting = (

@@ -58,10 +58,11 @@ def _with_values(policy: Policy, given: Mapping[Any, Any], depth: int) -> Chosen
     unknown = [name for name in given if name not in known]
     if unknown:
         listed = [name for name in known if not name.startswith("_")]
-        meant = _meant(str(unknown[0])[:40], listed)
+        wrong = unknown[0] if isinstance(unknown[0], str) else ""
+        meant = _meant(wrong[:40], listed)
         near = f"Did you mean {meant}? " if meant else ""
         hint = f"{near}Its options: {', '.join(listed) or 'none'}."
-        raise UsageError(f"{policy.name} has no option {shown(str(unknown[0]), 40)}.", hint=hint)
+        raise UsageError(f"{policy.name} has no option {shown(wrong, 40) if wrong else quoted(unknown[0], 40)}.", hint=hint)
     values = {
         name: _value(policy, option, given[name], depth) if name in given else option.default for name, option in known.items()
     }

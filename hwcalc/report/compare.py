@@ -78,7 +78,7 @@ _MEMORY = ("cache", "a token", "ratio", "weights", "total")
 _VERDICT = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
 _FREED = "blocks freed"
 _POLICY = ("tokens kept", "saved", "prefill peak", _FREED, "the engine", "in all")
-_AS_IF = "As if it had it: the engine lacks the policy, and its numbers are assumed.\n"
+_AS_IF = "lacks it: planned as if the engine had the policy; these numbers are assumed.\n"
 _TEXTS = ("verdict", "the engine", "in all")
 """Columns of words, which stand on the left."""
 _SPLIT = ("layers on GPU", "in host memory", "tok/s")
@@ -168,7 +168,7 @@ def _policy(variant: Variant, titles: Sequence[str]) -> Sequence[str]:
         _size(variant.policy_saved_bytes),
         _size(variant.prefill_peak_bytes),
         *([freed] if _FREED in titles else []),
-        "has it" if variant.policy_offered else "as if it had it",
+        "has it" if variant.policy_offered else "lacks it",
         _balance(variant),
     )
 

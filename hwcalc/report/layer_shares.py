@@ -42,7 +42,7 @@ def shares(plan: Plan) -> list[LayerShare]:
             count=sum(layer.count for layer, _ in members if layer is not None),
             layers=LayerNumbers(sorted({number for layer, _ in members if layer is not None for number in layer.layers})),
             rule=rule,
-            dtypes=", ".join(dict.fromkeys(tensor.dtype for _, tensors in members for tensor in tensors)),
+            dtypes=", ".join(dict.fromkeys(tensor.dtype for _, tensors in members for tensor in tensors if not _is_room(tensor))),
             bytes=sum(tensor.bytes for _, tensors in members for tensor in tensors),
         )
         for (kind, rule), members in groups.items()
@@ -59,11 +59,18 @@ def _rule(tensors: tuple[TensorInfo, ...], cut: Sequence[int] = ()) -> str:
     """How many positions the tensors keep: growing tensors first, then fixed state. ``cut`` are the numbers that a policy leaves."""
     if not tensors:
         return "nothing kept"
-    growing = dict.fromkeys(tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV})
+    growing = dict.fromkeys(
+        tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV} and not _is_room(tensor)
+    )
     words = list(dict.fromkeys(_words_of(span, cut) for span in growing))
     if any(tensor.role in {Role.STATE, Role.CONV} for tensor in tensors):
         words.append("fixed state")
     return " + ".join(words)
+
+
+def _is_room(tensor: TensorInfo) -> bool:
+    """Whether it is bytes of blocks and of nothing in particular: neither a number of positions nor a dtype says anything of them."""
+    return tensor.axes == ("bytes",)
 
 
 def _words_of(span: Span, cut: Sequence[int]) -> str:

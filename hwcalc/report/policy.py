@@ -46,9 +46,11 @@ def policy_line(plan: Plan) -> str:
         return ""
     if not info.layers:
         return f"{brief(info.name, _NAME)}: no effect on this model"
-    as_if = "" if info.offered else ", as if the engine had it"
     name = brief(info.name, _NAME)
-    return f"{name}: takes more than it saves{as_if}" if info.loses else f"{name}: {_back(info)}{as_if}"
+    what = "takes more than it saves" if info.loses else _back(info)
+    if info.offered:
+        return f"{name}: {what}"
+    return f"{name}: {find_engine(plan.request.engine)[0].label} lacks it; if it had it: {what}"
 
 
 def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
@@ -63,7 +65,7 @@ def policy_lines(plan: Plan, *, full: bool = False) -> list[tuple[str, str]]:
     lines += [("memory", _memory(info))]
     lines += [] if info.blocks is None else [("blocks", text) for text in _blocks(info.blocks, plan)]
     lines += [("prefill", text) for text in _prefill(info)]
-    lines += [("beside", f"{one.name}: {both(one.bytes)} {one.when}, {_known(one, full=full)}") for one in info.beside]
+    lines += [("extra", f"{one.name}: {both(one.bytes)} {one.when}, {_known(one, full=full)}") for one in info.beside]
     lines += [("engine", _engine(info, plan))]
     lines += [("quality", text) for text in _quality(info, plan, full=full)]
     return [(label, clean(text)) for label, text in lines]
@@ -195,7 +197,7 @@ def _blocks(blocks: PolicyBlocks, plan: Plan) -> Iterator[str]:
         f"the dropped ones would fill {blocks.nominal:,}"
     )
     span = "" if blocks.free_low == blocks.free_high else f"; {blocks.free_low:,} to {blocks.free_high:,} are possible"
-    known = f"expected, if {plural(blocks.choosers, 'choice')} fall at random" if span else "exact: the rule says which stay"
+    known = f"expected for {plural(blocks.choosers, 'choice')} at random" if span else "exact: the rule says which stay"
     yield f"without compaction {_few(blocks.free)} come back ({known}{span}): a block goes when no head and no layer needs a token of it"
     yield (
         f"with compaction {blocks.free_compacted:,}: {blocks.repack_copies:,} slots are copied in order ({human_bytes(blocks.repack_bytes)}), "
@@ -235,7 +237,7 @@ def _engine(info: PolicyInfo, plan: Plan) -> str:
         return info.support or f"{label} has it"
     told = any(note.code == "policy-not-offered" for note in plan.warnings)
     what = "" if told or not info.support else f". {info.support}"
-    return f"{label} does not have it: these numbers are as if it had{what}"
+    return f"{label} lacks it: these numbers are assumed, as they would be if it had it{what}"
 
 
 def _quality(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
@@ -269,6 +271,8 @@ def sharing_line(plan: Plan) -> str:
         return ""
     if info.padded_tokens:
         return f"nothing: {plural(info.padded_tokens, 'position')} of padding hold no token"
+    if info.sequences == 1:
+        return "nothing: there is one sequence, and nobody to share with; several: --batch N"
     if not info.saved_bytes:
         return "nothing: every sequence is kept by itself"
     return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info)}"
@@ -315,7 +319,8 @@ def sharing_lines(plan: Plan) -> list[tuple[str, str]]:
 
 def _unshared(info: SharingInfo, plan: Plan) -> str:
     if not info.saved_bytes:
-        return f"{both(plan.cache.total_bytes)}; nothing is saved"
+        alone = ": there is one sequence, and nobody to share with" if info.sequences == 1 else ""
+        return f"{both(plan.cache.total_bytes)}; nothing is saved{alone}"
     share = percent(info.saved_bytes, info.unshared_bytes)
     return (
         f"{both(plan.cache.total_bytes)}; with every sequence by itself {both(info.unshared_bytes)}: {human_bytes(info.saved_bytes)} "

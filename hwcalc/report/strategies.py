@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["operations", "strategies_csv", "strategies_text", "strategy_text"]
 
 _POWERS: Final = ("", "K", "M", "G", "T", "P", "E", "Z", "Y", "R", "Q")
-_HEADER: Final = ("strategy", "when full", "now", "wasted now", "at most", "peak", "last step", "all steps")
+_BYTES: Final = ("strategy", "when full", "now", "wasted now", "most wasted", "peak")
+_COST: Final = ("on host", "last step", "all steps")
 _HEADS: Final = ("heads", "key/value heads", "when full", "of its own", "parameters")
+_BETWEEN: Final = 2
+"""Blanks between two columns."""
 _BOUND: Final = "\N{GREATER-THAN OR EQUAL TO} "
 
 
@@ -42,25 +45,44 @@ def operations(count: int) -> str:
 def strategies_text(found: Strategies, *, format_: str, color: bool, width: int, quiet: bool) -> str:
     """All strategies; behind them what each trades, other heads and pairs of tokens."""
     timed = any(one.step_s_bound is not None for one in found.strategies)
-    header = (*_HEADER, *(("a step takes",) if timed else ()))
-    rows = [_row(one, timed=timed) for one in found.strategies]
-    parts = [
-        _head(found, format_),
-        listing(header, rows, format_=format_, right=range(1, len(header)), color=color, width=width),
-    ]
-    if not quiet:
-        told = [(one.name, one.title, one.trades, one.used_by) for one in found.strategies]
-        parts.append(listing(("strategy", "what", "trades", "used by"), told, format_=format_, color=color, width=width))
+    header = (*_BYTES, *_COST, *(("a step takes",) if timed else ()))
+    tables = [(header, [_row(one, timed=timed) for one in found.strategies], len(_BYTES))]
     if found.heads:
-        heads = [_head_row(one) for one in found.heads]
-        parts.append(listing(_HEADS, heads, format_=format_, right=(1, 2, 3, 4), color=color, width=width))
-    parts.append(_lines(_tail(found, quiet=quiet), format_))
+        tables.append((_HEADS, [_head_row(one) for one in found.heads], len(_HEADS)))
+    listed = [
+        listing(part[0], part[1:], format_=format_, right=range(1, len(part[0])), color=color, width=width)
+        for titles, rows, together in tables
+        for part in (_parted([titles, *rows], together, width) if format_ == "table" else [[titles, *rows]])
+    ]
+    parts = [_head(found, format_, width), *listed]
+    if not quiet:
+        told = [(one.name, f"{one.title}; {one.trades} ({one.used_by})") for one in found.strategies]
+        parts.append(listing(("strategy", "what it trades (who does it)"), told, format_=format_, color=color, width=width))
+    parts.append(_lines(_tail(found, quiet=quiet), format_, width))
     return "\n".join(parts)
+
+
+def _parted(rows: Sequence[Sequence[str]], together: int, width: int) -> list[list[tuple[str, ...]]]:
+    """The table as it is if it fits; else the first ``together`` columns, then the others, each table as wide as there is room.
+
+    >>> _parted([("name", "bytes", "cost"), ("a", "10 B", "1 s")], 2, 12)
+    [[('name', 'bytes'), ('a', '10 B')], [('name', 'cost'), ('a', '1 s')]]
+    """
+    sizes = [max(map(len, column)) + _BETWEEN for column in zip(*rows, strict=True)]
+    if sum(sizes) - _BETWEEN <= width:
+        return [[tuple(row) for row in rows]]
+    places: list[list[int]] = []
+    for place in range(1, len(sizes)):
+        taken = sizes[0] + sum(sizes[one] for one in places[-1]) if places else 0
+        if not places or place == together or taken + sizes[place] - _BETWEEN > width:
+            places.append([])
+        places[-1].append(place)
+    return [[(row[0], *(row[one] for one in part)) for row in rows] for part in places]
 
 
 def strategy_text(found: Strategies, *, format_: str, width: int, color: bool) -> str:
     """The strategies of the answer, each figure with its formula and numbers."""
-    parts = [_head(found, format_)]
+    parts = [_head(found, format_, width)]
     for one in found.strategies:
         section = strategy_section(one)
         rows: list[tuple[str, str]] = []
@@ -69,10 +91,10 @@ def strategy_text(found: Strategies, *, format_: str, width: int, color: bool) -
         symbols = symbols_in(figure.formula for figure in section.figures)
         meanings = [(symbol.name, symbol.meaning) for symbol in symbols]
         parts += [
-            _lines([f"{section.title}: {section.about}"], format_),
+            _lines([f"{section.title}: {section.about}"], format_, width),
             listing(("figure", "how"), rows, format_=format_, color=color, width=width),
             listing(("symbol", "meaning"), meanings, format_=format_, color=color, width=width),
-            _lines(section.remarks, format_),
+            _lines(section.remarks, format_, width),
         ]
     return "\n".join(parts)
 
@@ -95,7 +117,7 @@ def strategies_csv(found: Strategies) -> str:
     return csv_text((*common, *rows[0]), ([*common.values(), *row.values()] for row in rows))
 
 
-def _head(found: Strategies, format_: str) -> str:
+def _head(found: Strategies, format_: str, width: int) -> str:
     engine = "" if found.engine == "reference" else f", {found.engine} {found.engine_version or ''}".rstrip()
     gpu = "" if found.gpu is None else f", {found.gpu}"
     encoder = f", {found.encoder_seq:,} encoder tokens" if found.encoder_seq else ""
@@ -103,23 +125,19 @@ def _head(found: Strategies, format_: str) -> str:
         f"{found.model}: {plural(found.batch, 'sequence')} of up to {found.seq:,} tokens, prompt {found.prompt:,}{encoder}, "
         f"KV dtype {found.kv_dtype}, blocks of {found.block_size:,}{engine}{gpu}"
     )
-    return _lines([first, f"now: {found.lengths}; they need {human_bytes(found.needed_bytes)}"], format_)
+    return _lines([first, f"now: {found.lengths}; they need {human_bytes(found.needed_bytes)}"], format_, width)
 
 
 def _row(one: Strategy, *, timed: bool) -> tuple[str, ...]:
-    full = (
-        human_bytes(one.full_bytes)
-        if not one.host_bytes
-        else f"{human_bytes(one.full_bytes)} + {human_bytes(one.host_bytes)} host"
-    )
     step, total = one.flops_per_step, one.total_flops
     row = (
         one.name,
-        full,
+        human_bytes(one.full_bytes),
         _size(one.held_bytes),
         _size(one.wasted_bytes),
         _size(one.most_wasted_bytes),
         (_BOUND if one.peak_definition == "bound" else "") + human_bytes(one.peak_bytes),
+        human_bytes(one.host_bytes) if one.host_bytes else "",
         operations(one.attention_flops_per_step if step is None else step),
         operations(one.attention_total_flops if total is None else total),
     )
@@ -165,7 +183,11 @@ def _tail(found: Strategies, *, quiet: bool) -> list[str]:
         lines.append(
             f"bus: offloading moves {human_bytes(moved.bus_bytes_per_step)} to the device in a step, and as much back{time}."
         )
-    return [*lines, *(clean(note.message) for note in found.notes), "how a number comes about: --explain pages"]
+    return [
+        *lines,
+        *(clean(note.message) for note in found.notes),
+        "other lengths now: --fill 30% or --lengths 1k,2k,8k; how a number comes about: --explain pages",
+    ]
 
 
 def _pair_lines(pairs: PairCounts) -> list[str]:
@@ -178,7 +200,10 @@ def _pair_lines(pairs: PairCounts) -> list[str]:
     return [line]
 
 
-def _lines(lines: Sequence[str], format_: str) -> str:
+def _lines(lines: Sequence[str], format_: str, width: int) -> str:
+    from textwrap import fill
+
     if format_ == "markdown":
         return "".join(f"{escaped(line)}\n\n" for line in lines)
-    return "".join(f"{clean(line)}\n" for line in lines)
+    filled = (fill(clean(line), width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False) for line in lines)
+    return "".join(f"{line}\n" for line in filled)

@@ -82,7 +82,7 @@ def definition(plan: Plan) -> str:
     """What the numbers are (exact, an engine's, assumed), in words."""
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
     if plan.policy is not None and plan.policy.layers and not plan.policy.offered:
-        return f"ASSUMED: as if {engine} had the policy, which it lacks"
+        return f"ASSUMED: {engine} lacks the policy; this is if it had it"
     if plan.policy is not None and plan.policy.layers and plan.cache.definition in _UNDER_POLICY:
         return _UNDER_POLICY[plan.cache.definition]
     return _OF_ONE_MODEL.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
@@ -296,10 +296,11 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
     if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
+        tokens = plan.request.seq if plan.request.prompt is None else min(plan.request.prompt, plan.request.seq)
         prompt = (
             ""
-            if speed.prefill_s_bound is None
-            else f"; a prompt of {plan.request.seq:,} takes {speed.prefill_s_bound:.3g} s or more"
+            if speed.prefill_s_bound is None or not tokens
+            else f"; a prompt of {tokens:,} takes {speed.prefill_s_bound:.3g} s or more"
         )
         out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, {_bound(speed)}{prompt}"))
     return out

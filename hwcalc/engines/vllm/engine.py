@@ -214,17 +214,23 @@ class Vllm(Engine):
         return policy_support(of_vllm(opened), chosen)
 
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
-        """Prompts that are read lie in the blocks of the pool, which the plan counts."""
-        planned = of_vllm(opened)
-        return planned.blocks_for(opened.request.replica_requests) * planned.layout.stage_bytes[stage]
+        """Prompts that are read lie in the blocks of the pool, which the plan counts; all stages have as many blocks."""
+        return opened.needed_bytes
+
+    def scored_at_once(self, opened: Opened) -> tuple[int, int]:
+        """The prompts that end in one batch, which begins with the rest of one."""
+        from hwcalc.engines.vllm.evicting import prompts_at_once
+
+        batch, tokens = opened.request.replica_batch, of_vllm(opened).settings.batched_tokens
+        prompt = max(1, opened.request.prompt_tokens - opened.ahead)
+        return min(batch, prompts_at_once(tokens, prompt)), min(tokens, batch * prompt)
 
     def paged_groups(self, opened: Opened) -> tuple[PagedGroup, ...]:
         if opened.evicted is None:
             return ()
         from hwcalc.engines.vllm.evicting import paged_groups
 
-        planned = of_vllm(opened)
-        return paged_groups(planned.layout, planned.held, opened, opened.evicted)
+        return paged_groups(of_vllm(opened).layout, of_vllm(opened).held, opened, opened.evicted)
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_vllm(opened)
@@ -254,17 +260,21 @@ class Vllm(Engine):
         return own >= planned.blocks_for(ceil_div(opened.request.replica_requests, layout.schedulers))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
-        """Within a family the budget depends only on the largest batch, and under a policy on the length."""
+        """Within a family the budget depends only on the largest batch, and on what a policy takes to score."""
         settings = of_vllm(opened).settings
-        # What a policy takes to score depends on the length, and not on how many wait.
-        sized = None if opened.request.policy is None else opened.tokens
+        policy: tuple[BudgetPart, ...] = ()
+        if opened.request.policy is not None and opened.request.hardware.gpu is not None:
+            from hwcalc.engines.peaks import policy_part
+
+            policy = policy_part(opened)
         return opened.shared(
-            ("budget", settings.sequences, settings.batched_tokens, sized),
+            ("budget", settings.sequences, settings.batched_tokens, policy),
             lambda: plan_budget(
                 opened,
                 sequences=settings.sequences,
                 batched_tokens=settings.batched_tokens,
                 speculation=settings.speculation,
+                policy=policy,
             ),
         )
 

@@ -119,13 +119,18 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
     )
 
 
+def prompts_at_once(batched_tokens: int, prompt: int) -> int:
+    """Prompts that one batch of so many tokens ends: the rest of one, and others whole."""
+    return 1 + (batched_tokens - 1) // prompt
+
+
 def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
     """The blocks of a request whose prompt is in the cache before it is cut; ``None`` if they are no more than it holds later.
 
     A batch holds the rest of one prompt, and others whole.
     """
     prompt, chunked = opened.request.prompt_tokens, _chunked(held, opened)
-    tokens, at_once = prompt, 1 + (held.limits.batched_tokens - 1) // max(1, prompt - opened.ahead)
+    tokens, at_once = prompt, prompts_at_once(held.limits.batched_tokens, max(1, prompt - opened.ahead))
     if chunked is not None:
         # The cut of one step is made in the next one.
         tokens, at_once = min(opened.tokens, chunked), 2 * at_once

@@ -47,11 +47,17 @@ __all__ = [
 
 
 def plan_budget(
-    opened: Opened, *, sequences: int, batched_tokens: int, speculation: Speculation | None = None
+    opened: Opened,
+    *,
+    sequences: int,
+    batched_tokens: int,
+    speculation: Speculation | None = None,
+    policy: tuple[BudgetPart, ...] = (),
 ) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
 
     ``sequences`` and ``batched_tokens`` are the resolved ``max_num_seqs`` and ``max_num_batched_tokens``. Notes say what was assumed.
+    ``policy`` is what a cache policy takes to score prompts.
     """
     request, hardware = opened.request, opened.request.hardware
     if hardware.gpu is None:
@@ -71,7 +77,7 @@ def plan_budget(
         *activation_parts(opened.model, run),
         *outside_torch(request.parallel, hardware.gpu, opened.version, request.options.get("all2all_backend")),
         *workspaces(hardware.gpu),
-        *_policy_part(opened, batched_tokens),
+        *policy,
     ]
     if graphs_subtracted(opened.version) and not is_on(request.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
@@ -79,15 +85,6 @@ def plan_budget(
     measured = calibrated("vllm", opened.model.id, request, tuple(parts), tokens=run.tokens, rows=run.rows)
     budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
     return Noted(budget, (*notes, *extra.notes, *measured.notes, *_check_free(budget)))
-
-
-def _policy_part(opened: Opened, batched_tokens: int) -> tuple[BudgetPart, ...]:
-    """What a policy takes to score a chunk of a prompt."""
-    if opened.evicted is None:
-        return ()
-    from hwcalc.engines.peaks import policy_part
-
-    return policy_part(opened, batched_tokens)
 
 
 def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:

@@ -23,30 +23,34 @@ __all__ = ["under_policy"]
 
 
 def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
-    """The same pool for requests of which a policy drops tokens. One request must fit with its prompt.
+    """The same pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
 
-    A request of which nothing goes is checked as without a policy. The engine has no words for one that a policy cuts.
+    Where nothing of it goes, it is checked as without a policy. The engine has no words for one that a policy cuts.
     """
     layout = opened.layout
     usable = usable_blocks(layout, opened.settings, pool.budget_bytes)
     own = usable // layout.schedulers
     requests = layout.schedulers * most_requests(own, opened.blocks, opened.prompt_peak)
-    alone = _alone(opened)
-    whole = alone == layout.total_blocks(opened.tokens)
-    starts = pool.max_seq or 0
+    alone = _alone(opened, opened.tokens) or 0
+    whole, starts = alone == layout.total_blocks(opened.tokens), pool.max_seq or 0
     known: dict[int, bool] = {}
 
     def fits(length: int) -> bool:
         if length not in known:
-            blocks = _alone(of_vllm(opened.sized(seq=length)))
-            known[length] = length <= starts if blocks == layout.total_blocks(length) else blocks <= own
+            blocks = _alone(opened, length)
+            if blocks is None:
+                known[length] = length < opened.tokens
+            else:
+                known[length] = length <= starts if blocks == layout.total_blocks(length) else blocks <= own
         return known[length]
+
+    most = bound if fits(bound) else longest(fits, bound)
 
     return replace(
         pool,
         blocks_per_request=opened.blocks,
         max_requests=requests,
-        max_seq=_served(opened, bound if fits(bound) else longest(fits, bound)),
+        max_seq=0 if most and _alone(opened, most) is None else most,
         needed_bytes=pool.needed_bytes if whole else alone * max(layout.stage_bytes),
         fits=pool.fits if whole else alone <= own,
         message=pool.message if whole else None,
@@ -54,22 +58,13 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
     )
 
 
-def _alone(opened: VllmOpened) -> int:
-    """Blocks of one sequence at its fullest. One that is too short for the policy counts as none, so that a search goes on above it."""
+def _alone(opened: VllmOpened, length: int) -> int | None:
+    """Blocks of one sequence at its fullest; ``None`` if the policy cannot work at this length, as on a prompt that is too short."""
     try:
-        blocks, peak = opened.counts
+        blocks, peak = of_vllm(opened.sized(seq=length)).counts
     except UsageError:
-        return 0
+        return None
     return blocks if peak is None else peak.blocks
-
-
-def _served(opened: VllmOpened, length: int) -> int:
-    """The longest request; none where all that would fit are too short for the policy."""
-    try:
-        _ = opened.sized(seq=length).evicted if length else None
-    except UsageError:
-        return 0
-    return length
 
 
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:

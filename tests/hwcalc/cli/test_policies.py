@@ -164,3 +164,27 @@ def test_wrong_policies(capsys: Capture, words: list[str], message: str, hint: s
     assert status == error["code"] == 2
     assert message in error["message"]
     assert hint in error["hint"]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_list_fits_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """A line or two for each policy; why a kernel is needed, and the source, stand with the policy alone."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, err = run(capsys, "policies")
+
+    assert max(map(len, out.splitlines())) <= columns
+    assert len(out.splitlines()) <= {80: 1.5, 60: 2.1}[columns] * len(policies())
+    assert "arXiv" not in out
+    assert "arXiv" in run(capsys, "policies", "--format", "markdown")[1]
+    assert "no memory comes back" in err
+
+
+@pytest.mark.parametrize("name", ["triattention", "h2o", "snapkv"])
+def test_one_policy_fits_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Published figures too: their source is named once."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "policies", name)
+
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("01aed81") <= 1
+    assert "numbers           as its " in out

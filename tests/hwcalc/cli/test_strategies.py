@@ -52,7 +52,7 @@ def test_table_and_csv_are_those_of_the_document(capsys: Capture, line: list[str
 
     assert [row["name"] for row in rows] == [one["name"] for one in document["strategies"]]
     for row, one in zip(rows, document["strategies"], strict=True):
-        shown = next(text for text in table.splitlines() if text.split()[:1] == [one["name"]])
+        shown = " ".join(text for text in table.splitlines() if text.split()[:1] == [one["name"]])
         for name in ("full_bytes", "held_bytes", "wasted_bytes", "peak_bytes"):
             assert row[name] == ("" if one[name] is None else str(one[name]))
             assert one[name] is None or human_bytes(one[name]) in shown
@@ -135,3 +135,16 @@ def test_names_of_a_file_do_nothing(capsys: Capture, tmp_path: Any) -> None:
 
     assert "\x1b" not in out
     assert strategies(config, seq=100).records()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_tables_fit_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """No line is wider: a table that is too wide becomes several, each with the names, and sentences are filled."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = run(capsys, "strategies", QWEN, "--seq", "32k", "--batch", "4", "--engine", "vllm", "--gpu", "l4")
+
+    assert max(map(len, out.splitlines())) <= columns
+    assert all(
+        title in out for title in ("when full", "most wasted", "peak", "on host", "last step", "all steps", "a step takes")
+    )
+    assert len([line for line in out.splitlines() if line.startswith("strategy")]) == {60: 4, 80: 3, 100: 3, 200: 2}[columns]

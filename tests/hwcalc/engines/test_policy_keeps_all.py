@@ -72,8 +72,8 @@ def test_a_policy_that_keeps_everything_changes_no_byte(model: str, engine: str)
     ("adakv:press=(snapkv:compression_ratio=0)", 3000, False),
     ("adakv:press=(snapkv:compression_ratio=0.5)", 3000, True),
 ])  # fmt: skip
-def test_nothing_is_scored_where_nothing_is_dropped(policy: str, prompt: int, scored: bool) -> None:  # noqa: FBT001
-    """kvpress returns at a ratio of 0, and R-KV below its budget (``if kv_cache_len < self.budget``), before any score is made."""
+def test_nothing_is_scored_where_nothing_is_dropped(policy: str, prompt: int, scored: bool) -> None:
+    """Kvpress returns at a ratio of 0, and R-KV below its budget (``if kv_cache_len < self.budget``), before any score is made."""
     found = hwcalc.plan("Qwen/Qwen3-8B", seq=prompt, policy=policy)
 
     assert found.policy is not None

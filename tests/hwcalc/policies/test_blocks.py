@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 import random
+import time
+from array import array
+from collections.abc import Callable
 from fractions import Fraction
 from math import comb
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -30,6 +36,7 @@ from hwcalc.policies.blocks import (
     repacked,
     rewritten_of_ranges,
 )
+from hwcalc.units import MOST_TOKENS
 from tests.hwcalc.policies.block_simulator import Pool, Sequence, compact
 
 SETS: Final = 10_000
@@ -72,7 +79,7 @@ def test_the_toy() -> None:
     assert (found.free, found.free_compacted) == (0, 1)
     assert (found.repack.copies, found.fill.copies) == (18, 3)
     assert (found.repack.slots_changed_in_whole_table, found.repack.in_order, found.fill.in_order) == (22, True, False)
-    assert filled(24, TOY, 4).layout[:20] == (0, 1, 20, 3, 4, 5, 6, 7, 8, 22, 10, 11, 12, 23, 14, 15, 16, 17, 18, 19)
+    assert filled(24, TOY, 4).front == (0, 1, 20, 3, 4, 5, 6, 7, 8, 22, 10, 11, 12, 23, 14, 15, 16, 17, 18, 19)
 
 
 def test_the_cadence_of_triattention() -> None:
@@ -207,6 +214,29 @@ def test_heads_that_keep_unlike_numbers() -> None:
         {"kept": 1, "block_size": 0},
         {"kept": 1, "heads": 0},
         {"kept": 1, "shared": [0]},
+        {"kept": 1, "shared": None},
+        {"kept": 1, "shared": "01"},
+        {"kept": 1, "shared": ["0"]},
+        {"kept": 1, "block_size": None},
+        {"kept": 1, "block_size": 1.5},
+        {"kept": 1, "block_size": 10**30},
+        {"kept": 1, "heads": "many"},
+        {"kept": 1, "heads": True},
+        {"kept": 1, "heads": 2**20 + 1},
+        {"kept": 1, "growing": "yes"},
+        {"keep": 7},
+        {"keep": "12"},
+        {"keep": b"12"},
+        {"keep": math.nan},
+        {"keep": [1, None]},
+        {"keep": [1, 1.0]},
+        {"keep": [10**5000]},
+        {"keep": [1], "growing": object()},
+        {"keep": [1], "shared": [True]},
+        {"keep": [1], "block_size": "x" * 100_000},
+        {"keep": itertools.count()},
+        {"kept": 1, "shared": itertools.count()},
+        {"keep": map(operator.truediv, [1], [0])},
     ],
 )
 def test_wrong_questions(wrong: dict[str, object]) -> None:
@@ -214,6 +244,66 @@ def test_wrong_questions(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError) as error:
         free_blocks(100, **wrong)  # type: ignore[arg-type]
     assert error.value.hint
+
+
+def test_many_heads_of_few() -> None:
+    """What is worked out is as much as what was given, not the sequence once for each head."""
+    found = free_blocks(100_000, keep=[[head] for head in range(2_000)])
+    # 2,000 heads need the first 125 of 6,250 blocks; each keeps one token, which moves into the first slot but for that of head 0.
+    assert (found.free, found.free_compacted) == (6_125, 6_249)
+    assert (found.repack.copies, found.fill.copies) == (1, 1)
+    # Tokens 0 to 1,998 move one slot back, and token 1,999 to the front.
+    assert found.repack.slots_changed_in_whole_table == 2_000
+
+
+class Whole:
+    """A whole number as arrays hold it."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize("kind", [tuple, iter, lambda places: array("l", places), lambda places: [Whole(one) for one in places]])
+def test_positions_of_any_kind(kind: Callable[[list[int]], Any]) -> None:
+    """Lists, generators and arrays say the same, in their order; a set has none."""
+    places = [3, 0, 9]
+
+    assert free_blocks(16, keep=kind(places), block_size="4") == free_blocks(16, keep=[kind(places)], block_size=4)
+    assert not free_blocks(16, keep=kind(places), block_size=4).repack.in_order
+    assert free_blocks(16, keep={*places}, block_size=4) == free_blocks(16, keep=[0, 3, 9], block_size=4)
+
+
+@given(st.integers(1, 400), st.integers(1, 50), st.integers(1, 50))
+def test_chunks_of_blocks_are_counted(tokens: int, block: int, chunk: int) -> None:
+    """One by one."""
+    # Half a chunk is kept by nobody: each block is free with a chance that falls with the chunks that it lies in.
+    touched = [(min(tokens, start + block) - 1) // chunk - start // chunk + 1 for start in range(0, tokens, block)]
+    units = blocks_of(tokens, chunk)
+    chances = [Fraction(comb(units - many, 1), units) for many in touched]
+
+    assert expected_free_of(tokens, {chunk: 1}, block, chunk=chunk) == pytest.approx(float(sum(chances)))
+
+
+@pytest.mark.parametrize(("tokens", "kept", "block"), [(10**7, 30_000, 40_000), (10**8, 17_000, 4_000_000)])
+def test_long_products(tokens: int, kept: int, block: int) -> None:
+    """Factor by factor."""
+    few, many = sorted((kept, block))
+    chance = math.exp(math.fsum(math.log((tokens - many - one) / (tokens - one)) for one in range(few)))
+
+    assert expected_free(tokens, kept, block) == pytest.approx(tokens / block * chance, rel=1e-9)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 10**9 + 7])
+def test_the_longest_sequence_is_no_work(chunk: int) -> None:
+    """Bounds and averages of any size at once."""
+    started = time.process_time()
+    for block in (1, 16, 2**21):
+        assert expected_free_of(MOST_TOKENS, {MOST_TOKENS // 10: 2**20}, block, chunk=chunk) >= 0
+
+    assert time.process_time() - started < 0.5
 
 
 def test_the_answer_is_a_document() -> None:

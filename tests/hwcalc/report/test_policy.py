@@ -166,7 +166,7 @@ def test_blocks_of_a_paged_cache() -> None:
 
     assert f"{blocks.held:,} blocks of 16 tokens" in text
     assert f"would fill {blocks.nominal:,}" in text
-    assert f"without compaction 0 come back (expected, if {blocks.choosers:,} choices" in text
+    assert f"without compaction 0 come back (expected for {blocks.choosers:,} choices at random" in text
     assert f"with compaction {blocks.free_compacted:,}: {blocks.repack_copies:,} slots" in text
     assert "whole blocks alone" in of(one, "drops")
 
@@ -187,10 +187,10 @@ def test_an_engine_without_the_policy_is_planned_as_if() -> None:
     """The first figure of the answer says it, the line of the engine too."""
     one = plan(QWEN, seq="8k", policy="snapkv:compression_ratio=0.5", engine="vllm", gpu="l4")
 
-    assert "ASSUMED: as if vllm" in plan_table(one)
-    assert of(one, "engine") == "vLLM does not have it: these numbers are as if it had"
+    assert "ASSUMED: vllm" in plan_table(one)
+    assert of(one, "engine") == "vLLM lacks it: these numbers are assumed, as they would be if it had it"
     assert any("it would take" in note.message for note in one.warnings)
-    assert "as if the engine had it" in dict(brief_lines(one))["policy"]
+    assert "vLLM lacks it; if it had it: " in dict(brief_lines(one))["policy"]
 
 
 def test_no_line_without_a_policy() -> None:
@@ -319,3 +319,57 @@ def test_unlike_lengths() -> None:
     assert dict(sharing_lines(padded))["padding"].startswith("26,624 positions")
     assert "padding" not in dict(sharing_lines(paged))
     assert "1,024 or 2,048 or 8,192 tokens" in plan_table(paged)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"policy": "snapkv"}, "Write: snapkv:compression_ratio=0.5"),
+        ({"policy": "adakv:press=snapkv"}, "Write: snapkv:compression_ratio=0.5"),
+        ({"policy": "triattention", "seq": "1k"}, "keep all 1,024 tokens. See: kvplan policies triattention"),
+        ({"policy": "snapkv:budget=9000"}, "keep all 8,192 tokens"),
+        ({"policy": "snapkv:compression_ratio=0.5"}, ""),
+        ({"policy": "triattention"}, ""),
+        ({"policy": "quest"}, ""),
+        ({"policy": "think:key_channel_compression_ratio=0.5"}, ""),
+        ({"policy": "adakv:press=(snapkv:compression_ratio=0.5)"}, ""),
+    ],
+)
+def test_a_policy_that_drops_nothing_says_so(request_: dict[str, Any], words: str) -> None:
+    """Most ratios are 0 by default: the name alone keeps every token, and the answer says what to write."""
+    told = [note.message for note in plan(QWEN, **{"seq": "8k"} | request_).warnings if note.code == "policy-drops-nothing"]
+
+    assert len(told) == bool(words)
+    assert all(words in text for text in told)
+
+
+@pytest.mark.parametrize("policy", [None, "snapkv:compression_ratio=0.5"])
+def test_the_timed_prompt_is_the_prompt(policy: str | None) -> None:
+    """Of 8,192 tokens 1,024 are the prompt: its time is that of a plan of 1,024 tokens, and the line says which."""
+    one = plan(QWEN, seq="8k", prompt="1k", policy=policy, gpu="h100-sxm5-80gb", engine="vllm")
+    short = plan(QWEN, seq="1k", gpu="h100-sxm5-80gb", engine="vllm")
+    whole = plan(QWEN, seq="8k", gpu="h100-sxm5-80gb", engine="vllm")
+
+    assert one.speed is not None
+    assert short.speed is not None
+    assert one.speed.prefill_s_bound == short.speed.prefill_s_bound
+    assert "; a prompt of 1,024 takes" in plan_table(one).replace("\n           ", " ")
+    assert "; a prompt of 8,192 takes" in plan_table(whole).replace("\n           ", " ")
+
+
+def test_one_sequence_shares_with_nobody() -> None:
+    """A system prompt and one user: nothing is saved yet, and the line says why."""
+    alone = plan(QWEN, seq="4k", shared_prefix="2k", engine="vllm", gpu="l4")
+    two = plan(QWEN, seq="4k", shared_prefix="2k", engine="vllm", gpu="l4", batch=2)
+
+    assert dict(brief_lines(alone))["shared"] == "nothing: there is one sequence, and nobody to share with; several: --batch N"
+    assert "saved: 2,048 tokens once for all" in dict(brief_lines(two))["shared"]
+
+
+def test_room_in_blocks_has_no_dtype() -> None:
+    """Blocks of a prompt before it is cut are bytes: neither one position nor int8."""
+    one = plan(QWEN, seq="16k", prompt="12k", policy="snapkv:compression_ratio=0.5", engine="vllm", gpu="l4")
+    table = plan_table(one)
+
+    assert "blocks of a prompt before it is cut\n" in table
+    assert "int8" not in table
