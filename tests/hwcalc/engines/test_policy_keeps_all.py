@@ -34,6 +34,7 @@ def numbers(found: object, place: str = "") -> dict[str, object]:
 
 
 def planned(model: str, **options: Any) -> hwcalc.Plan | None:
+    """The plan, if the engine runs the model so."""
     try:
         return hwcalc.plan(model, seq=4000, kv_memory="60GiB", **options)
     except KvplanError:
