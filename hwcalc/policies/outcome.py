@@ -111,6 +111,9 @@ class Beside:
 
 def _of_pass(extra: Extra, whole: int, rows: int) -> Extra:
     """The scores of those tokens that go through the model at once, in place of whole prompts."""
+    if not extra.formula.endswith("n x n"):
+        # Not of tokens alone: a share of it.
+        return replace(extra, bytes=extra.bytes * rows // whole, formula=f"({extra.formula}) x score_rows / {whole:,}")
     formula = extra.formula.replace("batch x ", "").replace("n x n", "score_rows x n")
     return replace(extra, bytes=extra.bytes // whole * rows, formula=formula)
 
