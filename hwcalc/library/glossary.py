@@ -68,6 +68,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "first_layer": "tokens for the first layer, before rounding",
         "last_layer": "tokens for the last layer, before rounding",
         "layer": "number of the layer, from 0",
+        "kept_by_cut": "tokens that the last cut before has left",
+        "steps_since": "tokens that are generated since, the one of the cut too",
         "kept_of_prompt": "tokens that are left behind the prompt",
         "prompts_scored": "sequences whose prompts one forward pass scores",
         "scored_tokens": "tokens that are scored",
