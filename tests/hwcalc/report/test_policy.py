@@ -93,9 +93,9 @@ def test_every_number_is_in_the_document(plans: list[Plan]) -> None:
 
 def test_documents_fit_the_schema(plans: list[Plan]) -> None:
     """``kvplan schema plan`` knows the policy."""
-    schema = json_schema("plan")
+    validator = jsonschema.Draft202012Validator(json_schema("plan"))
     for one in plans[::3]:
-        jsonschema.validate(one.to_dict(), schema)
+        validator.validate(one.to_dict())
 
 
 def test_what_is_kept() -> None:
