@@ -6,14 +6,11 @@ A search tries hundreds of lengths, and PyramidKV leaves another number of token
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Layer, LayerKind, Role
 from hwcalc.formulas.frozen import frozen, replace
-
-if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
 
 __all__ = ["CutLayers", "cut_layers", "first_alike"]
 
@@ -26,7 +23,7 @@ class CutLayers:
     largest: int
 
 
-def cut_layers(opened: Opened) -> CutLayers | None:
+def cut_layers(opened: Any) -> CutLayers | None:
     """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
     local = opened.replica
     evicted, parallel = local.evicted, opened.request.parallel
@@ -35,7 +32,8 @@ def cut_layers(opened: Opened) -> CutLayers | None:
     rules = opened.engine.weight_rules()
 
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return opened.engine.tensors(rules.shard(opened.model, kind, parallel.tp), local)
+        found: tuple[StoredTensor, ...] = opened.engine.tensors(rules.shard(opened.model, kind, parallel.tp), local)
+        return found
 
     known: dict[int, _Layer | None] = {}
     sizes: list[int] = []
@@ -53,14 +51,15 @@ def cut_layers(opened: Opened) -> CutLayers | None:
     return CutLayers(sizes=tuple(sizes), largest=largest)
 
 
-def first_alike(opened: Opened) -> tuple[int, ...]:
+def first_alike(opened: Any) -> tuple[int, ...]:
     """For each layer without the policy, the first one that is like it."""
 
     def numbers() -> tuple[int, ...]:
         found: dict[Layer, int] = {}
         return tuple(found.setdefault(layer, number) for number, layer in enumerate(opened.plain_stack.layers))
 
-    return opened.model.once((opened.engine.name, "layers alike"), numbers)
+    alike: tuple[int, ...] = opened.model.once((opened.engine.name, "layers alike"), numbers)
+    return alike
 
 
 @frozen

@@ -13,7 +13,6 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
     from hwcalc.engines.cut_layers import CutLayers
     from hwcalc.engines.evicting import Evicted
     from hwcalc.policies.base import Chosen, Setting
@@ -168,7 +167,7 @@ class Dropping(Family):
             return None
         from hwcalc.engines.cut_layers import cut_layers
 
-        return cut_layers(cast("Opened", self))
+        return cut_layers(self)
 
     def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
