@@ -15,7 +15,7 @@ from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Sett
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
 from hwcalc.policies.walks import Ends
 
-__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of", "shapes_of"]
+__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "shapes_of"]
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 _Start: TypeAlias = tuple[int, int]
@@ -41,19 +41,6 @@ def shapes_of(stack: Stack) -> tuple[LayerShape, ...]:
             )
         )
     return tuple(shapes)
-
-
-def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, batch: int, hidden_size: int | None) -> Setting:
-    """What a policy is told of a model with these layers, and of the request."""
-    return Setting(
-        layers=shapes_of(stack),
-        depth=len(stack),
-        attention=attention,
-        rules=rules,
-        element_bytes=element_bytes,
-        batch=batch,
-        hidden_size=hidden_size,
-    )
 
 
 def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:

@@ -16,12 +16,12 @@ from hwcalc.engines.evicting import shapes_of
 from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas import Layer, Stack
+from hwcalc.formulas import Layer, LayerNumbers, Stack
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition
 from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
-from hwcalc.policies.outcome import beside_of
+from hwcalc.policies.outcome import Beside, beside_of
 from hwcalc.quantization.planned import format_name
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 PART: Final = "policy prefill"
+Layers = range | LayerNumbers
 _SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
 
 
@@ -45,7 +46,7 @@ class Peaks:
     """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within one.
 
     ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what lies beside it then; ``held`` lies beside
-    the cache while text is generated, at a cut too. ``whole`` is the cache behind the same prompt without the policy.
+    the cache while text is generated, at a cut too. ``whole`` is ``scored`` without the policy.
     """
 
     cache: int
@@ -74,26 +75,33 @@ def peaks_of(opened: Opened) -> Peaks:
     """What the policy of the request needs at its fullest."""
     evicted = opened.evicted
     assert evicted is not None
-    local, prompt = opened.replica, evicted.prompt
-    at_once = opened.engine.scored_at_once(local)
-    longest = max(evicted.most.values(), default=0)
-    scored = beside = held = 0
+    plain = opened.without_policy()
+    scored = beside = held = whole = 0
     extras: tuple[Extra, ...] = ()
     for number, span in enumerate(stage_spans(opened)):
-        setting = _rank_setting(local, span)
-        if not setting.layers:
+        whole = max(whole, plain.engine.prefill_bytes(plain, number))
+        found = _beside(opened, span)
+        if found is None:
             continue
-        found = beside_of(evicted.chosen, setting, prompt=prompt, longest=longest, cuts=evicted.cuts, at_once=at_once)
         cache = opened.engine.prefill_bytes(opened, number)
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
         held = max(held, found.decoding)
-    whole = local.sized(seq=evicted.ahead + prompt).without_policy()
-    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole.needed_bytes, extras=extras)
+    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole, extras=extras)
 
 
-def _rank_setting(opened: Opened, span: range) -> Setting:
-    """What a policy is told of the layers of a pipeline stage, on one tensor-parallel rank."""
+def _beside(opened: Opened, span: Layers) -> Beside | None:
+    """What lies beside the cache of these layers on a tensor-parallel rank; ``None`` where the policy acts on none of them."""
+    evicted, local = opened.evicted, opened.replica
+    setting = _rank_setting(local, span)
+    if evicted is None or not setting.layers:
+        return None
+    at_once, longest = opened.engine.scored_at_once(local), max(evicted.most.values(), default=0)
+    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=longest, cuts=evicted.cuts, at_once=at_once)
+
+
+def _rank_setting(opened: Opened, span: Layers) -> Setting:
+    """What a policy is told of these layers, on one tensor-parallel rank."""
     assert opened.evicted is not None
     whole, rules, tp, plain = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp, opened.plain_stack
 
@@ -141,14 +149,21 @@ def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     return max(fullest, before) + bytes_of(local.extras)
 
 
-def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
+def policy_part(opened: Opened, device: Layers | None = None) -> tuple[BudgetPart, ...]:
     """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
 
-    While a layer is scored, its inner vectors are not there, which the equation counts with the activations.
+    While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
+    a device whose cache has all its room from the start.
     """
     if opened.evicted is None:
         return ()
-    peaks = peaks_of(opened)
+    if device is None:
+        peaks = peaks_of(opened)
+    else:
+        found = _beside(opened, device)
+        if found is None:
+            return ()
+        peaks = Peaks(cache=0, scored=0, beside=found.prefill, held=found.decoding, whole=0, extras=found.extras)
     rooms = inner_vectors(opened)
     low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
     if not high:
@@ -170,7 +185,12 @@ def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
 
 
 def inner_vectors(opened: Opened) -> tuple[int, int, int]:
-    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP."""
+    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP.
+
+    A compute buffer is set aside before, as one.
+    """
+    if opened.engine.splits_layers:
+        return 0, 0, 0
     model, rules, parallel = opened.model, opened.engine.weight_rules(), opened.request.parallel
     asked = format_name(opened.request.weights)
     element_bytes = rules.weight_format(model, asked if asked in FLOATS else None).bits // 8

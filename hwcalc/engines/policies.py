@@ -68,9 +68,13 @@ class Policies(Generic[OpenedT]):
         return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
 
     def scored_at_once(self, opened: OpenedT) -> tuple[int, int]:
-        """Sequences of a replica whose prompts one forward pass scores, and the tokens that it takes of them. By default the whole batch."""
-        request: Request = cast("Dropping", opened).request
-        return request.replica_batch, request.replica_batch * request.prompt_tokens
+        """Prompts of a replica that one forward pass scores, and the tokens that it takes of them. By default the whole batch.
+
+        Where branches of a request fork from one prompt, it is read and scored once.
+        """
+        request, forks = cast("Dropping", opened).request, cast("Any", opened).together.forks
+        prompts = request.replica_requests if forks else request.replica_batch
+        return prompts, prompts * request.prompt_tokens
 
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""

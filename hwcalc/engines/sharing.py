@@ -28,8 +28,9 @@ _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 class Together:
     """The sequences that are alive at once, as an engine keeps them.
 
-    ``lengths`` has the tokens of requests, longest first, and how many requests have so many. ``prefix`` and ``prompt`` are 0 in an engine
-    that shares nothing; where it ``forks``, the branches of a request have its prompt once. ``replicas`` have a copy of the prefix each; the branches of a request are ``scattered`` over so many of them.
+    ``lengths`` has the tokens of requests, longest first, and how many requests have so many. ``prefix`` and ``prompt`` are 0 in
+    an engine that shares nothing; where it ``forks``, the branches of a request have its prompt once. ``replicas`` have a copy of
+    the prefix each; the branches of a request are ``scattered`` over so many of them.
     """
 
     lengths: tuple[tuple[int, int], ...]

@@ -224,7 +224,7 @@ class Transformers(GeneralEngine):
             return opened.needed_bytes
         if cache == "offloaded":
             return Policies.prefill_bytes(self, opened, stage)
-        unpacked = unpacked_bytes(opened) if cache == "quantized" else 0
+        unpacked = unpacked_bytes(opened) if cache == "quantized" and opened.evicted is not None else 0
         return stage_prefill_bytes(opened, stage) + unpacked
 
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:

@@ -11,7 +11,7 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
-from hwcalc.policies.base import EAGER, PAPER, Count, Effect
+from hwcalc.policies.base import EAGER, PAPER, Chosen, Count, Effect
 from hwcalc.policies.quality import quality_of
 from hwcalc.text import brief
 from hwcalc.units import human_bytes
@@ -105,9 +105,8 @@ def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:
     )
 
 
-def policy_notes(opened: Opened, evicted: Evicted) -> list[Note]:
-    """What a reader must know of the policy."""
-    acted, layers = len(evicted.ends), len(evicted.plain)
+def policy_notes(chosen: Chosen, attention: str, *, acted: int, layers: int) -> list[Note]:
+    """What a reader must know of a policy that acts on so many of the layers."""
     if not acted:
         message = "The policy has no effect: no layer of this model keeps every token. Windows, states and shared caches keep what they keep."
         return [Note(code="policy-no-effect", message=message)]
@@ -115,9 +114,9 @@ def policy_notes(opened: Opened, evicted: Evicted) -> list[Note]:
     if acted < layers:
         message = f"The policy acts on {acted:,} of {layers:,} layers: windows, states and shared caches keep what they keep."
         found.append(Note(code="policy-layers", message=message))
-    if any(one.policy.effect is Effect.MASKS for one in evicted.chosen.whole):
+    if any(one.policy.effect is Effect.MASKS for one in chosen.whole):
         found.append(Note(code="policy-masks", message="Masked tokens are stored: no memory comes back. kvpress fakes the mask."))
-    if evicted.setting.attention == EAGER:
+    if attention == EAGER:
         message = "Eager attention makes n x n scores in the prefill, which may take more than the policy saves."
         found.append(Note(code="policy-eager", message=message))
     return found

@@ -197,8 +197,8 @@ class Start:
 class Extra:
     """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``.
 
-    ``lasting`` stays between steps; all else is there while a layer is computed or scored. ``by_query`` are scores of attention itself, one
-    row for each token that goes through the model at once.
+    ``lasting`` stays between steps; all else is there while a layer is computed or scored. ``by_query`` is made of the queries of
+    the prompt, such as scores of attention itself: one row for each token that goes through the model at once.
     """
 
     name: str

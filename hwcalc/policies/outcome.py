@@ -109,6 +109,15 @@ class Beside:
     extras: tuple[Extra, ...]
 
 
+def _of_pass(extra: Extra, whole: int, rows: int) -> Extra:
+    """The scores of those tokens that go through the model at once, in place of whole prompts."""
+    if not extra.formula.endswith("n x n"):
+        # Not of tokens alone: a share of it.
+        return replace(extra, bytes=extra.bytes * rows // whole, formula=f"({extra.formula}) x score_rows / {whole:,}")
+    formula = extra.formula.replace("batch x ", "").replace("n x n", "score_rows x n")
+    return replace(extra, bytes=extra.bytes // whole * rows, formula=formula)
+
+
 def beside_of(
     chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, at_once: tuple[int, int] | None = None
 ) -> Beside:
@@ -125,7 +134,7 @@ def beside_of(
     in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
     first = (
         *(
-            replace(one, bytes=one.bytes // (sequences * prompt) * rows) if one.by_query else one
+            _of_pass(one, sequences * prompt, rows) if one.by_query and rows != sequences * prompt else one
             for one in in_pass
             if not one.lasting
         ),
