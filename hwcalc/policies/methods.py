@@ -89,6 +89,11 @@ def _triattention_prefill(chosen: Chosen, state: State, setting: Setting) -> Sta
     return each_layer(state, lambda _, tokens: budget if triggers(chosen, tokens, prompt) else tokens)
 
 
+def _triattention_crests(chosen: Chosen) -> tuple[int, ...]:
+    """The longest prompt that is not cut. Outside the budget none is."""
+    return () if chosen["prefill_outside_budget"] else (chosen["kv_budget"] + chosen["divide_length"] - 1,)
+
+
 def _triattention_worked(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
     if not triggers(chosen, tokens, tokens):
         return all_stay(chosen, tokens, layer, setting)
@@ -166,7 +171,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="triattention", press="", title="TriAttention", role=Role.METHOD, effect=Effect.FREES, kernel="any",
-        source="arXiv:2604.04921; WeianMao/triattention c3744ee", prefill=_triattention_prefill, worked=_triattention_worked, decode=_triattention_steps,
+        source="arXiv:2604.04921; WeianMao/triattention c3744ee", prefill=_triattention_prefill, worked=_triattention_worked, decode=_triattention_steps, crests=_triattention_crests,
         chooses=Choice.HEADS_TOGETHER,
         keeps="tokens by a series of distances from statistics of the model, each head its own, all equally many",
         formula="grows to kv_budget + divide_length, then kv_budget again", memory="statistics of queries and keys for each head",

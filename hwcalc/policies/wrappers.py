@@ -20,6 +20,11 @@ _NOT_COMPOSED: Final = frozenset({"adakv", "kvzip", "kvgrad"})
 """Those that ComposedPress refuses."""
 
 
+def _lazy_crests(chosen: Chosen) -> tuple[int, ...]:
+    """The longest prompt in which no layer is lazy."""
+    return () if chosen["lazy_threshold"] == 1 else (chosen["n_initial"] + chosen["n_recent"] + chosen["n_last"],)
+
+
 def _lazy_scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
     """A threshold that no layer is above needs no scores."""
     return () if chosen["lazy_threshold"] == 1 else window_scores(chosen["n_last"], tokens, setting)
@@ -130,7 +135,7 @@ POLICIES: Final = (
         name="simlayerkv", press="SimLayerKVPress", title="SimLayerKV", role=Role.PREFILL, effect=Effect.FREES, kernel="any",
         keeps="in lazy layers the first and the last tokens, in the others all",
         formula="n_initial + n_recent - n_last in lazy layers, n in the others", source="arXiv:2410.13846", prefill=_lazy_layers,
-        by_layer=True, chooses=Choice.EACH_LAYER, extra=_lazy_scores, memory="scores of n_last queries: heads x n_last x n",
+        by_layer=True, chooses=Choice.EACH_LAYER, extra=_lazy_scores, crests=_lazy_crests, memory="scores of n_last queries: heads x n_last x n",
         options=(
             PolicyOption(name="lazy_threshold", kind="share", default=1.0, help="share of attention above which a layer is lazy"),
             PolicyOption(name="n_last", kind="count", default=1, help="last tokens whose attention decides", least=1),

@@ -10,6 +10,7 @@ from hwcalc import keep, load_model, plan
 from hwcalc.engines.peaks import PART, peaks_of
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request
+from hwcalc.planner.solve import holds_in
 from hwcalc.policies.parse import parse_policy
 from tests.hwcalc.policies.tiny import tiny
 
@@ -82,3 +83,35 @@ def test_rows_of_scores_are_those_of_a_chunk() -> None:
     assert found.policy.prefill_peak_bytes == scores + 32_768 * 36 * 4_096
     part = next(part for part in found.fit.budget.parts if part.name == PART)
     assert part.high <= scores
+
+
+@pytest.mark.parametrize("samples", [2, 5])
+def test_branches_that_fork_have_one_prefill(samples: int) -> None:
+    """Samples of one request: its prompt is read, scored and cut once, whatever comes behind it."""
+    asked = {"seq": "8k", "prompt": "7k", "policy": "snapkv:compression_ratio=0.5", "engine": "reference", "offline": True}
+    one, more = plan("Qwen/Qwen3-8B", **asked).policy, plan("Qwen/Qwen3-8B", samples=samples, **asked).policy
+    assert one is not None
+    assert more is not None
+
+    assert more.prefill_peak_bytes == one.prefill_peak_bytes == 35 * 3584 * 4096 + 7168 * 4096 + 32 * 7168 * (64 * 12 + 128 * 2)
+    assert more.beside == one.beside
+
+
+@pytest.mark.parametrize(
+    "policy", ["triattention:kv_budget=512,divide_length=128", "simlayerkv:lazy_threshold=0,n_recent=600,n_initial=30"]
+)
+@pytest.mark.parametrize("engine", ["reference", "transformers@5.2"])
+def test_a_length_holds_only_if_all_shorter_ones_do(policy: str, engine: str) -> None:
+    """TriAttention keeps 639 of 639 tokens and 512 of 640, SimLayerKV 631 of 631 and 629 of 632."""
+    crest = 639 if policy.startswith("tri") else 631
+    config = tiny({"dtype": "bfloat16"})
+    size = plan(config, seq=crest - 17, engine=engine, policy=policy, offline=True).cache.total_bytes
+    asked = parse_policy(policy)
+    holds = [
+        holds_in(open_request(load_model(config), seq=tokens, engine=engine, policy=asked), size)
+        for tokens in (crest - 18, crest - 17, crest - 16, crest, crest + 1, crest + 5)
+    ]
+
+    assert holds == [True, True, False, False, False, False]
+    whole = plan(config, seq=crest, engine=engine, policy=policy, offline=True).cache.total_bytes
+    assert holds_in(open_request(load_model(config), seq=crest + 1, engine=engine, policy=asked), whole)
