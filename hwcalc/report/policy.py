@@ -48,6 +48,7 @@ def policy_line(plan: Plan) -> str:
         return f"{brief(info.name, _NAME)}: no effect on this model"
     name = brief(info.name, _NAME)
     what = "takes more than it saves" if info.loses else _back(info)
+    what += "; all tokens are prompt, and it cuts generated text: --prompt N" if _waits_for_text(info) else ""
     if info.offered:
         return f"{name}: {what}"
     return f"{name}: {find_engine(plan.request.engine)[0].label} lacks it; if it had it: {what}"
@@ -119,11 +120,16 @@ def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
     numbers = {number for layer in plan.model.layers for number in layer.layers}
     if len(numbers) > acted:
         yield f"the other {plural(len(numbers) - acted, 'layer')} keep what they keep: windows, states and shared caches"
+    if _waits_for_text(info):
+        yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
+
+
+def _waits_for_text(info: PolicyInfo) -> bool:
+    """Whether the policy cuts while text is generated, and none is: every token is one of the prompt."""
     from hwcalc.policies.base import Role
 
     row = _row_of(info)
-    if not info.output and row.decode is not None and row.role in (Role.DECODING, Role.METHOD):
-        yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
+    return not info.output and row.decode is not None and row.role in (Role.DECODING, Role.METHOD)
 
 
 def _known(extra: Extra, *, full: bool) -> str:

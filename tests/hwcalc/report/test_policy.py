@@ -151,6 +151,8 @@ def test_other_layers_keep_what_they_keep() -> None:
 def test_cutting_while_decoding_needs_a_prompt() -> None:
     """Without ``--prompt`` nothing is generated, and a policy that cuts then is told so."""
     assert "--prompt says" in of(plan(QWEN, seq="8k", policy="rkv:budget=1024"), "tokens")
+    assert "--prompt N" in dict(brief_lines(plan(QWEN, seq="8k", policy="rkv:budget=1024")))["policy"]
+    assert "--prompt N" not in dict(brief_lines(plan(QWEN, seq="8k", prompt="1k", policy="rkv:budget=1024")))["policy"]
     later = of(plan(QWEN, seq="8k", prompt="1k", policy="rkv:budget=1024"), "tokens")
 
     assert "--prompt" not in later
