@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.request import Family, Request
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
@@ -43,17 +44,22 @@ class Support:
 class PagedGroup:
     """Layers that share one block table. ``layers`` are the numbers of those that the policy cuts, and ``whole`` says that these are all.
 
-    ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``steady`` are the
-    most blocks of a sequence behind its prompt. ``prompt_tokens`` are the most of a prompt that lie in it, where a prompt is cut while it
-    is read; ``None`` is all of them.
+    ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``counted`` says how
+    many blocks a sequence has at the most behind its prompt. ``prompt_tokens`` are the most of a prompt that lie in it, where a prompt is
+    cut while it is read; ``None`` is all of them.
     """
 
     block_size: int
     layers: tuple[int, ...]
     whole: bool
     page_bytes: int
-    steady: int
+    counted: Step
     prompt_tokens: int | None = None
+
+    @property
+    def steady(self) -> int:
+        """The most blocks of a sequence behind its prompt."""
+        return int(self.counted.expected)
 
 
 class Policies(Generic[OpenedT]):

@@ -183,7 +183,7 @@ def explained(plan: Plan, opened: Opened) -> Explanation:
 
     found = (
         policy(plan, opened),
-        sharing(plan),
+        sharing(plan, opened),
         explain_memory.weights(plan, opened),
         explain_memory.activations(plan),
         explain_memory.overhead(plan),

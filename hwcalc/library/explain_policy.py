@@ -12,6 +12,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
+from hwcalc.library.explain_policy_blocks import stored_formula
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
 from hwcalc.model import Definition
 from hwcalc.planner.result import Plan
@@ -146,10 +147,11 @@ def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[Explaine
         formula, values = _product([len(group.layers) for group in info.layers], tokens, rows)
         formula, values = (f"{formula} + other_layers" if other else formula), {**values, "batch": batch, "other_layers": other}
         size = int(getattr(info, field))
-        fits = plain and other >= 0 and value_of(formula, values) == size
+        if not (plain and other >= 0 and value_of(formula, values) == size):
+            formula, values = stored_formula(field, size, info, opened)
         definition = info.definition if count else opened.model.definition(opened.engine.definition)
         place = f"policy.{field}"
-        yield bytes_figure(f"cache {words}", place, size, formula if fits else "", values if fits else {}, definition=definition)
+        yield bytes_figure(f"cache {words}", place, size, formula, values, definition=definition)
     saved = {"without_policy": info.full_bytes, "at_the_most": info.most_bytes}
     formula = "without_policy - at_the_most" if info.full_bytes - info.most_bytes == info.saved_bytes else ""
     yield bytes_figure("comes back", "policy.saved_bytes", info.saved_bytes, formula, saved, definition=info.definition)
@@ -267,6 +269,9 @@ def _without(info: PolicyInfo, opened: Opened) -> tuple[str, Mapping[str, Number
     """The cache of the prompt in all layers, or the whole cache that the plan counts without the policy."""
     if info.full_prefill_peak_bytes == info.full_bytes:
         return "without_policy", {"without_policy": info.full_bytes}
+    tp = opened.request.parallel.tp
+    if tp > 1 and info.full_prefill_peak_bytes * tp == info.full_bytes:
+        return "without_policy / tp", {"without_policy": info.full_bytes, "tp": tp}
     layers, rows = [len(group.layers) for group in info.layers], _rows(info, opened)
     formula, values = _product(layers, [info.prompt] * len(layers), rows)
     values |= {"batch": opened.request.batch}
@@ -287,6 +292,15 @@ def _cut_layers(info: PolicyInfo, opened: Opened) -> dict[str, Number]:
 
 
 def _of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
+    """The blocks of one sequence; those of a single group in the order of the plan's fields, formula or not."""
+    figures = _block_figures(blocks, info)
+    if sum(one.name == "held" for one in blocks.steps) > 1:
+        return figures
+    order = list(_BLOCK_WORDS.values())
+    return iter(sorted(figures, key=lambda one: order.index(one.name)))
+
+
+def _block_figures(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
     """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves."""
     for number, one in enumerate(blocks.steps):
         known = blocks.definition if one.name == "free" else info.definition

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
 from hwcalc.library.explain_policy import plain_figure
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
 from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
     from hwcalc.planner.sharing_result import SharingInfo
 
 __all__ = ["sharing"]
 
 
-def sharing(plan: Plan) -> ExplainedSection | None:
+def sharing(plan: Plan, opened: Opened) -> ExplainedSection | None:
     """What sequences have in common, and what keeping it once saves; ``None`` where they share nothing."""
     info = plan.sharing
     if info is None:
@@ -25,12 +27,12 @@ def sharing(plan: Plan) -> ExplainedSection | None:
         name="sharing",
         title="sharing",
         about="What several sequences have in common is kept once where the engine can.",
-        figures=tuple(_of_sharing(plan, info)),
+        figures=tuple(_of_sharing(plan, info, opened)),
         remarks=(info.support,) if info.support else (),
     )
 
 
-def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
+def _of_sharing(plan: Plan, info: SharingInfo, opened: Opened) -> Iterator[ExplainedFigure]:
     known = str(info.definition)
     for number, one in enumerate(info.steps):
         name = _SHARING_WORDS.get(one.name, one.name.replace("_", " "))
@@ -39,12 +41,39 @@ def _of_sharing(plan: Plan, info: SharingInfo) -> Iterator[ExplainedFigure]:
         for number, one in enumerate(group.steps):
             name = f"blocks, group {place + 1}: {one.name.replace('_', ' ')}"
             yield figure_of(one, f"sharing.groups.{place}.steps.{number}.expected", definition=known, name=name)
-    yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, definition=known)
+    formula, values = _apart(info, opened)
+    yield bytes_figure("cache without sharing", "sharing.unshared_bytes", info.unshared_bytes, formula, values, definition=known)
     values = {"unshared": info.unshared_bytes, "shared": plan.cache.total_bytes}
     formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
     yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
     if info.padded_tokens:
-        yield plain_figure("positions of padding", "sharing.padded_tokens", info.padded_tokens, "", {}, "tokens", known)
+        yield plain_figure("positions of padding", "sharing.padded_tokens", info.padded_tokens, *_padding(opened), "tokens", known)
+
+
+def _apart(info: SharingInfo, opened: Opened) -> tuple[str, dict[str, int]]:
+    """All sequences by themselves: as many times one of them, or one of each length."""
+    lengths, branches = opened.unshared.together.lengths, opened.together.branches
+    if len(lengths) > _LENGTHS:
+        return "", {}
+    parts, values = [], {}
+    for number, (tokens, requests) in enumerate(lengths):
+        names = [f"{name}_{number}" if number else name for name in ("sequences", "bytes_of_sequence")]
+        parts.append(" x ".join(names))
+        values |= dict(zip(names, (requests * branches, opened.single.sized(seq=tokens).stored_bytes), strict=True))
+    formula = " + ".join(parts)
+    return (formula, values) if value_of(formula, values) == info.unshared_bytes else ("", {})
+
+
+def _padding(opened: Opened) -> tuple[str, dict[str, int]]:
+    """As many tokens as the longest has for every sequence, less those that there are."""
+    (longest, requests), *_ = opened.together.lengths
+    asked = sum(tokens * count for tokens, count in opened.request.lengths_of)
+    values = {"branches": opened.request.sharing.branches, "requests": requests, "own_tokens": longest, "tokens_asked": asked}
+    return "branches x (requests x own_tokens - tokens_asked)", values
+
+
+_LENGTHS: Final = 4
+"""Lengths of sequences that are written one by one."""
 
 
 _SHARING_WORDS: Final = {"sequences": "sequences alive", "kept_tokens": "tokens that are kept of all sequences"}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition
 from hwcalc.planner.policy_result import PolicyBlocks
 from hwcalc.policies.base import Choice, Chosen
@@ -118,7 +119,7 @@ def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
         steady=steady,
         most=max(held, steady),
         definition=Definition.EXACT if exact else Definition.ESTIMATE,
-        steps=tuple(one for cut, (free, low, high) in zip(cuts, frees, strict=True) for one in _steps(cut, free, low, high)),
+        steps=tuple(one for cut, (free, low, high) in zip(cuts, frees, strict=True) for one in _steps(cut, evicted.ahead, free, low, high)),
     )
 
 
@@ -150,7 +151,7 @@ def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedG
     )
 
 
-def _steps(cut: _Cut, free: float, low: int, high: int) -> tuple[Step, ...]:
+def _steps(cut: _Cut, ahead: int, free: float, low: int, high: int) -> tuple[Step, ...]:
     """How each number of a group comes about."""
     block, terms = cut.group.block_size, {"tokens": cut.before, "block_size": cut.group.block_size}
     held = step("held", "ceil(tokens / block_size)", cut.held, unit="blocks", **terms)
@@ -173,15 +174,77 @@ def _steps(cut: _Cut, free: float, low: int, high: int) -> tuple[Step, ...]:
         kept=cut.most_kept if cut.group.whole else cut.before,
         block_size=block,
     )
-    if cut.ranges is not None or len(cut.choosers) != 1 or cut.chunk != 1 or not cut.group.whole:
-        return held, nominal, compacted
-    chance = free / max(1, cut.before // block)
-    random = step(
+    later = (compacted, *_copied(cut), *_later(cut, ahead))
+    if cut.ranges is not None and len(cut.ranges) == 2 and cut.ranges[0][0] == 0 and cut.ranges[1][1] == cut.before:
+        (_, sinks), (window, _) = cut.ranges
+        if free == max(0, window // block - blocks_of(sinks, block)):
+            formula = "max(0, floor(window_start / block_size) - ceil(sinks / block_size))"
+            exact = step("free", formula, int(free), unit="blocks", window_start=window, sinks=sinks, block_size=block)
+            return held, nominal, exact, *later
+    if cut.ranges is not None or not cut.group.whole:
+        return held, nominal, *later
+    random = _random(cut, free, low, high)
+    return held, nominal, random, *later
+
+
+def _random(cut: _Cut, free: float, low: int, high: int) -> Step:
+    """Free blocks on average: full ones are all alike, and a last one that is not full goes more easily, if nothing follows it."""
+    block, full = cut.group.block_size, cut.before // cut.group.block_size
+    name = "chance" if len(cut.choosers) == 1 and cut.chunk == 1 else "average_chance"
+    formula, of_last = f"floor(tokens / block_size) x {name}", bool(cut.before % block) and not cut.growing
+    ends = [min(low, full), free, min(high, full)]
+    last: dict[str, tuple[float, float, float]] = {}
+    if of_last:
+        ends[1] = expected_free_of(cut.before, cut.choosers, block, chunk=cut.chunk, growing=True)
+        formula += " + last_chance"
+        last["last_chance"] = (low - ends[0], max(0.0, free - ends[1]), high - ends[2])
+    small, each, large = (one / max(1, full) for one in ends)
+    return step(
         "free",
-        "tokens / block_size x chance",
+        formula,
         (low, free, high),
         unit="blocks",
-        **terms,
-        chance=(low / max(1, cut.before // block), chance, high / max(1, cut.before // block)),
+        tokens=cut.before,
+        block_size=block,
+        **{name: (small, each, large)},
+        **last,
     )
-    return held, nominal, random, compacted
+
+
+def _copied(cut: _Cut) -> Iterator[Step]:
+    """What compaction moves in the layer that keeps most: on average where survivors lie at random, else those that must move."""
+    sizes = {"tokens": cut.before, "kept": cut.most_kept}
+    counts = (
+        ("repack_copies", "repack_bytes", "kept - kept / (tokens - kept + 1)", cut.copies(fill=False)),
+        ("rewritten_slots", "", "tokens - kept / (tokens - kept + 1) - (tokens - kept) / (kept + 1)", cut.rewritten),
+        ("fill_copies", "fill_bytes", "kept x (tokens - kept) / tokens", cut.copies(fill=True)),
+    )
+    for name, size, formula, count in counts:
+        if cut.ranges is None:
+            dropped = cut.most_kept < cut.before
+            yield step(name, f"round({formula})" if dropped else "max(0, tokens - kept)", count, unit="slots", **sizes)
+        else:
+            whole = "tokens" if name == "rewritten_slots" else "kept"
+            yield step(
+                name, f"{whole} - in_place", count, unit="slots", **{whole: sizes[whole], "in_place": sizes[whole] - count}
+            )
+        if size:
+            yield step(
+                size,
+                "slots_copied x bytes_of_slot",
+                count * cut.slot_bytes,
+                unit="bytes",
+                slots_copied=count,
+                bytes_of_slot=cut.slot_bytes,
+            )
+
+
+def _later(cut: _Cut, ahead: int) -> Iterator[Step]:
+    """Blocks behind the prompt, and at any time; those of a prefix that others need too are counted in both."""
+    yield replace(cut.group.counted, name="steady")
+    shared = blocks_of(ahead, cut.group.block_size)
+    most, sizes = max(cut.held + shared, cut.group.steady), {"held": cut.held, "steady": cut.group.steady}
+    if shared:
+        yield step("most", "max(held + shared_blocks, steady)", most, unit="blocks", **sizes, shared_blocks=shared)
+    else:
+        yield step("most", "max(held, steady)", most, unit="blocks", **sizes)

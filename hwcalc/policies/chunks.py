@@ -10,7 +10,7 @@ from hwcalc.policies.base import EAGER, Choice, Chosen, Count, Effect, Policy, P
 from hwcalc.policies.counting import check_attention, check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER
 from hwcalc.policies.scorers import SHARE_FORMULA
-from hwcalc.policies.worked import share_or_budget
+from hwcalc.policies.worked import by_chunks, each_chunk, share_or_budget
 
 __all__ = ["POLICIES", "whole_chunks"]
 
@@ -117,7 +117,7 @@ def _wrapper(name: str, press: str, title: str, source: str, **facts: Any) -> Po
 
 POLICIES: Final = (
     _wrapper(
-        "chunkkv", "ChunkKVPress", "ChunkKV", "arXiv:2502.00299", options=(INNER, _chunk(20)), prefill=_chunkkv,
+        "chunkkv", "ChunkKVPress", "ChunkKV", "arXiv:2502.00299", options=(INNER, _chunk(20)), prefill=_chunkkv, worked=by_chunks,
         chooses=Choice.EACH_LAYER, chunk_option="chunk_length",
         keeps="whole chunks of chunk_length tokens, the same in every head of a layer",
         formula="k chunks of c tokens, k = max(1, int(ceil(n / c) x (1 - r))); c - n mod c fewer in layers that choose the short last one",
@@ -133,7 +133,7 @@ POLICIES: Final = (
         keeps="chunks whole or their highest tokens", formula=SHARE_FORMULA,
     ),
     _wrapper(
-        "chunk", "ChunkPress", "scores within chunks", "arXiv:2408.00167", options=(INNER, _chunk(1024)), prefill=_within_chunks,
+        "chunk", "ChunkPress", "scores within chunks", "arXiv:2408.00167", options=(INNER, _chunk(1024)), prefill=_within_chunks, worked=each_chunk,
         keeps="a share of each chunk", formula="the sum of max(1, int(chunk x (1 - compression_ratio))) over the chunks",
     ),
     _wrapper(

@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.repeated import budgeted
 
-__all__ = ["Worked", "all_stay", "share_or_budget", "to_budget", "without_delimiter"]
+__all__ = ["Worked", "by_chunks", "each_chunk", "all_stay", "share_or_budget", "to_budget", "without_delimiter"]
 
 Worked = tuple[str, Mapping[str, float]]
 """A formula of ``n`` tokens in which ``x`` multiplies, and its numbers. Explanations show it where it gives what the policy keeps."""
@@ -40,3 +40,27 @@ def all_stay(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worke
 def without_delimiter(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
     """A share of the tokens without the one that parts prompt and question."""
     return _SHARE.replace("n x", "(n - 1) x"), {"n": tokens, "compression_ratio": chosen.ratio}
+
+
+def by_chunks(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    """A share of the chunks, at the most; a prompt below one chunk is left to the scorer."""
+    ratio, chunk = chosen.ratio, chosen["chunk_length"]
+    inner: Chosen = chosen["press"]
+    if ratio == 0:
+        return all_stay(chosen, tokens, layer, setting)
+    if tokens < chunk:
+        return inner.policy.worked(inner, tokens, layer, setting) if inner.policy.worked is not None else ("", {})
+    formula = "max(1, floor(ceil(n / chunk_length) x (1 - compression_ratio))) x chunk_length"
+    return f"min(n, {formula})", {"n": tokens, "chunk_length": chunk, "compression_ratio": ratio}
+
+
+def each_chunk(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    """A share of each chunk, of the short last one too."""
+    ratio, chunk = chosen.ratio, chosen["chunk_length"]
+    if ratio == 0:
+        return all_stay(chosen, tokens, layer, setting)
+    values = {"n": tokens, "chunk_length": chunk, "compression_ratio": ratio}
+    whole, rest = f"floor(n / chunk_length) x {_SHARE.replace('n x', 'chunk_length x')}", "n - chunk_length x floor(n / chunk_length)"
+    if tokens % chunk == 0:
+        return whole, values
+    return f"{whole} + {_SHARE.replace('n x', f'({rest}) x')}", values

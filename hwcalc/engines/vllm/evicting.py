@@ -166,7 +166,7 @@ def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Opened, evicted: 
                     layers=tuple(layer for _, _, layer in members),
                     whole=len(members) == len(group.members),
                     page_bytes=sum(spec.page for spec in group.specs),
-                    steady=held.blocks(group, opened.tokens),
+                    counted=held.counted(group, opened.tokens),
                     prompt_tokens=_chunked(layout, opened),
                 )
             )
