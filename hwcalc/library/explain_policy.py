@@ -12,7 +12,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
-from hwcalc.library.explain_policy_blocks import stored_formula
+from hwcalc.library.explain_policy_blocks import of_blocks, on_chance, stored_formula
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
 from hwcalc.model import Definition
 from hwcalc.planner.result import Plan
@@ -21,11 +21,11 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
     from hwcalc.engines.evicting import Evicted
-    from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo, PolicyLayers
+    from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
 
-__all__ = ["plain_figure", "policy"]
+__all__ = ["policy"]
 
 _SCORED: Final = "prompts_scored"
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
@@ -43,7 +43,7 @@ def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:
         for figure in _of_layers(group, f"policy.layers.{number}", info, chosen, evicted)
     ]
     figures += [*_of_bytes(plan, info, opened), *_beside(info, opened, evicted), *_of_prefill(info, opened)]
-    figures += [] if info.blocks is None else _of_blocks(info.blocks, info)
+    figures += [] if info.blocks is None else of_blocks(info.blocks, info)
     return ExplainedSection(
         name="policy",
         title=f"policy {info.name}",
@@ -291,63 +291,6 @@ def _cut_layers(info: PolicyInfo, opened: Opened) -> dict[str, Number]:
     }
 
 
-def _of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
-    """The blocks of one sequence; those of a single group in the order of the plan's fields, formula or not."""
-    figures = _block_figures(blocks, info)
-    if sum(one.name == "held" for one in blocks.steps) > 1:
-        return figures
-    order = list(_BLOCK_WORDS.values())
-    return iter(sorted(figures, key=lambda one: order.index(one.name)))
-
-
-def _block_figures(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
-    """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves."""
-    for number, one in enumerate(blocks.steps):
-        known = blocks.definition if one.name == "free" else info.definition
-        name = _BLOCK_WORDS.get(one.name, one.name.replace("_", " "))
-        yield figure_of(one, f"policy.blocks.steps.{number}.expected", definition=str(known), name=name)
-    several = sum(one.name == "held" for one in blocks.steps) > 1
-    told = {one.name for one in blocks.steps}
-    for field, words in _BLOCK_WORDS.items():
-        if several or field not in told:
-            ranged = field == "free" and blocks.free_low != blocks.free_high
-            ends = (blocks.free_low, blocks.free_high) if ranged else None
-            place, result = f"policy.blocks.{field}", getattr(blocks, field)
-            unit = "slots" if field.endswith(("copies", "slots")) else "bytes" if field.endswith("bytes") else "blocks"
-            known = blocks.definition if field == "free" else info.definition
-            name = f"{words}, all groups" if several and field in told else words
-            yield plain_figure(name, place, result, "", {}, unit, str(known), ends=ends)
-
-
-_BLOCK_WORDS: Final = {
-    "held": "blocks before the largest cut",
-    "nominal": "blocks that the dropped tokens would fill",
-    "free": "blocks that come back without compaction",
-    "free_compacted": "blocks that come back with compaction",
-    "repack_copies": "slots copied to move survivors together in order",
-    "repack_bytes": "bytes copied for that",
-    "rewritten_slots": "slots that TriAttention's code changes for it, dropped tokens too",
-    "fill_copies": "slots copied to fill holes instead",
-    "fill_bytes": "bytes copied for that instead",
-    "steady": "blocks of a sequence behind its prompt, at the most",
-    "most": "blocks of a sequence at any time, at the most",
-}
-"""Fields of the blocks, in their order, each with what it is."""
-
-
-def _on_chance(blocks: PolicyBlocks) -> Iterator[str]:
-    """Where the chance of a free block comes from."""
-    for one in blocks.steps:
-        terms = {term.name: term.expected for term in one.terms}
-        if one.name == "free" and "chance" in terms:
-            yield (
-                f"chance: no choice keeps a token of a block, (C(n - b, k) / C(n, k))^h = {terms['chance']:.3g} with n = {blocks.before:,} "
-                f"tokens, of which k stay, blocks of b = {blocks.block_size:,}, and h = {blocks.choosers:,} heads and layers that choose "
-                "on their own."
-            )
-            return
-
-
 def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[str]:
     if not info.layers:
         yield "It acts on no layer of this model: windows, states and shared caches keep what they keep."
@@ -357,7 +300,7 @@ def _on_policy(info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> Iterator[s
     if course is not None:
         yield _on_cuts(course)
     if info.blocks is not None:
-        yield from _on_chance(info.blocks)
+        yield from on_chance(info.blocks)
     if info.layers and info.saved_bytes == 0 and chosen.policy.effect.value != "frees":
         yield "Nothing comes back: what the policy does not want is stored all the same."
     if info.loses:
@@ -401,30 +344,3 @@ def _on_cuts(course: Course) -> str:
             f"({low:,} ... {high - 1:,})"
         )
     return f"{words}."
-
-
-def plain_figure(
-    name: str,
-    place: str,
-    result: Number,
-    formula: str,
-    values: Mapping[str, Number],
-    unit: str,
-    known: str,
-    *,
-    ends: tuple[int, int] | None = None,
-) -> ExplainedFigure:
-    """A figure that is no step of the plan; its formula is shown where it gives the result."""
-    fits = value_of(formula, values) == result
-    return ExplainedFigure(
-        name=name,
-        figure=place,
-        formula=shown(formula) if fits else "",
-        numbers=numbers_in(formula, values) if fits else "",
-        result=result,
-        low=None if ends is None else ends[0],
-        high=None if ends is None else ends[1],
-        unit=unit,
-        definition=known,
-        source="",
-    )

@@ -1,21 +1,22 @@
-"""The cache of a policy at a moment, explained where an engine has blocks of tokens, or cells that are there from the start."""
+"""The cache of a policy, explained where an engine has blocks of tokens, or cells that are there from the start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.steps import Number
 from hwcalc.engines.stored import bytes_of
 from hwcalc.library.arithmetic import value_of
+from hwcalc.library.explained import ExplainedFigure, figure_of, numbers_in, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
-    from hwcalc.engines.steps import Number
-    from hwcalc.planner.policy_result import PolicyInfo
+    from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo
 
-__all__ = ["stored_formula"]
+__all__ = ["of_blocks", "on_chance", "plain_figure", "stored_formula"]
 
-Worked = tuple[str, dict[str, "Number"]]
+Worked = tuple[str, dict[str, Number]]
 
 _CELLS: Final = "256 x ceil({tokens} / 256)"
 """llama.cpp's cells: ``GGML_PAD(n_ctx, 256)``."""
@@ -26,7 +27,7 @@ def stored_formula(field: str, size: int, info: PolicyInfo, opened: Opened) -> W
     evicted = opened.evicted
     if evicted is None or not info.layers:
         return "", {}
-    moments = {
+    moments: dict[str, Callable[[], Opened]] = {
         "full_bytes": opened.without_policy,
         "prefill_bytes": lambda: opened.sized(seq=info.prompt).holding(evicted.behind_prompt),
         "most_bytes": lambda: opened,
@@ -86,16 +87,102 @@ def _in_cells(at: Opened, info: PolicyInfo, field: str) -> Iterator[Worked]:
         return
     stored = sum(group.count * bytes_of(at.kind_tensors[group.kind]) for group in kinds)
     whole = sum(group.count * bytes_of(at.kind_tensors[group.kind]) for group in at.stack.groups) + bytes_of(at.extras)
-    tokens = at.tokens if count is None else max(getattr(group, count) for group in info.layers)
+    # Cells are there from the start: those of the most remain.
+    names = () if count is None else dict.fromkeys((count, "most"))
+    lengths = [max(getattr(group, name) for group in info.layers) for name in names] or [at.tokens]
     (each,) = cells
-    values: dict[str, Number] = {"batch": at.batch, "tokens_kept": tokens, "other_layers": whole - stored, "prompt": info.prompt}
+    values: dict[str, Number] = {"batch": at.batch, "other_layers": whole - stored, "prompt": info.prompt}
     more = " + other_layers" if whole != stored else ""
-    for buffers, words in (
-        ("batch x ", "tokens_kept" if count is None else "max(prompt, tokens_kept)"),
-        ("", "batch x tokens_kept" if count is None else "(batch x tokens_kept + prompts x max(0, prompt - tokens_kept))"),
-    ):
-        for prompts in dict.fromkeys((at.batch, at.engine.scored_at_once(at)[0])) if "prompts" in words else (at.batch,):
-            formula = f"{buffers}{_CELLS.format(tokens=words)} x bytes_of_cell{more}"
-            row: Mapping[str, Number] = {**values, "prompts": prompts}
-            streams = at.batch if buffers else 1
-            yield formula, {**row, "bytes_of_cell": stored // (each * streams)}
+    padded = "tokens_kept" if count is None else "max(prompt, tokens_kept)"
+    together = "batch x tokens_kept" if count is None else "(batch x tokens_kept + prompts x max(0, prompt - tokens_kept))"
+    scored, _ = at.engine.scored_at_once(at)
+    for tokens in lengths:
+        apart: Mapping[str, Number] = {**values, "tokens_kept": tokens, "bytes_of_cell": stored // (each * at.batch)}
+        yield f"batch x {_CELLS.format(tokens=padded)} x bytes_of_cell{more}", dict(apart)
+        for prompts in dict.fromkeys((scored, at.batch)):
+            formula = f"{_CELLS.format(tokens=together)} x bytes_of_cell{more}"
+            yield formula, {**apart, "bytes_of_cell": stored // each, "prompts": prompts}
+
+
+def of_blocks(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
+    """The blocks of one sequence; those of a single group in the order of the plan's fields, formula or not."""
+    figures = _block_figures(blocks, info)
+    if sum(one.name == "held" for one in blocks.steps) > 1:
+        return figures
+    order = list(_BLOCK_WORDS.values())
+    return iter(sorted(figures, key=lambda one: order.index(one.name)))
+
+
+def _block_figures(blocks: PolicyBlocks, info: PolicyInfo) -> Iterator[ExplainedFigure]:
+    """What a paged cache gives back of one sequence: each group of layers, then all together, and what compaction moves."""
+    for number, one in enumerate(blocks.steps):
+        known = blocks.definition if one.name == "free" else info.definition
+        name = _BLOCK_WORDS.get(one.name, one.name.replace("_", " "))
+        yield figure_of(one, f"policy.blocks.steps.{number}.expected", definition=str(known), name=name)
+    several = sum(one.name == "held" for one in blocks.steps) > 1
+    told = {one.name for one in blocks.steps}
+    for field, words in _BLOCK_WORDS.items():
+        if several or field not in told:
+            ranged = field == "free" and blocks.free_low != blocks.free_high
+            ends = (blocks.free_low, blocks.free_high) if ranged else None
+            place, result = f"policy.blocks.{field}", getattr(blocks, field)
+            unit = "slots" if field.endswith(("copies", "slots")) else "bytes" if field.endswith("bytes") else "blocks"
+            known = blocks.definition if field == "free" else info.definition
+            name = f"{words}, all groups" if several and field in told else words
+            yield plain_figure(name, place, result, "", {}, unit, str(known), ends=ends)
+
+
+_BLOCK_WORDS: Final = {
+    "held": "blocks before the largest cut",
+    "nominal": "blocks that the dropped tokens would fill",
+    "free": "blocks that come back without compaction",
+    "free_compacted": "blocks that come back with compaction",
+    "repack_copies": "slots copied to move survivors together in order",
+    "repack_bytes": "bytes copied for that",
+    "rewritten_slots": "slots that TriAttention's code changes for it, dropped tokens too",
+    "fill_copies": "slots copied to fill holes instead",
+    "fill_bytes": "bytes copied for that instead",
+    "steady": "blocks of a sequence behind its prompt, at the most",
+    "most": "blocks of a sequence at any time, at the most",
+}
+"""Fields of the blocks, in their order, each with what it is."""
+
+
+def on_chance(blocks: PolicyBlocks) -> Iterator[str]:
+    """Where the chance of a free block comes from."""
+    for one in blocks.steps:
+        terms = {term.name: term.expected for term in one.terms}
+        if one.name == "free" and "chance" in terms:
+            yield (
+                f"chance: no choice keeps a token of a block, (C(n - b, k) / C(n, k))^h = {terms['chance']:.3g} with n = {blocks.before:,} "
+                f"tokens, of which k stay, blocks of b = {blocks.block_size:,}, and h = {blocks.choosers:,} heads and layers that choose "
+                "on their own."
+            )
+            return
+
+
+def plain_figure(
+    name: str,
+    place: str,
+    result: Number,
+    formula: str,
+    values: Mapping[str, Number],
+    unit: str,
+    known: str,
+    *,
+    ends: tuple[int, int] | None = None,
+) -> ExplainedFigure:
+    """A figure that is no step of the plan; its formula is shown where it gives the result."""
+    fits = value_of(formula, values) == result
+    return ExplainedFigure(
+        name=name,
+        figure=place,
+        formula=shown(formula) if fits else "",
+        numbers=numbers_in(formula, values) if fits else "",
+        result=result,
+        low=None if ends is None else ends[0],
+        high=None if ends is None else ends[1],
+        unit=unit,
+        definition=known,
+        source="",
+    )

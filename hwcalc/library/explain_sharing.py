@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
-from hwcalc.library.explain_policy import plain_figure
+from hwcalc.library.explain_policy_blocks import plain_figure
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
 from hwcalc.planner.result import Plan
 
@@ -47,7 +47,9 @@ def _of_sharing(plan: Plan, info: SharingInfo, opened: Opened) -> Iterator[Expla
     formula = "unshared - shared" if info.unshared_bytes - plan.cache.total_bytes == info.saved_bytes else ""
     yield bytes_figure("saved", "sharing.saved_bytes", info.saved_bytes, formula, values, definition=known)
     if info.padded_tokens:
-        yield plain_figure("positions of padding", "sharing.padded_tokens", info.padded_tokens, *_padding(opened), "tokens", known)
+        yield plain_figure(
+            "positions of padding", "sharing.padded_tokens", info.padded_tokens, *_padding(opened), "tokens", known
+        )
 
 
 def _apart(info: SharingInfo, opened: Opened) -> tuple[str, dict[str, int]]:
@@ -55,9 +57,11 @@ def _apart(info: SharingInfo, opened: Opened) -> tuple[str, dict[str, int]]:
     lengths, branches = opened.unshared.together.lengths, opened.together.branches
     if len(lengths) > _LENGTHS:
         return "", {}
-    parts, values = [], {}
+    parts: list[str] = []
+    values: dict[str, int] = {}
+    count = "sequences" if len(lengths) == 1 else "sequences_alike"
     for number, (tokens, requests) in enumerate(lengths):
-        names = [f"{name}_{number}" if number else name for name in ("sequences", "bytes_of_sequence")]
+        names = [f"{name}_{number}" if number else name for name in (count, "bytes_of_sequence")]
         parts.append(" x ".join(names))
         values |= dict(zip(names, (requests * branches, opened.single.sized(seq=tokens).stored_bytes), strict=True))
     formula = " + ".join(parts)

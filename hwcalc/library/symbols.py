@@ -19,5 +19,7 @@ def symbols_in(formulas: Iterable[str]) -> tuple[Symbol, ...]:
 
     The name of another figure has no meaning here: its own line says it. What is counted several times has a number behind its name.
     """
-    names = dict.fromkeys(name if name in MEANINGS else _NUMBERED.sub("", name) for formula in formulas for name in names_in(formula))
+    names = dict.fromkeys(
+        name if name in MEANINGS else _NUMBERED.sub("", name) for formula in formulas for name in names_in(formula)
+    )
     return tuple(Symbol(name=name, meaning=MEANINGS[name]) for name in names if name in MEANINGS)

@@ -119,7 +119,9 @@ def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
         steady=steady,
         most=max(held, steady),
         definition=Definition.EXACT if exact else Definition.ESTIMATE,
-        steps=tuple(one for cut, (free, low, high) in zip(cuts, frees, strict=True) for one in _steps(cut, evicted.ahead, free, low, high)),
+        steps=tuple(
+            one for cut, (free, low, high) in zip(cuts, frees, strict=True) for one in _steps(cut, evicted.ahead, free, low, high)
+        ),
     )
 
 

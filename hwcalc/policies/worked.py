@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.repeated import budgeted
 
-__all__ = ["Worked", "by_chunks", "each_chunk", "all_stay", "share_or_budget", "to_budget", "without_delimiter"]
+__all__ = ["Worked", "all_stay", "by_chunks", "each_chunk", "share_or_budget", "to_budget", "without_delimiter"]
 
 Worked = tuple[str, Mapping[str, float]]
 """A formula of ``n`` tokens in which ``x`` multiplies, and its numbers. Explanations show it where it gives what the policy keeps."""
@@ -60,7 +60,10 @@ def each_chunk(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Wor
     if ratio == 0:
         return all_stay(chosen, tokens, layer, setting)
     values = {"n": tokens, "chunk_length": chunk, "compression_ratio": ratio}
-    whole, rest = f"floor(n / chunk_length) x {_SHARE.replace('n x', 'chunk_length x')}", "n - chunk_length x floor(n / chunk_length)"
+    whole, rest = (
+        f"floor(n / chunk_length) x {_SHARE.replace('n x', 'chunk_length x')}",
+        "n - chunk_length x floor(n / chunk_length)",
+    )
     if tokens % chunk == 0:
         return whole, values
     return f"{whole} + {_SHARE.replace('n x', f'({rest}) x')}", values

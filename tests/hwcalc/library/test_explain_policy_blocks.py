@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from hwcalc import explain
 from hwcalc.library.explained import ExplainedSection
+from hwcalc.text import TIMES
 from tests.hwcalc.library.test_explain import value
 from tests.hwcalc.library.test_explain_policy import SMALL, figure, section
 
@@ -28,8 +30,8 @@ def test_a_saw_in_blocks() -> None:
 
     all_derived(part)
     end, most = figure(part, "cache at the end"), figure(part, "cache at the most")
-    assert end.formula == "batch × ceil(kept / block_size) × bytes_of_block"
-    assert (end.numbers, end.result) == ("1 × ceil(2,143 / 16) × 2,359,296", 134 * BLOCK)
+    assert end.formula == f"batch {TIMES} ceil(kept / block_size) {TIMES} bytes_of_block"
+    assert (end.numbers, end.result) == (f"1 {TIMES} ceil(2,143 / 16) {TIMES} 2,359,296", 134 * BLOCK)
     assert most.result == 251 * BLOCK
     # 2,048 of 4,001 in random places: all but about one survivor move into order.
     assert figure(part, "in order").numbers == "round(2,048 - 2,048 / (4,001 - 2,048 + 1))"
@@ -72,7 +74,8 @@ def test_every_figure_in_blocks(model: object, options: dict[str, Any]) -> None:
 def test_every_figure_in_cells(policy: str, batch: int, unified: str) -> None:
     """llama.cpp's cells come in multiples of 256, for each sequence or for all together."""
     options: dict[str, Any] = {"seq": 8191, "prompt": 4001, "engine": "llamacpp", "engine_options": {"kv_unified": unified}}
-    part = section(QWEN, policy=policy, batch=batch, **options)
+    told = explain(QWEN, policy=policy, batch=batch, **options)
+    part = next(one for one in told.sections if one.name == "policy")
 
     all_derived(part)
     if policy == "h2o:budget=512" and unified == "false":
@@ -86,7 +89,7 @@ def test_a_short_last_block_has_its_own_chance() -> None:
     free = figure(section(one_head, engine="vllm", seq=20, policy="knorm:compression_ratio=0.75"), "without compaction")
 
     assert free.result == pytest.approx(4368 / 15504, abs=1e-3)
-    assert free.formula == "floor(tokens / block_size) × chance + last_chance"
+    assert free.formula == f"floor(tokens / block_size) {TIMES} chance + last_chance"
     assert value(free.numbers) == pytest.approx(free.result, abs=1e-3)
 
 
@@ -104,4 +107,4 @@ def test_padding_is_derived() -> None:
     part = section(SMALL, "sharing", engine="transformers", lengths="100,200,800", batch=6)
 
     padding = figure(part, "padding")
-    assert (padding.numbers, padding.result) == ("1 × (6 × 800 - 2,200)", 2600)
+    assert (padding.numbers, padding.result) == (f"1 {TIMES} (6 {TIMES} 800 - 2,200)", 2600)
