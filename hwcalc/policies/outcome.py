@@ -125,7 +125,7 @@ def beside_of(
     in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
     first = (
         *(
-            replace(one, bytes=one.bytes // (sequences * prompt) * rows) if one.by_query else one
+            replace(one, bytes=one.bytes // max(1, sequences * prompt) * rows) if one.by_query else one
             for one in in_pass
             if not one.lasting
         ),
