@@ -162,7 +162,7 @@ def _scores_prompt(chosen: Chosen, state: State) -> bool:
     """Whether the prompt is scored: something of it goes, or it just fills the budget."""
     if any(left.stored.low < state.hidden or (left.masked is not None and left.masked.total.high) for left in state.layers):
         return True
-    return state.hidden == chosen.get("budget")
+    return bool(state.hidden == chosen.get("budget"))
 
 
 def _parts(chosen: Chosen) -> tuple[Chosen | None, Chosen | None]:
