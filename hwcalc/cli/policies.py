@@ -63,13 +63,25 @@ def run(*, name: str | None, **output: Any) -> Answer:
         return Answer(text=listing(_HEADER, [row for policy in found for row in _csv_rows(policy)], format_="csv"))
     if name is not None:
         return Answer(text=_one(found[0], view), remarks=() if view.quiet else (_in_a_plan(found[0]),))
-    rows = [(policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found]
-    header = ("policy", "memory", "what", "attention", "source")
+    rows: list[tuple[str, ...]] = [
+        (policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found
+    ]
+    header: tuple[str, ...] = ("policy", "memory", "what", "attention", "source")
+    if view.format == "table":
+        # A line or two for each: reasons and sources stand beside the policy alone.
+        header, rows = header[:4], [(*row[:3], _in_short(row[3])) for row in rows]
     text = listing(header, rows, format_=view.format, color=view.color, width=view.width)
     return Answer(text=text, remarks=() if view.quiet else _MORE)
 
 
+def _in_short(kernel: str) -> str:
+    """The attention kernel without the reason."""
+    return kernel.partition(":")[0].partition(";")[0]
+
+
 _MORE: Final = (
+    "memory: frees - dropped tokens are no longer stored; masks, zeroes, reads less - all are stored, and no memory comes back",
+    "attention: the kernels with which kvpress, or the policy's own code, can run it",
     "one policy with its formula and options: kvplan policies NAME",
     "a plan with one: kvplan MODEL --policy NAME:key=value,...",
 )
@@ -149,13 +161,13 @@ def _one(policy: PolicyInfo, view: View) -> str:
     facts = (
         ("policy", policy.name),
         ("what", policy.title),
-        ("class in kvpress", policy.press or "none: it has code of its own"),
+        ("class in kvpress", policy.press or _WITHOUT_PRESS[policy.definition]),
         ("keeps", policy.keeps),
         ("formula", policy.formula),
         ("memory", MEMORY[policy.effect.value]),
         ("beside the cache", policy.memory),
         ("attention", policy.kernel),
-        ("numbers", policy.definition),
+        ("numbers", _NUMBERS[policy.definition]),
         ("source", policy.source),
     )
     text = listing(("", ""), facts, format_=view.format, color=view.color, width=view.width)
@@ -164,12 +176,21 @@ def _one(policy: PolicyInfo, view: View) -> str:
         text += "\n" + listing(("option", "default", "meaning"), rows, format_=view.format, color=view.color, width=view.width)
     if policy.quality:
         figures = [
-            (one.model, one.benchmark, f"{one.budget:,}", f"{one.accuracy:g}", f"{one.full_accuracy:g}", one.source)
-            for one in policy.quality
+            (one.model, one.benchmark, f"{one.budget:,}", f"{one.accuracy:g}", f"{one.full_accuracy:g}") for one in policy.quality
         ]
-        header = ("model", "published for", "budget", "accuracy %", "whole cache %", "source")
+        header = ("model", "benchmark", "budget", "accuracy %", "whole cache %")
         text += "\n" + listing(header, figures, format_=view.format, right=(2, 3, 4), color=view.color, width=view.width)
+        sources = ", ".join(dict.fromkeys(one.source for one in policy.quality))
+        text += f"\nright answers as published by {sources}, no promise\n"
     return text
+
+
+_NUMBERS: Final = {
+    "engine": "as its code keeps them; the code was run and compared",
+    "published": "as its paper says: no code of it was run",
+}
+"""How the numbers of a policy are known."""
+_WITHOUT_PRESS: Final = {"engine": "none: it has code of its own", "published": "none: it is planned by its paper"}
 
 
 def _csv_rows(policy: PolicyInfo) -> list[tuple[str, ...]]:

@@ -15,7 +15,7 @@ from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Sett
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
 from hwcalc.policies.walks import Ends
 
-__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "setting_of", "shapes_of"]
+__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "shapes_of"]
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 _Start: TypeAlias = tuple[int, int]
@@ -41,19 +41,6 @@ def shapes_of(stack: Stack) -> tuple[LayerShape, ...]:
             )
         )
     return tuple(shapes)
-
-
-def setting_of(stack: Stack, *, rules: str, attention: str, element_bytes: int, batch: int, hidden_size: int | None) -> Setting:
-    """What a policy is told of a model with these layers, and of the request."""
-    return Setting(
-        layers=shapes_of(stack),
-        depth=len(stack),
-        attention=attention,
-        rules=rules,
-        element_bytes=element_bytes,
-        batch=batch,
-        hidden_size=hidden_size,
-    )
 
 
 def courses_of(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
@@ -130,7 +117,7 @@ class Evicted:
     """A policy at work on one request. Numbers of tokens are those of each layer that it acts on, by number.
 
     ``most`` is the length of a layer at its longest, behind the prompt and while text is generated; a step counts before it cuts.
-    ``stack`` are the layers, each with the tokens that it has at the most.
+    ``plain`` are the layers without the policy.
     """
 
     chosen: Chosen
@@ -141,9 +128,13 @@ class Evicted:
     ends: Mapping[int, Ends]
     most: Mapping[int, int]
     plain: Stack
-    stack: Stack
     ahead: int = 0
     """Tokens before all these that the policy does not touch, since other sequences have them too."""
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The layers, each with the tokens that it has at the most. A search for a length may need none of them."""
+        return _with_tokens(self.plain, self.most, self.ahead)
 
     @property
     def behind_prompt(self) -> dict[int, int]:
@@ -169,6 +160,11 @@ class Evicted:
     def cuts(self) -> bool:
         """Whether anything is cut while text is generated."""
         return any(ends.cut for ends in self.ends.values())
+
+    @property
+    def drops(self) -> bool:
+        """Whether any token may go, of the prompt or while text is generated."""
+        return self.cuts or any(left.stored.low < self.prompt for left in self.state.layers)
 
     @cached_property
     def courses(self) -> Mapping[int, Course]:
@@ -214,7 +210,15 @@ class Evicted:
 
     def holding(self, counts: Mapping[int, int]) -> Evicted:
         """The same with these tokens in each layer."""
-        return replace(self, most=counts, stack=_with_tokens(self.plain, counts, self.ahead))
+        return replace(self, most=counts)
+
+    def with_setting(self, setting: Setting) -> Evicted:
+        """The same for another batch, with what is known of it."""
+        if setting == self.setting:
+            return self
+        other = replace(self, setting=setting)
+        vars(other).update({name: value for name, value in vars(self).items() if name in ("stack", "read", "alike")})
+        return other
 
 
 def _with_tokens(plain: Stack, counts: Mapping[int, int], ahead: int) -> Stack:
@@ -250,6 +254,5 @@ def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Set
         ends=ends,
         most=most,
         plain=plain,
-        stack=_with_tokens(plain, most, ahead),
         ahead=ahead,
     )

@@ -7,21 +7,23 @@ memory equation, :func:`policy_part`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import model_width
+from hwcalc.engines.cut_layers import first_alike
 from hwcalc.engines.evicting import shapes_of
 from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas import Layer, Stack
+from hwcalc.formulas import Layer, LayerNumbers, Stack
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition
 from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
-from hwcalc.policies.outcome import beside_of
+from hwcalc.policies.outcome import Beside, beside_of
 from hwcalc.quantization.planned import format_name
 
 __all__ = [
@@ -34,9 +36,11 @@ __all__ = [
     "peaks_of",
     "policy_part",
     "stage_prefill_bytes",
+    "whole_bytes",
 ]
 
 PART: Final = "policy prefill"
+Layers = range | LayerNumbers
 _SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
 
 
@@ -45,14 +49,13 @@ class Peaks:
     """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within one.
 
     ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what lies beside it then; ``held`` lies beside
-    the cache while text is generated, at a cut too. ``whole`` is the cache behind the same prompt without the policy.
+    the cache while text is generated, at a cut too.
     """
 
     cache: int
     scored: int
     beside: int
     held: int
-    whole: int
     extras: tuple[Extra, ...] = ()
 
     @property
@@ -74,26 +77,37 @@ def peaks_of(opened: Opened) -> Peaks:
     """What the policy of the request needs at its fullest."""
     evicted = opened.evicted
     assert evicted is not None
-    local, prompt = opened.replica, evicted.prompt
-    at_once = opened.engine.scored_at_once(local)
-    longest = max(evicted.most.values(), default=0)
     scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
     for number, span in enumerate(stage_spans(opened)):
-        setting = _rank_setting(local, span)
-        if not setting.layers:
+        found = _beside(opened, span)
+        if found is None:
             continue
-        found = beside_of(evicted.chosen, setting, prompt=prompt, longest=longest, cuts=evicted.cuts, at_once=at_once)
         cache = opened.engine.prefill_bytes(opened, number)
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
         held = max(held, found.decoding)
-    whole = local.sized(seq=evicted.ahead + prompt).without_policy()
-    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole.needed_bytes, extras=extras)
+    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, extras=extras)
 
 
-def _rank_setting(opened: Opened, span: range) -> Setting:
-    """What a policy is told of the layers of a pipeline stage, on one tensor-parallel rank."""
+def whole_bytes(opened: Opened) -> int:
+    """The same moment without the policy."""
+    plain = opened.without_policy()
+    return max(plain.engine.prefill_bytes(plain, stage) for stage in range(len(stage_spans(opened))))
+
+
+def _beside(opened: Opened, span: Layers) -> Beside | None:
+    """What lies beside the cache of these layers on a tensor-parallel rank; ``None`` where the policy acts on none of them."""
+    evicted, local = opened.evicted, opened.replica
+    setting = _rank_setting(local, span)
+    if evicted is None or not setting.layers:
+        return None
+    at_once, longest = opened.engine.scored_at_once(local), max(evicted.most.values(), default=0)
+    return beside_of(evicted.chosen, setting, evicted.state, longest=longest, cuts=evicted.cuts, at_once=at_once)
+
+
+def _rank_setting(opened: Opened, span: Layers) -> Setting:
+    """What a policy is told of these layers, on one tensor-parallel rank."""
     assert opened.evicted is not None
     whole, rules, tp, plain = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp, opened.plain_stack
 
@@ -117,38 +131,52 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
     assert evicted is not None
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
-    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False).decoding
+    return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False).decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
-    rules, tp = opened.engine.weight_rules(), opened.request.parallel.tp
-    known: dict[int, int] = {}
-
-    def size(layer: Layer) -> int:
-        # Layers that are alike are one object.
-        if id(layer) not in known:
-            shards = (rules.shard(opened.model, kind, tp) for kind in layer)
-            known[id(layer)] = sum(rank_bytes_of(opened, opened.engine.tensors(shard, local)) for shard in shards)
-        return known[id(layer)]
-
-    whole, cut = local.plain_stack.layers, local.stack.layers
+    alike = first_alike(local)
+    each = _sizes(local, local.plain_stack.layers, sorted(set(alike)))
+    whole = [each[first] for first in alike]
+    if local.cut_layers is None:
+        sizes = _sizes(local, local.stack.layers, range(len(alike)))
+        cut = tuple(sizes[number] for number in range(len(alike)))
+    else:
+        cut = local.cut_layers.sizes
     before = fullest = 0
     for number in stage_spans(opened)[stage]:
-        fullest = max(fullest, before + size(whole[number]))
-        before += size(cut[number])
+        fullest = max(fullest, before + whole[number])
+        before += cut[number]
     return max(fullest, before) + bytes_of(local.extras)
 
 
-def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
+def _sizes(local: Opened, layers: Sequence[Layer], numbers: Iterable[int]) -> dict[int, int]:
+    """Bytes on a rank of the layers with these numbers."""
+    rules, tp = local.engine.weight_rules(), local.request.parallel.tp
+    known: dict[Layer, int] = {}
+    for layer in {layers[number]: None for number in numbers}:
+        shards = (rules.shard(local.model, kind, tp) for kind in layer)
+        known[layer] = sum(rank_bytes_of(local, local.engine.tensors(shard, local)) for shard in shards)
+    return {number: known[layers[number]] for number in numbers}
+
+
+def policy_part(opened: Opened, device: Layers | None = None) -> tuple[BudgetPart, ...]:
     """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
 
-    While a layer is scored, its inner vectors are not there, which the equation counts with the activations.
+    While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
+    a device whose cache has all its room from the start.
     """
     if opened.evicted is None:
         return ()
-    peaks = peaks_of(opened)
+    if device is None:
+        peaks = peaks_of(opened)
+    else:
+        found = _beside(opened, device)
+        if found is None:
+            return ()
+        peaks = Peaks(cache=0, scored=0, beside=found.prefill, held=found.decoding, extras=found.extras)
     rooms = inner_vectors(opened)
     low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
     if not high:
@@ -170,7 +198,12 @@ def policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
 
 
 def inner_vectors(opened: Opened) -> tuple[int, int, int]:
-    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP."""
+    """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP.
+
+    A compute buffer is set aside before, as one.
+    """
+    if opened.engine.splits_layers:
+        return 0, 0, 0
     model, rules, parallel = opened.model, opened.engine.weight_rules(), opened.request.parallel
     asked = format_name(opened.request.weights)
     element_bytes = rules.weight_format(model, asked if asked in FLOATS else None).bits // 8

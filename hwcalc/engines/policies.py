@@ -13,6 +13,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from hwcalc.engines.cut_layers import CutLayers
     from hwcalc.engines.evicting import Evicted
     from hwcalc.policies.base import Chosen, Setting
 
@@ -68,9 +69,17 @@ class Policies(Generic[OpenedT]):
         return int(asked.replica.sized(seq=asked.request.prompt_tokens).without_policy().needed_bytes)
 
     def scored_at_once(self, opened: OpenedT) -> tuple[int, int]:
-        """Sequences of a replica whose prompts one forward pass scores, and the tokens that it takes of them. By default the whole batch."""
-        request: Request = cast("Dropping", opened).request
-        return request.replica_batch, request.replica_batch * request.prompt_tokens
+        """Prompts of a replica that one forward pass scores, and the tokens that it takes of them. By default the whole batch.
+
+        Where branches of a request fork from one prompt, it is read and scored once.
+        """
+        request, forks = cast("Dropping", opened).request, cast("Any", opened).together.forks
+        prompts = request.replica_requests if forks else request.replica_batch
+        return prompts, prompts * request.prompt_tokens
+
+    def sizes_by_token(self, opened: OpenedT) -> bool:
+        """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
+        return False
 
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
@@ -117,7 +126,7 @@ class Dropping(Family):
             ("evicted", tokens, prompt, ahead, together),
             lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
         )
-        return found if found.setting == setting else replace(found, setting=setting)
+        return found.with_setting(setting)
 
     @property
     def _policy_setting(self) -> Setting:
@@ -150,6 +159,15 @@ class Dropping(Family):
     def stack(self) -> Stack:
         """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
         return self.plain_stack if self.evicted is None else self.evicted.stack
+
+    @cached_property
+    def cut_layers(self) -> CutLayers | None:
+        """Bytes of the layers that the policy cuts, where they follow from those of a token."""
+        if self.request.policy is None:
+            return None
+        from hwcalc.engines.cut_layers import cut_layers
+
+        return cut_layers(self)
 
     def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""

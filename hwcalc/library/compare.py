@@ -123,9 +123,10 @@ def compare(
 ) -> Comparison:
     """Plan every combination of the models and of the lists; ``options`` are further keywords of :func:`hwcalc.plan`.
 
-    A list may be a Python list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model may be
-    a pattern of catalog ids. A list of policies may hold ``None`` (``"none"`` in text), and a policy as a name with a dict of options. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared.
-    A variant that cannot be planned has an ``error``, and so has a model that cannot be read.
+    A list may be a Python list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model
+    may be a pattern of catalog ids. A list of policies may hold ``None`` (``"none"`` in text), and a policy as a name with a dict
+    of options. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared. A
+    variant that cannot be planned has an ``error``, and so has a model that cannot be read.
 
     Raises the first error, a :class:`~hwcalc.errors.KvplanError`, if no variant can be planned, and
     :class:`~hwcalc.errors.UsageError` for too many variants, or for a name that is unknown to all models and engines.
@@ -137,7 +138,9 @@ def compare(
 
 
 def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) -> tuple[Comparison, tuple[Note, ...]]:
-    """As :func:`compare`, from a dict of all keywords. Also returns notes on assumed hardware and options without effect, which are not in the document."""
+    """As :func:`compare`, from a dict of all keywords. Also returns notes on assumed hardware and options without effect, which
+    are not in the document.
+    """
     from hwcalc.hardware.named import gpu_ids
 
     said: list[Note] = []

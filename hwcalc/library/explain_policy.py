@@ -60,11 +60,25 @@ def _of_layers(group: PolicyLayers, place: str, info: PolicyInfo, chosen: Chosen
     yield _tokens(f"{which}, behind the prompt", f"{place}.kept", group.kept, formula, values, info, low=low)
     if not info.output:
         return
-    grown = {"kept_of_prompt": group.kept, "output": info.output}
     for name, words in (("most", "at the most"), ("last", "at the end")):
         count = getattr(group, name)
-        sum_ = "kept_of_prompt + output" if count == group.kept + info.output else ""
-        yield _tokens(f"{which}, {words}", f"{place}.{name}", count, sum_, grown, info)
+        yield _tokens(f"{which}, {words}", f"{place}.{name}", count, *_grown(name, count, group, info, evicted), info)
+
+
+def _grown(name: str, count: int, group: PolicyLayers, info: PolicyInfo, evicted: Evicted) -> tuple[str, Mapping[str, Number]]:
+    """How tokens of a layer come about while text is generated: those of the prompt, or of the cut before, and one for each step since."""
+    cuts: tuple[tuple[int, int, int], ...] = ()
+    with suppress(UsageError):
+        cuts = evicted.courses[next(iter(group.layers))].cuts
+    starts = ((0, group.kept), *((step, after) for step, _, after in cuts))
+    ends = (*((step, before) for step, before, _ in cuts), (info.output, group.last))
+    pieces = tuple(zip(starts, ends, strict=True))
+    for (start, length), (end, reached) in pieces if name == "most" else pieces[-1:]:
+        if reached == count == length + end - start:
+            first = "kept_of_prompt" if not start else "kept_by_cut"
+            steps = "output" if end - start == info.output else "steps_since"
+            return f"{first} + {steps}", {first: length, steps: end - start}
+    return ("kept_of_prompt", {"kept_of_prompt": count}) if name == "most" and count == group.kept else ("", {})
 
 
 def _worked(group: PolicyLayers, info: PolicyInfo, chosen: Chosen, evicted: Evicted) -> tuple[str, Mapping[str, Number]]:
@@ -196,7 +210,7 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
     layers, tp = evicted.setting.layers, opened.request.parallel.tp
     longest = max((group.most for group in info.layers), default=0)
     # A pass of a prefill need not have all prompts.
-    scored, every = opened.engine.scored_at_once(opened.replica)[0], opened.replica.batch
+    (scored, rows), every = opened.engine.scored_at_once(opened.replica), opened.replica.batch
     first = _SCORED if scored < every else "batch"
     for tokens, name, sequences in ((info.prompt, first, scored), (info.prompt, "batch", every), (longest, "batch", every)):
         yield {
@@ -207,6 +221,7 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
             "hidden_size": opened.model.hidden_size or 0,
             "layers": len(layers),
             "scored_tokens": tokens,
+            "score_rows": rows,
         }
 
 
@@ -240,11 +255,22 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
                 name="beyond the cache that is counted",
             )
     yield bytes_figure(
-        "cache behind the same prompt without the policy",
+        "that cache without the policy",
         "policy.full_prefill_peak_bytes",
         info.full_prefill_peak_bytes,
+        *_without(info, opened),
         definition=opened.model.definition(opened.engine.definition),
     )
+
+
+def _without(info: PolicyInfo, opened: Opened) -> tuple[str, Mapping[str, Number]]:
+    """The cache of the prompt in all layers, or the whole cache that the plan counts without the policy."""
+    if info.full_prefill_peak_bytes == info.full_bytes:
+        return "without_policy", {"without_policy": info.full_bytes}
+    layers, rows = [len(group.layers) for group in info.layers], _rows(info, opened)
+    formula, values = _product(layers, [info.prompt] * len(layers), rows)
+    values |= {"batch": opened.request.batch}
+    return (formula, values) if value_of(formula, values) == info.full_prefill_peak_bytes else ("", {})
 
 
 def _cut_layers(info: PolicyInfo, opened: Opened) -> dict[str, Number]:

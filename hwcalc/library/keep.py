@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
-from hwcalc.engines.evicting import acted_on, courses_of, setting_of
+from hwcalc.engines.evicting import acted_on, courses_of, shapes_of
 from hwcalc.engines.reference import model_dtype
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.kept import Kept, MaskedPairs
 from hwcalc.library.load import ModelLike, load
-from hwcalc.model import Definition, Note
+from hwcalc.model import Definition
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Effect, Setting, State
-from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, extras_of, kernel_for
+from hwcalc.planner.policy import policy_notes
+from hwcalc.planner.values import one_of
+from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Extra, Setting, State
+from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, beside_of, extras_of, kernel_for
 from hwcalc.policies.parse import parse_policy
 from hwcalc.policies.prefill_peak import MEASURED_MODELS, Peak, Widths, peak_of
 from hwcalc.policies.quality import quality_of
 from hwcalc.policies.reported import reported_ratio
-from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
 __all__ = ["keep"]
@@ -61,29 +61,24 @@ def keep(
     if steps > MOST_STEPS:
         raise UsageError(f"decode is {steps:,} steps.", hint=f"At most {MOST_STEPS:,} are followed.")
     asked = read_options({"seq": tokens, "batch": batch, "dtype": dtype, "offline": offline, "assume": assume})
-    kernel = kernel_for(chosen, None if attention is None else _one_of(attention, "attention", ATTENTIONS))
-    book = KVPRESS if rules is None else _one_of(rules, "rules", RULES)
+    kernel = kernel_for(chosen, None if attention is None else one_of(ATTENTIONS)(attention, "attention"))
+    book = KVPRESS if rules is None else one_of(RULES)(rules, "rules")
     spec = load(model, asked.access, assume=asked.assume)
     opened = open_request(spec, seq=tokens, batch=asked.batch, dtype=asked.dtype, engine="reference").checked()
     return _kept(opened, chosen, _setting(opened, kernel, book), steps)
 
 
-def _one_of(value: object, what: str, known: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in known:
-        raise UsageError(f"{what} {quoted(value)} is not known.", hint=f"Known: {', '.join(known)}.")
-    return value
-
-
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:
-    setting = setting_of(
-        opened.stack,
-        rules=rules,
+    return Setting(
+        layers=shapes_of(opened.stack),
+        depth=len(opened.stack),
         attention=attention,
+        rules=rules,
         element_bytes=model_dtype(opened.model).value.row_bytes(1),
         batch=opened.batch,
+        together=opened.batch,
         hidden_size=opened.model.hidden_size,
     )
-    return replace(setting, together=opened.batch)
 
 
 def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
@@ -101,6 +96,7 @@ def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -
     definition = Definition.EXACT if chosen is None else chosen.policy.definition if exact else Definition.ESTIMATE
     after = opened.sized(seq=prompt + steps)
     reads = [left.read for left in state.layers]
+    notes = [] if chosen is None else policy_notes(chosen, setting.attention, acted=len(acted), layers=len(opened.stack))
     return Kept(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -137,10 +133,19 @@ def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -
         cuts=[list(cut) for cut in first.cuts],
         prefill_peak=_peak(opened, chosen, state, setting),
         reported_compression_ratio=reported_ratio(chosen, after_prefill(None, prompt, setting), setting),
-        beside=extras_of(chosen, prompt, setting),
+        beside=_beside(chosen, state, courses, setting),
         quality=() if chosen is None else quality_of(chosen.policy.name),
-        notes=(*opened.notes, *_notes(opened, chosen, setting, len(acted))),
+        notes=(*opened.notes, *notes),
     )
+
+
+def _beside(chosen: Chosen | None, state: State, courses: Sequence[Course], setting: Setting) -> tuple[Extra, ...]:
+    """Memory beside the cache: in the prefill, and at the longest while text is generated."""
+    if chosen is None:
+        return extras_of(None, state.hidden, setting)
+    longest = max((state.hidden, *(course.most_within for course in courses)))
+    cuts = any(course.cuts for course in courses)
+    return beside_of(chosen, setting, state, longest=longest, cuts=cuts).extras
 
 
 def _peak(opened: Opened, chosen: Chosen | None, state: State, setting: Setting) -> Peak | None:
@@ -215,20 +220,3 @@ def _first_position(chosen: Chosen | None, prompt: int, counts: Mapping[int, int
     """The position of the first decoded token: behind the prompt, or behind what is kept where keys were turned."""
     turned = chosen is not None and chosen.policy.rerotates and chosen.get("rerotate_keys") is not False
     return next(iter(counts.values()), prompt) if turned else prompt
-
-
-def _notes(opened: Opened, chosen: Chosen | None, setting: Setting, acted: int) -> list[Note]:
-    """What a reader must know."""
-    if chosen is None:
-        return []
-    found = []
-    if acted < len(opened.stack):
-        words = f"{acted:,} of {len(opened.stack):,} layers" if acted else "no layer"
-        message = f"The policy acts on {words}: windows, states and shared caches keep what they keep."
-        found.append(Note(code="policy-layers", message=message))
-    if any(one.policy.effect is Effect.MASKS for one in chosen.whole):
-        found.append(Note(code="policy-masks", message="Masked tokens are stored: no memory comes back. kvpress fakes the mask."))
-    if setting.attention == EAGER:
-        message = "Eager attention makes n x n scores in the prefill, which may take more than the policy saves."
-        found.append(Note(code="policy-eager", message=message))
-    return found

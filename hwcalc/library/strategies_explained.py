@@ -40,7 +40,10 @@ def strategy_section(strategy: Strategy) -> ExplainedSection:
         title=strategy.title,
         about=about,
         figures=tuple(_figure(one, strategy) for one in strategy.steps),
-        remarks=(f"It trades {strategy.trades}." if strategy.name in NAMES else strategy.trades, f"Used by: {strategy.used_by}."),
+        remarks=(
+            f"The trade: {strategy.trades}." if strategy.name in NAMES else strategy.trades,
+            f"Used by: {strategy.used_by}.",
+        ),
     )
 
 

@@ -139,13 +139,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     named = asked.seq or engine.length_named(model, asked.batch, asked.engine_options)
     seq, seq_notes = (named, ()) if named is not None else _default_seq(model)
     notes += seq_notes
-    if not 1 <= seq <= MOST_TOKENS or not 1 <= asked.batch <= MOST_TOKENS:
-        raise UsageError(f"seq and batch must be from 1 to {MOST_TOKENS:,} (got {seq:,} and {asked.batch:,}).")
-    if asked.prompt is not None and asked.prompt > seq:
-        raise UsageError(
-            f"prompt is {asked.prompt:,} tokens, more than the {seq:,} of a sequence.",
-            hint="Give all tokens of a sequence, prompt and output, with --seq.",
-        )
+    _check_tokens(asked, seq)
     resolved = engine.version(version)
     engine.check_options(asked.engine_options)
     request = Request(
@@ -181,6 +175,17 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
             request = replace(request, seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
     return engine.open(model, request, notes)
+
+
+def _check_tokens(asked: Asked, seq: int) -> None:
+    """Check how many sequences there are, how long they are, and how much of each is the prompt."""
+    if not 1 <= seq <= MOST_TOKENS or not 1 <= asked.batch <= MOST_TOKENS:
+        raise UsageError(f"seq and batch must be from 1 to {MOST_TOKENS:,} (got {seq:,} and {asked.batch:,}).")
+    if asked.prompt is not None and asked.prompt > seq:
+        raise UsageError(
+            f"prompt is {asked.prompt:,} tokens, more than the {seq:,} of a sequence.",
+            hint="Give all tokens of a sequence, prompt and output, with --seq.",
+        )
 
 
 def _of_lengths(asked: Asked) -> Asked:

@@ -71,10 +71,11 @@ class Offer:
 class Recommendation(Answer):
     """What would do, in the order of ``sort`` with what is sure first, and what was left out.
 
-    ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do not hold
-    the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because they are machines that cannot be linked, or only a few of
-    them, and ``could_be_more`` of those because of ``max_gpus``. ``unsure_left_out`` fit by the expected value only. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes
-    closest, and ``message`` and ``suggestions`` are its plan's.
+    ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do
+    not hold the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because they are machines that cannot be linked, or
+    only a few of them, and ``could_be_more`` of those because of ``max_gpus``. ``unsure_left_out`` fit by the expected value
+    only. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes closest, and ``message`` and ``suggestions``
+    are its plan's.
     """
 
     schema_version: str

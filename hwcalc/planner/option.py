@@ -17,10 +17,11 @@ GROUPS: Final = ("model", "workload", "engine", "hardware")
 class PlanOption(NamedTuple):
     """One option of a plan.
 
-    ``name`` is its keyword in Python and its key in a check file. ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`. ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that take
-    several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if check files
-    lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the command line's
-    function that completes values.
+    ``name`` is its keyword in Python and its key in a check file. ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`.
+    ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that
+    take several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if
+    check files lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the
+    command line's function that completes values.
     """
 
     name: str

@@ -108,12 +108,14 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
 
 
 def _policy_info(opened: Opened) -> PolicyInfo | None:
-    if opened.evicted is None:
+    evicted = opened.evicted
+    if evicted is None:
         return None
     from hwcalc.planner.policy import policy_info, policy_notes
 
-    info = policy_info(opened, opened.evicted)
-    opened.tell(*policy_notes(opened, opened.evicted), *no_blocks(opened, info))
+    info = policy_info(opened, evicted)
+    notes = policy_notes(evicted.chosen, evicted.setting.attention, acted=len(evicted.ends), layers=len(evicted.plain))
+    opened.tell(*notes, *no_blocks(opened, info))
     return info
 
 

@@ -6,12 +6,12 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of
+from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of, whole_bytes
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
-from hwcalc.policies.base import EAGER, PAPER, Count, Effect
+from hwcalc.policies.base import EAGER, PAPER, Chosen, Count, Effect
 from hwcalc.policies.quality import quality_of
 from hwcalc.text import brief
 from hwcalc.units import human_bytes
@@ -69,11 +69,12 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         most_bytes=most,
         most_low_bytes=most if evicted.is_exact else opened.holding(lows.most).stored_bytes,
         last_bytes=opened.holding(evicted.last).stored_bytes if evicted.steps else most,
-        saved_bytes=plain.stored_bytes - most,
+        # Branches of a request that cut their own caches no longer share a prompt, and may take more than without the policy.
+        saved_bytes=max(0, plain.stored_bytes - most),
         masked_pairs=None if masked is None else masked.high,
         masked_low_pairs=None if masked is None else masked.low,
         prefill_peak_bytes=peaks.prefill,
-        full_prefill_peak_bytes=peaks.whole,
+        full_prefill_peak_bytes=whole_bytes(opened),
         loses=needs > plain.needed_bytes,
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,
@@ -105,9 +106,8 @@ def _layers(evicted: Evicted) -> tuple[PolicyLayers, ...]:
     )
 
 
-def policy_notes(opened: Opened, evicted: Evicted) -> list[Note]:
-    """What a reader must know of the policy."""
-    acted, layers = len(evicted.ends), len(evicted.plain)
+def policy_notes(chosen: Chosen, attention: str, *, acted: int, layers: int) -> list[Note]:
+    """What a reader must know of a policy that acts on so many of the layers."""
     if not acted:
         message = "The policy has no effect: no layer of this model keeps every token. Windows, states and shared caches keep what they keep."
         return [Note(code="policy-no-effect", message=message)]
@@ -115,9 +115,9 @@ def policy_notes(opened: Opened, evicted: Evicted) -> list[Note]:
     if acted < layers:
         message = f"The policy acts on {acted:,} of {layers:,} layers: windows, states and shared caches keep what they keep."
         found.append(Note(code="policy-layers", message=message))
-    if any(one.policy.effect is Effect.MASKS for one in evicted.chosen.whole):
+    if any(one.policy.effect is Effect.MASKS for one in chosen.whole):
         found.append(Note(code="policy-masks", message="Masked tokens are stored: no memory comes back. kvpress fakes the mask."))
-    if evicted.setting.attention == EAGER:
+    if attention == EAGER:
         message = "Eager attention makes n x n scores in the prefill, which may take more than the policy saves."
         found.append(Note(code="policy-eager", message=message))
     return found

@@ -66,7 +66,7 @@ class PolicyInfo:
     ``offered`` says whether the engine has it, ``support`` how, or what it would take; the plan of a policy that the engine lacks is as if
     it had it, and ``definition`` is ``assumed``. Bytes are those of the cache of all sequences: without the policy, behind the prompt, at
     the most while text is generated, and at the end; ``low`` is the least that the text may leave. ``prefill_peak_bytes`` are cache and
-    ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` the cache behind the same prompt
+    ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` that cache
     without the policy. ``masked_pairs`` of a token and a head are stored and have no weight, ``masked_low_pairs`` at the least; null where
     nothing is masked. ``loses`` says that the memory equation needs more with the policy than without. ``options``, ``flags`` and
     ``environment`` are what an engine that has it is started with beside: engine options, words of its command, and variables.

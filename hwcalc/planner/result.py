@@ -249,14 +249,16 @@ class BudgetInfo:
 class FitInfo:
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
-    ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of the
-    estimates as well. ``fits`` goes by the expected value; ``verdict`` says whether the ends agree: ``fits``, ``probably``,
-    ``probably_not`` or ``no``. ``max_seq`` is the longest that each of the planned sequences may be for sure, ``max_batch`` how many of
-    the planned length surely fit at once: both hold at the high end of the estimates. ``expected_max_seq`` and ``expected_max_batch``
-    are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do, laid out as ``min_layout``, by the expected value; ``sure_min_layout`` does for certain. ``limiting`` names what binds: what
-    stands in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``,
-    and ``expected_limiting`` and ``expected_limiting_seq`` of the expected values. ``gpu_layers`` of ``all_layers`` lie on the GPUs, for
-    engines that can leave some in the memory of the host; what else they need of it is in ``memory.devices``.
+    ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of
+    the estimates as well. ``fits`` goes by the expected value; ``verdict`` says whether the ends agree: ``fits``, ``probably``,
+    ``probably_not`` or ``no``. ``max_seq`` is the longest that each of the planned sequences may be for sure, ``max_batch`` how
+    many of the planned length surely fit at once: both hold at the high end of the estimates. ``expected_max_seq`` and
+    ``expected_max_batch`` are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do, laid
+    out as ``min_layout``, by the expected value; ``sure_min_layout`` does for certain. ``limiting`` names what binds: what stands
+    in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of
+    ``max_seq``, and ``expected_limiting`` and ``expected_limiting_seq`` of the expected values. ``gpu_layers`` of ``all_layers``
+    lie on the GPUs, for engines that can leave some in the memory of the host; what else they need of it is in
+    ``memory.devices``.
     """
 
     gpu: str | None
@@ -307,10 +309,11 @@ class MemoryInfo:
 class SpeedInfo:
     """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
 
-    ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is the time in
-    which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt (of ``prompt`` tokens, else ``seq``).
-    ``bound_by`` is ``memory bandwidth``, ``host memory bandwidth`` (most of the time goes to what lies there) or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up:
-    weights and caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
+    ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is
+    the time in which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt (of ``prompt``
+    tokens, else ``seq``). ``bound_by`` is ``memory bandwidth``, ``host memory bandwidth`` (most of the time goes to what lies
+    there) or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up: weights and
+    caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
     ``definition`` is ``bound`` (by the profile's peak), ``measured`` (by the bandwidth that the user's own machine reached) or
     ``unknown``. ``steps`` say how the figures come about.
     """

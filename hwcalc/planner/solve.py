@@ -7,7 +7,7 @@ But a sequence passes through every shorter length, so it fits only if all short
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
@@ -80,12 +80,26 @@ def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None, *, end: st
         return False
     if opened.engine.lacking(opened, end) is not None:
         return False
+    if any(not _fits(opened.changed(seq=crest), size, None) for crest in _crests(opened)):
+        return False
+    return _fits(opened, size, pool)
+
+
+def _crests(opened: Opened) -> Iterator[int]:
+    """Shorter lengths that may take more memory than the planned one."""
     for period in opened.engine.periods(opened):
         # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
         full_buffer = opened.tokens // period * period - 1
-        if full_buffer > 0 and not _fits(opened.changed(seq=full_buffer), size, None):
-            return False
-    return _fits(opened, size, pool)
+        if full_buffer > 0:
+            yield full_buffer
+    asked = opened.request.policy
+    # A prompt of its own length is cut as it is.
+    if asked is None or opened.request.prompt is not None:
+        return
+    for one in asked.chosen.whole:
+        for crest in () if one.policy.crests is None else one.policy.crests(one):
+            if opened.ahead + crest < opened.tokens:
+                yield opened.ahead + crest
 
 
 def _fits(opened: Opened, size: int, pool: PoolInfo | None) -> bool:

@@ -71,10 +71,10 @@ def speed_bound(
 
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
-    over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``passes`` are the layers that a step and
-    a prompt compute on, where they are not those of the model. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so
-    that they are not counted again, or what a pass reads on each device, where an engine says it: what lies in host memory is read at
-    its own bandwidth then (:mod:`hwcalc.planner.speed_places`).
+    over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``passes`` are the layers that a step and a prompt compute
+    on, where they are not those of the model. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the
+    same model, weights and dtype, so that they are not counted again, or what a pass reads on each device, where an engine says it: what
+    lies in host memory is read at its own bandwidth then (:mod:`hwcalc.planner.speed_places`).
     """
     places = tuple(one for one in shares or () if isinstance(one, DeviceReads))
     counted: tuple[WeightShare, ...] | None = shares_of(places) or tuple(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.policies.base import Chosen
 
-__all__ = ["COMPACTIONS", "LEAST_BYTES", "PART", "PERCENT", "POLICY_RULES", "TYPES", "UNITS", "ValueType", "read_flag"]
+__all__ = ["COMPACTIONS", "LEAST_BYTES", "PART", "PERCENT", "POLICY_RULES", "TYPES", "UNITS", "ValueType", "one_of", "read_flag"]
 
 LEAST_BYTES: Final = MIB
 """Where bytes are expected, a number below this without a unit is taken for a mistake, such as ``20`` for ``20GiB``."""
@@ -63,7 +63,7 @@ def _policy_text(value: Any) -> str:
     return str(value.text)
 
 
-def _one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
+def one_of(known: tuple[str, ...]) -> Callable[[Any, str], str]:
     """A reader of one of these words."""
 
     def read(value: Any, name: str) -> str:
@@ -204,9 +204,9 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "secret": ValueType(_secret, _TEXT),
     "lora": ValueType(_lora, _TEXT),
     "policy": ValueType(_policy, _TEXT, _policy_text),
-    "policy rules": ValueType(_one_of(POLICY_RULES), {"enum": list(POLICY_RULES)}),
+    "policy rules": ValueType(one_of(POLICY_RULES), {"enum": list(POLICY_RULES)}),
     "lengths": ValueType(_lengths, {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": _whole(1)}]}, _lengths_text),
-    "compaction": ValueType(_one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),
+    "compaction": ValueType(one_of(COMPACTIONS), {"enum": list(COMPACTIONS)}),
     "model": ValueType(_as_given, _TEXT, _model_text),
     "pairs": ValueType(_engine_options, _PAIRS),
     "flag": ValueType(read_flag, {"type": "boolean"}),

@@ -197,8 +197,8 @@ class Start:
 class Extra:
     """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``.
 
-    ``lasting`` stays between steps; all else is there while a layer is computed or scored. ``by_query`` are scores of attention itself, one
-    row for each token that goes through the model at once.
+    ``lasting`` stays between steps; all else is there while a layer is computed or scored. ``by_query`` is made of the queries of
+    the prompt, such as scores of attention itself: one row for each token that goes through the model at once.
     """
 
     name: str
@@ -251,6 +251,8 @@ class Policy:
     """The tokens of each head that a scorer puts above all others, of so many at a ratio, whatever the text is."""
     decode: Callable[[Chosen, Start], Iterable[tuple[int, int]]] | None = None
     extra: Callable[[Chosen, int, Setting], tuple[Extra, ...]] | None = None
+    crests: Callable[[Chosen], tuple[int, ...]] | None = None
+    """Lengths of a prompt of which more is kept than of the next longer one: a prompt that is cut only from some length on."""
     worked: Callable[[Chosen, int, int, Setting], tuple[str, Mapping[str, float]]] | None = None
     """What a layer keeps of so many tokens as a formula with its numbers (:mod:`hwcalc.policies.worked`)."""
     needs: str | None = None

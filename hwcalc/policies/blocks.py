@@ -30,7 +30,6 @@ __all__ = [
     "freed_by_compaction",
     "moves_of_ranges",
     "nominal_free",
-    "ranges_of",
     "repacked",
     "rewritten_of_ranges",
 ]
@@ -66,21 +65,6 @@ def freed_by_compaction(tokens: int, kept: int, block: int) -> int:
     (900, 8)
     """
     return blocks_of(tokens, block) - blocks_of(kept, block)
-
-
-def ranges_of(positions: Iterable[int]) -> list[tuple[int, int]]:
-    """Positions as ranges.
-
-    >>> ranges_of([7, 0, 1, 2, 8])
-    [(0, 3), (7, 9)]
-    """
-    found: list[tuple[int, int]] = []
-    for place in sorted(set(positions)):
-        if found and found[-1][1] == place:
-            found[-1] = (found[-1][0], place + 1)
-        else:
-            found.append((place, place + 1))
-    return found
 
 
 def free_of_survivors(

@@ -132,5 +132,16 @@ def even_split(total: int, heads: int) -> tuple[int, ...]:
 
 def mask_layers(state: State, setting: Setting, rule: Callable[[int, int], Masked]) -> State:
     """Pairs masked in each layer by a rule of its number and its length, in place of those masked before; nothing is freed."""
-    layers = tuple(replace(left, masked=rule(number, left.stored.high)) for number, left in enumerate(state.layers))
+    layers = tuple(replace(left, masked=_either(rule, number, left.stored)) for number, left in enumerate(state.layers))
     return replace(state, layers=layers, masked_total=None)
+
+
+def _either(rule: Callable[[int, int], Masked], number: int, stored: Count) -> Masked:
+    """What is masked of a layer whose length the text decides: at both ends, and between them."""
+    most = rule(number, stored.high)
+    if stored.is_exact:
+        return most
+    least = rule(number, stored.low)
+    ends = zip((least.total, *least.heads), (most.total, *most.heads), strict=True)
+    total, *heads = (Count(low=min(one.low, other.low), high=max(one.high, other.high)) for one, other in ends)
+    return Masked(total=total, heads=tuple(heads), split=most.split)

@@ -65,9 +65,8 @@ def _rkv_prefill(chosen: Chosen, state: State, setting: Setting) -> State:
 
 
 def _rkv_extra(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    """Similarities of the whole prompt if it is cut at once, else of a full buffer."""
-    longest = max(tokens, chosen["budget"] + chosen["divide_length"])
-    return (*similarity(longest, setting), *window_scores(chosen["window_size"], longest, setting))
+    """Similarities of all that is there when it is cut: the prompt, or a full buffer."""
+    return (*similarity(tokens, setting), *window_scores(chosen["window_size"], tokens, setting))
 
 
 def triggers(chosen: Chosen, length: int, prompt: int = 0) -> bool:
@@ -87,6 +86,11 @@ def _triattention_budget(chosen: Chosen, prompt: int) -> int:
 def _triattention_prefill(chosen: Chosen, state: State, setting: Setting) -> State:
     budget, prompt = _triattention_budget(chosen, state.hidden), state.hidden
     return each_layer(state, lambda _, tokens: budget if triggers(chosen, tokens, prompt) else tokens)
+
+
+def _triattention_crests(chosen: Chosen) -> tuple[int, ...]:
+    """The longest prompt that is not cut. Outside the budget none is."""
+    return () if chosen["prefill_outside_budget"] else (chosen["kv_budget"] + chosen["divide_length"] - 1,)
 
 
 def _triattention_worked(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
@@ -166,7 +170,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="triattention", press="", title="TriAttention", role=Role.METHOD, effect=Effect.FREES, kernel="any",
-        source="arXiv:2604.04921; WeianMao/triattention c3744ee", prefill=_triattention_prefill, worked=_triattention_worked, decode=_triattention_steps,
+        source="arXiv:2604.04921; WeianMao/triattention c3744ee", prefill=_triattention_prefill, worked=_triattention_worked, decode=_triattention_steps, crests=_triattention_crests,
         chooses=Choice.HEADS_TOGETHER,
         keeps="tokens by a series of distances from statistics of the model, each head its own, all equally many",
         formula="grows to kv_budget + divide_length, then kv_budget again", memory="statistics of queries and keys for each head",

@@ -31,4 +31,4 @@ DIVIDE: Final = PolicyOption(
 
 def quality(name: str, default: Any) -> PolicyOption:
     """An option that decides which tokens are kept, and not how many."""
-    return PolicyOption(name=name, kind="any", default=default, help="which tokens, not how many", hidden=True)
+    return PolicyOption(name=name, kind="any", default=default, help="changes which tokens stay, not how many", hidden=True)

@@ -12,6 +12,7 @@ from typing import Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Left, Role, Setting, State
+from hwcalc.policies.scratch import repeats, statistics_bytes, weight_bytes, window_bytes
 
 __all__ = ["MEASURED_MODELS", "Peak", "Widths", "peak_of"]
 
@@ -127,8 +128,8 @@ class _Prefill:
         own = self.row * self.widths.hidden + queries
         if self.setting.attention == EAGER:
             scores = batch * shape.heads * self.tokens * self.tokens
-            copies = 2 * queries if _repeats(shape) else 0
-            return own + copies + max(2 * scores * size + _INDEX + size, scores * (2 * size if size >= 4 else size + 8))
+            copies = 2 * queries if repeats(shape) else 0
+            return own + copies + max(2 * scores * size + _INDEX + size, scores * weight_bytes(size))
         rows = next(rows for least, rows in _FLASH_QUERIES if self.tokens >= least)
         rows, columns = min(rows, self.tokens), min(_FLASH_KEYS, self.tokens)
         tiles = 4 * rows * (columns + 2 + shape.head_dim) + (0 if size >= 4 else size * rows * (columns + columns % 2))
@@ -137,19 +138,15 @@ class _Prefill:
     def _scores(self, one: Chosen, shape: LayerShape, keys: int) -> int:
         """What a policy makes while it scores so many keys of a layer."""
         size, batch = self.setting.element_bytes, self.setting.batch
-        repeated = batch * keys * shape.heads * shape.head_dim * size if _repeats(shape) else 0
+        repeated = batch * keys * shape.heads * shape.head_dim * size if repeats(shape) else 0
         width = shape.heads * shape.head_dim * size
         if one.policy.name in _EXPECTED:
-            ahead, dim, sinks = int(one["n_future_positions"]), shape.head_dim, int(one["n_sink"])
-            queries = batch * max(0, self.tokens - sinks) * width
-            statistics = batch * width + queries + (queries + batch * width * dim if one["use_covariance"] else 0)
-            return statistics + ahead * (_INDEX + 2 * dim * size) + (2 + 3 * ahead) * dim * dim * size
+            return statistics_bytes(one, self.tokens, shape, self.setting)
         window = _window(one)
         if window is None or self.setting.attention == EAGER:
             return 0
         scores = batch * shape.heads * window * keys
-        softmax = scores * (3 * size if size >= 4 else 2 * size + 8)
-        return batch * window * width + repeated + max(3 * scores * size + _INDEX + size, softmax)
+        return batch * window * width + repeated + max(3 * scores * size + _INDEX + size, scores * window_bytes(size))
 
     def _buffered(self, shape: LayerShape) -> int:
         """DMS keeps the scores of the prompt: those of the window are a view of them."""
@@ -161,11 +158,6 @@ class _Prefill:
         """DuoAttention's mask: a byte for each head."""
         duo = self.chosen is not None and any(one.policy.name == "duoattention" for one in self.chosen.whole)
         return sum(shape.kv_heads for shape in self.setting.layers) if duo else 0
-
-
-def _repeats(shape: LayerShape) -> bool:
-    """Whether keys are copied for each query head. A single one is looked at from all heads."""
-    return 1 < shape.kv_heads < shape.heads
 
 
 def _window(one: Chosen) -> int | None:

@@ -9,7 +9,7 @@ from hwcalc.policies.base import EAGER, Choice, Chosen, Effect, Extra, Policy, P
 from hwcalc.policies.counting import check_model_scores, check_scores, each_layer, scorer_budget
 from hwcalc.policies.options import BUDGET, DIVIDE, INNER, RATIO, SINKS, quality
 from hwcalc.policies.repeated import budgeted, cut_to, repeated
-from hwcalc.policies.scratch import eager_scores, window_scores
+from hwcalc.policies.scratch import chunk_scores, eager_scores, query_statistics, window_scores
 from hwcalc.policies.worked import share_or_budget
 
 __all__ = ["POLICIES", "SHARE", "SHARE_FORMULA", "act_as_scorer", "more_than_sinks", "scorer"]
@@ -81,6 +81,10 @@ def _all_queries(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, 
     return eager_scores(tokens, setting)
 
 
+def _chunks(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
+    return chunk_scores(max(1, chosen["chunk_size"]), tokens, setting)
+
+
 def scorer(name: str, press: str, title: str, source: str, *options: PolicyOption, **facts: Any) -> Policy:
     """A scorer: what is not said is that of most."""
     common: dict[str, Any] = {
@@ -102,7 +106,9 @@ _FUTURE = (
     quality("use_vnorm", default=True),
     quality("epsilon", 0.0),
 )
-_STATISTICS: Final = "statistics of queries: heads x head_dim x head_dim"
+_STATISTICS: Final = (
+    "queries of the prompt and a centred copy: 2 x heads x n x head_dim; their covariance: heads x head_dim x head_dim"
+)
 
 POLICIES: Final = (
     scorer(
@@ -116,7 +122,7 @@ POLICIES: Final = (
     ),
     scorer(
         "expectedattention", "ExpectedAttentionPress", "Expected Attention", "arXiv:2510.00636", *_FUTURE,
-        check=more_than_sinks, protects=_sinks, memory=_STATISTICS, aliases=("expected",),
+        check=more_than_sinks, protects=_sinks, extra=query_statistics, memory=_STATISTICS, aliases=("expected",),
     ),
     scorer(
         "expectedattentionstats", "ExpectedAttentionStatsPress", "Expected Attention, statistics from a file", "arXiv:2510.00636",
@@ -152,12 +158,12 @@ POLICIES: Final = (
     ),
     scorer(
         "noncausalattn", "NonCausalAttnPress", "non-causal attention in chunks", "arXiv:2507.08143", quality("chunk_size", 256),
-        check=_prompt_only, memory="scores of chunks: heads x n x chunk_size",
+        check=_prompt_only, extra=_chunks, memory="scores of chunks: heads x n x chunk_size",
     ),
     scorer(
         "compactor", "CompactorPress", "Compactor", "arXiv:2507.08143", PolicyOption(name="sink_size_start", kind="count", default=8, help="tokens at that end that stay"), PolicyOption(name="sink_size_end", kind="count", default=4, help="tokens at that end that stay"),
         quality("chunk_size", 256), quality("sketch_dimension", 48), quality("blending", None), check=_between_sinks,
-        memory="scores of chunks: heads x n x chunk_size",
+        extra=_chunks, memory="scores of chunks: heads x n x chunk_size",
     ),
     Policy(
         name="criticalkv", press="CriticalKVPress", title="CriticalKV", role=Role.SCORER, effect=Effect.FREES,

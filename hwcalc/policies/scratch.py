@@ -6,24 +6,64 @@ from math import ceil
 from typing import Final
 
 from hwcalc.model import Definition
-from hwcalc.policies.base import Chosen, Extra, Setting
+from hwcalc.policies.base import Chosen, Extra, LayerShape, Setting
 
-__all__ = ["eager_scores", "page_keys", "similarity", "window_scores"]
+__all__ = [
+    "chunk_scores",
+    "eager_scores",
+    "page_keys",
+    "query_statistics",
+    "repeats",
+    "similarity",
+    "statistics_bytes",
+    "weight_bytes",
+    "window_bytes",
+    "window_scores",
+]
 
 _FIT: Final = "peaks of transformers 5.2.0 on the CPU, fitted over 256, 512 and 1,024 tokens"
+_INDEX: Final = 8
+"""Bytes of a position."""
+
+
+def weight_bytes(element_bytes: int) -> int:
+    """Bytes of a score and of its weight while eager attention makes one of the other.
+
+    In fp32 that is 4 + 4; in 16 bits the score, an fp32 copy and an fp32 softmax, 2 + 4 + 4.
+    """
+    return 2 * element_bytes if element_bytes >= 4 else element_bytes + 8
+
+
+def window_bytes(element_bytes: int) -> int:
+    """Bytes of a score of a window with its weight: as :func:`weight_bytes`, and the score with a mask on it."""
+    return element_bytes + weight_bytes(element_bytes)
+
+
+def repeats(shape: LayerShape) -> bool:
+    """Whether keys are copied for each query head. A single one is looked at from all heads."""
+    return 1 < shape.kv_heads < shape.heads
+
+
+def statistics_bytes(chosen: Chosen, queries: int, shape: LayerShape, setting: Setting) -> int:
+    """What Expected Attention makes of the queries of so many tokens: their mean and covariance, and rotations of positions to come."""
+    size, batch, dim, ahead = setting.element_bytes, setting.batch, shape.head_dim, int(chosen["n_future_positions"])
+    width = shape.heads * dim * size
+    rows = batch * max(0, queries - int(chosen["n_sink"])) * width
+    statistics = batch * width + rows + (rows + batch * width * dim if chosen["use_covariance"] else 0)
+    return statistics + ahead * (_INDEX + 2 * dim * size) + (2 + 3 * ahead) * dim * dim * size
 
 
 def eager_scores(tokens: int, setting: Setting) -> tuple[Extra, ...]:
     """The scores, their softmax and a mask that eager attention makes in a layer, each tokens x tokens.
 
-    In fp32 that is 4 + 4 bytes a head and 4 of a mask; in 16 bits the scores, an fp32 copy and an fp32 softmax, 2 + 4 + 4, and 2.
+    In fp32 that is 8 bytes a head and 4 of a mask, in 16 bits 10 and 2.
     At 32,768 tokens and 32 heads of fp32: 260 x 32,768 x 32,768 bytes = 260 GiB.
     """
     if not setting.layers:
         return ()
     size = setting.element_bytes
     heads = max(layer.heads for layer in setting.layers)
-    a_head = 2 * size if size >= 4 else size + 8
+    a_head = weight_bytes(size)
     return (
         Extra(
             name="eager attention scores",
@@ -46,8 +86,8 @@ def window_scores(window: int, tokens: int, setting: Setting) -> tuple[Extra, ..
         return ()
     window = min(window, tokens)
     size, widest = setting.element_bytes, max(setting.layers, key=lambda layer: layer.heads)
-    a_score = 2 * size + (4 if size >= 4 else 8)
-    repeated = widest.head_dim * size if widest.heads > widest.kv_heads else 0
+    a_score = window_bytes(size)
+    repeated = widest.head_dim * size if repeats(widest) else 0
     keys = f" + {widest.head_dim:,} x {size}" if repeated else ""
     return (
         Extra(
@@ -57,6 +97,47 @@ def window_scores(window: int, tokens: int, setting: Setting) -> tuple[Extra, ..
             when="while a layer is scored",
             definition=Definition.ESTIMATE,
             source="kvpress 0.5.5, compute_window_attention: repeat_kv, scores, mask and fp32 softmax",
+        ),
+    )
+
+
+def query_statistics(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
+    """The queries of the prompt, made once more and centred, with their covariance: of the tokens whose hidden states are at hand."""
+    if not setting.layers:
+        return ()
+    widest, size = max(setting.layers, key=lambda layer: layer.heads), setting.element_bytes
+    sinks, ahead = int(chosen["n_sink"]), int(chosen["n_future_positions"])
+    rows = f"2 x (n - {sinks:,}) + 1 + head_dim" if chosen["use_covariance"] else f"n - {sinks:,} + 1"
+    turned = f"{ahead:,} x ({_INDEX} + 2 x head_dim x {size}) + {2 + 3 * ahead:,} x head_dim x head_dim x {size}"
+    return (
+        Extra(
+            name="statistics of queries",
+            bytes=statistics_bytes(chosen, tokens, widest, setting),
+            formula=f"batch x heads x head_dim x {size} x ({rows}) + {turned}",
+            when="in the prefill, one layer at a time",
+            definition=Definition.ESTIMATE,
+            source="kvpress 0.5.5, ExpectedAttentionPress.get_query_statistics",
+            by_query=True,
+        ),
+    )
+
+
+def chunk_scores(chunk: int, tokens: int, setting: Setting) -> tuple[Extra, ...]:
+    """Scores of the tokens of each chunk of a prompt with each other, without a mask, and the queries and repeated keys that make them."""
+    if not setting.layers:
+        return ()
+    size, widest = setting.element_bytes, max(setting.layers, key=lambda layer: layer.heads)
+    padded, copies = ceil(tokens / chunk) * chunk, 2 if repeats(widest) else 1
+    numbers = f"{chunk:,} x {weight_bytes(size)} + {copies} x head_dim x {size}"
+    return (
+        Extra(
+            name="scores of chunks",
+            bytes=setting.batch * widest.heads * padded * (chunk * weight_bytes(size) + copies * widest.head_dim * size),
+            formula=f"batch x heads x ceil(n / {chunk:,}) x {chunk:,} x ({numbers})",
+            when="in the prefill, one layer at a time",
+            definition=Definition.ESTIMATE,
+            source="kvpress 0.5.5, NonCausalAttnPress.non_causal_chunked_attn",
+            by_query=True,
         ),
     )
 

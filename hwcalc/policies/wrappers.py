@@ -6,10 +6,11 @@ from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.policies.base import Choice, Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
+from hwcalc.policies.base import Choice, Chosen, Count, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
 from hwcalc.policies.counting import check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER, quality
 from hwcalc.policies.scorers import SHARE_FORMULA
+from hwcalc.policies.scratch import window_scores
 from hwcalc.policies.streaming import sink_ranges
 from hwcalc.policies.worked import all_stay, share_or_budget
 
@@ -17,6 +18,16 @@ __all__ = ["POLICIES"]
 
 _NOT_COMPOSED: Final = frozenset({"adakv", "kvzip", "kvgrad"})
 """Those that ComposedPress refuses."""
+
+
+def _lazy_crests(chosen: Chosen) -> tuple[int, ...]:
+    """The longest prompt in which no layer is lazy."""
+    return () if chosen["lazy_threshold"] == 1 else (chosen["n_initial"] + chosen["n_recent"] + chosen["n_last"],)
+
+
+def _lazy_scores(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
+    """A threshold that no layer is above needs no scores."""
+    return () if chosen["lazy_threshold"] == 1 else window_scores(chosen["n_last"], tokens, setting)
 
 
 def _share_of_inner(chosen: Chosen, state: State, setting: Setting) -> State:
@@ -124,7 +135,7 @@ POLICIES: Final = (
         name="simlayerkv", press="SimLayerKVPress", title="SimLayerKV", role=Role.PREFILL, effect=Effect.FREES, kernel="any",
         keeps="in lazy layers the first and the last tokens, in the others all",
         formula="n_initial + n_recent - n_last in lazy layers, n in the others", source="arXiv:2410.13846", prefill=_lazy_layers,
-        by_layer=True, chooses=Choice.EACH_LAYER, memory="scores of n_last queries: heads x n_last x n",
+        by_layer=True, chooses=Choice.EACH_LAYER, extra=_lazy_scores, crests=_lazy_crests, memory="scores of n_last queries: heads x n_last x n",
         options=(
             PolicyOption(name="lazy_threshold", kind="share", default=1.0, help="share of attention above which a layer is lazy"),
             PolicyOption(name="n_last", kind="count", default=1, help="last tokens whose attention decides", least=1),

@@ -35,6 +35,7 @@ from hwcalc.units import GIB, MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
+    from hwcalc.policies.asked import AskedPolicy
 
 __all__ = ["planned_figures", "run_policy"]
 
@@ -70,17 +71,7 @@ def run_policy(
 
     Raises a subclass of :class:`~hwcalc.errors.KvplanError` where there is nothing to drop or no layer fits.
     """
-    evicted, asked = opened.evicted, opened.request.policy
-    if evicted is None or asked is None:
-        raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
-    if opened.request.sharing != UNSHARED:
-        raise UsageError(
-            "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
-        )
-    if not evicted.setting.layers:
-        raise UnsupportedError(
-            "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
-        )
+    evicted, asked = _policy_of(opened)
     info = policy_info(opened, evicted)
     usable = _CPU_BYTES if usable_bytes is None else usable_bytes
     if device.kind == "cpu" and not limited:
@@ -120,6 +111,22 @@ def run_policy(
         figures=figures,
         agrees=ran.in_place is not False and all(figure.agrees for figure in figures),
     )
+
+
+def _policy_of(opened: Opened) -> tuple[Evicted, AskedPolicy]:
+    """The policy of the request at work, if it can be run."""
+    evicted, asked = opened.evicted, opened.request.policy
+    if evicted is None or asked is None:
+        raise UsageError("there is no policy to run.", hint="Write: --policy snapkv:compression_ratio=0.5")
+    if opened.request.sharing != UNSHARED:
+        raise UsageError(
+            "a policy is run with sequences that share nothing.", hint="Leave out --shared-prefix, --samples and --beams."
+        )
+    if not evicted.setting.layers:
+        raise UnsupportedError(
+            "no layer of this model keeps every token: a policy has nothing to act on.", hint="See: kvplan explain MODEL"
+        )
+    return evicted, asked
 
 
 @frozen

@@ -35,9 +35,10 @@ class Setting(NamedTuple):
 class Grid:
     """Every combination of the lists.
 
-    Without ``seqs``, each model is planned at its own maximum. A dtype of ``None`` is the default, a GPU of ``None`` is no GPU, a policy of
-    ``None`` keeps everything, and a ``tp`` of ``None`` leaves the number of ranks to ``options``. These are further keywords of :func:`hwcalc.plan` that were given; a draft among
-    them is loaded, and so is ``option_draft``, the draft that an engine option names.
+    Without ``seqs``, each model is planned at its own maximum. A dtype of ``None`` is the default, a GPU of ``None`` is no GPU, a
+    policy of ``None`` keeps everything, and a ``tp`` of ``None`` leaves the number of ranks to ``options``. These are further
+    keywords of :func:`hwcalc.plan` that were given; a draft among them is loaded, and so is ``option_draft``, the draft that an
+    engine option names.
     """
 
     models: tuple[ModelSpec | Missing, ...]

@@ -11,9 +11,10 @@ __all__ = ["SweepDocument", "SweepPoint"]
 class SweepPoint:
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
-    Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of the cache. ``low`` and ``high`` are the ends of the estimate of one GPU,
-    and ``fits`` is the verdict: ``fits``, ``probably``, ``probably_not`` or ``no``. Of a ``policy``, ``kept_tokens`` are those of the layer that
-    keeps most behind the prompt. ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
+    Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of
+    the cache. ``low`` and ``high`` are the ends of the estimate of one GPU, and ``fits`` is the verdict: ``fits``, ``probably``,
+    ``probably_not`` or ``no``. Of a ``policy``, ``kept_tokens`` are those of the layer that keeps most behind the prompt.
+    ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
     """
 
     model: str

@@ -93,9 +93,11 @@ def sweep(
 ) -> Sweep:
     """Plan every combination of the models and of the lists, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
 
-    A list may be a Python list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog ids;
-    ``every`` adds the whole catalog. A list of policies is that of :func:`hwcalc.compare`. A point that cannot be planned is a row with an ``error``, and so is a model that cannot be
-    read; with ``keep_going`` also where no model can. A grid that would take longer than ``max_time`` by estimate is refused. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
+    A list may be a Python list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog
+    ids; ``every`` adds the whole catalog. A list of policies is that of :func:`hwcalc.compare`. A point that cannot be planned is
+    a row with an ``error``, and so is a model that cannot be read; with ``keep_going`` also where no model can. A grid that would
+    take longer than ``max_time`` by estimate is refused. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is
+    wrong for all models.
     """
     from hwcalc.hardware.named import gpu_ids
 

@@ -167,6 +167,13 @@ class Llamacpp(LlamacppPlaces):
             )
         )
 
+    def scored_at_once(self, opened: Opened) -> tuple[int, int]:
+        """The prompts that end in one batch of ``n_ubatch``. In one buffer for all sequences each token has scores of all their cells."""
+        one, batch = of_llamacpp(opened).settings, opened.request.replica_batch
+        prompt = max(1, opened.request.prompt_tokens - opened.ahead)
+        rows = min(one.n_ubatch, batch * prompt) * (batch if one.kv_unified else 1)
+        return min(batch, 1 + (one.n_ubatch - 1) // prompt), rows
+
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """A context has all its cells from the start."""
         return opened.needed_bytes

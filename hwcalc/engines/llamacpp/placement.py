@@ -137,9 +137,21 @@ def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple
 
     gpu = opened.request.hardware.gpu
     buffers = device_buffers(opened, assignment, device)
+    buffers = (*buffers, *_policy_part(opened, assignment, device))
     if opened.gpus == 0:
         return (*buffers, *repacked_output(opened))
     return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))
+
+
+def _policy_part(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
+    """What a policy takes to score the layers whose cache lies on a device."""
+    if opened.evicted is None:
+        return ()
+    from hwcalc.engines.peaks import policy_part
+
+    if opened.place_options.kv_on_host:
+        return policy_part(opened, LayerNumbers(range(len(assignment.blocks)))) if device == ON_HOST else ()
+    return policy_part(opened, assignment.layers(device))
 
 
 def placement_of(opened: LlamacppOpened) -> Placement | None:

@@ -20,14 +20,13 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.steps import step
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
-from hwcalc.engines.vllm.layout import LayerCache, longest
+from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
@@ -40,7 +39,6 @@ from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas import LayerKind, Role
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
@@ -230,8 +228,7 @@ class Vllm(Engine):
             return ()
         from hwcalc.engines.vllm.evicting import paged_groups
 
-        planned = of_vllm(opened)
-        return paged_groups(planned.layout, planned.held, opened, opened.evicted)
+        return paged_groups(of_vllm(opened).layout, of_vllm(opened).held, opened, opened.evicted)
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_vllm(opened)
@@ -249,7 +246,11 @@ class Vllm(Engine):
             from hwcalc.engines.vllm.policy_pool import under_policy
 
             pool = under_policy(planned, pool, bound)
-        return Noted(_pool_of_requests(planned, pool) if opened.together.grouped else pool, notes)
+        if opened.together.grouped:
+            from hwcalc.engines.vllm.request_pool import of_requests
+
+            pool = of_requests(planned, pool)
+        return Noted(pool, notes)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool: each scheduler has the blocks of its requests."""
@@ -362,31 +363,6 @@ def _counted(opened: VllmOpened, name: str, size: int) -> str:
         return f"{size // one:,} B"
     blocks, width = opened.all_blocks // one, sum(opened.layout.stage_bytes)
     return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // one:,} B of pages)"
-
-
-def _pool_of_requests(opened: VllmOpened, pool: PoolInfo) -> PoolInfo:
-    """The pool with as many requests as fit with all their branches. The figures of the log know nothing of what they have in common."""
-    layout = opened.layout
-    if not any(layout.stage_bytes):
-        return pool
-    own = usable_blocks(layout, opened.settings, pool.budget_bytes) // layout.schedulers
-    most = longest(lambda requests: opened.blocks_for(requests) <= own, own)
-    held, more = (opened.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
-    each = more - held
-    shared = held - each * max(1, most)
-    taken = step(
-        "max_requests",
-        "floor((usable_blocks - shared_blocks) / blocks_of_each)",
-        layout.schedulers * most,
-        unit="requests",
-        usable_blocks=own,
-        shared_blocks=shared,
-        blocks_of_each=each,
-    )
-    # Where the first requests share less than the later ones, no single division gives the number.
-    divides = layout.schedulers == 1 and max(0, own - shared) // each == most
-    steps = tuple(one for one in pool.steps if one.name != "max_requests")
-    return replace(pool, max_requests=layout.schedulers * most, steps=(*steps, taken) if divides else steps)
 
 
 def _prompt_blocks(opened: VllmOpened, width: int) -> Iterator[StoredTensor]:

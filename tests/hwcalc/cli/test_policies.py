@@ -164,3 +164,51 @@ def test_wrong_policies(capsys: Capture, words: list[str], message: str, hint: s
     assert status == error["code"] == 2
     assert message in error["message"]
     assert hint in error["hint"]
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_list_fits_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    """A line or two for each policy; why a kernel is needed, and the source, stand with the policy alone."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, err = run(capsys, "policies")
+
+    assert max(map(len, out.splitlines())) <= columns
+    assert len(out.splitlines()) <= {80: 1.5, 60: 2.1}[columns] * len(policies())
+    assert "arXiv" not in out
+    assert "arXiv" in run(capsys, "policies", "--format", "markdown")[1]
+    assert "no memory comes back" in err
+
+
+@pytest.mark.parametrize("name", ["triattention", "h2o", "snapkv"])
+def test_one_policy_fits_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Published figures too: their source is named once."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "policies", name)
+
+    assert max(map(len, out.splitlines())) <= 80
+    assert out.count("01aed81") <= 1
+    assert "numbers           as its " in out
+
+
+@pytest.mark.parametrize("words", [["--samples", "4"], ["--beams", "4"]])
+def test_samples_without_a_prompt_name_one_that_works(capsys: Capture, words: list[str]) -> None:
+    """The command to type keeps what was asked for, and gives what it lacks."""
+    status, _, err = run(capsys, "Qwen/Qwen3-8B", "--seq", "4k", *words)
+    line = shlex.split(err.partition("This works: kvplan ")[2])
+
+    assert status == 2
+    assert line[line.index("--prompt") + 1] == "2k"
+    assert set(words) <= set(line)
+    assert run(capsys, *line)[0] == 0
+
+
+def test_long_labels_leave_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivations of a policy in blocks fit 80 columns, and their formulas have more than half of them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("--seq", "16k", "--policy", "snapkv:compression_ratio=0.5", "--engine", "vllm", "--only", "policy")
+    lines = run(capsys, "explain", "Qwen/Qwen3-8B", *words)[1].splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert min(line.find("max(1, floor(") for line in lines if "max(1, floor(" in line) <= 40
+    meaning = next(number for number, line in enumerate(lines) if line.lstrip().startswith("cache_while_scored  "))
+    assert len(lines[meaning + 1]) - len(lines[meaning + 1].lstrip()) == lines[meaning].index("bytes of the cache")

@@ -220,3 +220,34 @@ def test_a_policy_that_loses_says_so() -> None:
     part = section("Qwen/Qwen3-8B", seq="32k", policy="observedattention:compression_ratio=0.5")
 
     assert any("The policy loses" in remark for remark in part.remarks)
+
+
+@pytest.mark.parametrize(
+    ("policy", "most", "last"),
+    [
+        # R-KV: 4,001 to 1,024 at once; then at every total of 128 x n the next step cuts.
+        ("rkv:budget=1024", "1,024 + 128 = 1,152", None),
+        # TriAttention: at budget + 128; 8,192 - 4,001 = 4,191 steps are 32 cuts and 95 steps more.
+        ("triattention:kv_budget=2048", "2,048 + 128 = 2,176", "2,048 + 95 = 2,143"),
+        # A cut in every 512nd step: 8 in 4,191, and 95 steps more; the prompt is whole until the first.
+        ("decoding:base_press=(knorm),target_size=1000", "4,001 + 512 = 4,513", "1,000 + 95 = 1,095"),
+        ("knorm:compression_ratio=0.5", "2,000 + 4,191 = 6,191", "2,000 + 4,191 = 6,191"),
+    ],
+)
+def test_the_sawtooth_is_derived(policy: str, most: str, last: str | None) -> None:
+    """At the most and at the end: what a cut has left, and a token a step since."""
+    part = section(SMALL, seq=8192, prompt=4001, policy=policy)
+
+    for words, expected in (("at the most", most), ("at the end", last)):
+        one = figure(part, words)
+        assert value(one.numbers) == one.result
+        assert expected is None or f"{one.numbers} = {one.result:,}" == expected
+
+
+def test_the_cache_without_the_policy_is_derived() -> None:
+    """Of a prompt in tensors; of the whole text in a context of cells."""
+    for engine, tokens in (("reference", 4001), ("llamacpp", 8192)):
+        one = figure(
+            section("Qwen/Qwen3-8B", seq=8192, prompt=4001, policy="h2o:budget=512", engine=engine), "that cache without"
+        )
+        assert (value(one.numbers), one.result) == (tokens * 147_456,) * 2

@@ -32,7 +32,6 @@ from hwcalc.policies.blocks import (
     freed_by_compaction,
     moves_of_ranges,
     nominal_free,
-    ranges_of,
     repacked,
     rewritten_of_ranges,
 )
@@ -132,6 +131,12 @@ def test_laws(tokens: int, block: int, data: st.DataObject) -> None:
     if len({*map(len, heads)}) == 1:
         assert ends.low <= free <= ends.high
     assert free_of_survivors(tokens, heads, block, shared=range(tokens)) == 0
+
+
+def ranges_of(places: set[int]) -> list[tuple[int, int]]:
+    """Positions as ranges: from each that begins one to behind the next that ends one."""
+    starts = sorted(place for place in places if place - 1 not in places)
+    return list(zip(starts, sorted(place + 1 for place in places if place + 1 not in places), strict=True))
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.data())

@@ -209,3 +209,16 @@ def test_the_reported_ratio(name: str, tokens: int, ratio: float) -> None:
     twice = outcome(["composed", {"presses": [["knorm", {"compression_ratio": ratio}]] * 2}], tokens)
     assert twice is not None
     assert twice.reported_compression_ratio == 1 - (1 - ratio) * (1 - ratio)
+
+
+def test_what_is_masked_of_a_length_that_the_text_decides() -> None:
+    """ChunkKV leaves 100 of 161 tokens, or the 61 of the short last chunk: Ada-KV then masks 8 x 48 pairs, or the 8 x 30 of kvpress's run."""
+    chunks = ["ChunkKVPress", {"press": ["SnapKVPress", {"compression_ratio": 0.7}], "chunk_length": 100}]
+    adaptive = ["AdaKVPress", {"press": ["KnormPress", {"compression_ratio": 0.476}], "alpha_safeguard": 0.5}]
+    config = tiny({"heads": 8, "kv": 8, "layers": 1, "hidden": 512})
+
+    found = keep(config, ["ComposedPress", {"presses": [chunks, ["CriticalAdaKVPress", adaptive[1]]]}], prompt=161)
+
+    assert (found.per_layer_low, found.per_layer) == ([61], [100])
+    assert found.masked is not None
+    assert (found.masked.low, found.masked.high) == (240, 384)
