@@ -174,3 +174,13 @@ def test_lengths_that_are_all_prefix(model: str, engine: str, policy: str) -> No
         assert shorter.budget
 
     assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_model_of_states_alone(capsys: Capture, command: str) -> None:
+    """A policy has no layer to act on."""
+    own = ["state-spaces/mamba-2.8b-hf" if word == "{}" else word for word in COMMANDS[command]]
+    status, _, err = run(capsys, *own, "--seq", "64", "--policy", "knorm:compression_ratio=0.5")
+
+    assert status in {0, 1, 2, 3}, err
+    assert "internal error" not in err
