@@ -25,6 +25,19 @@ def test_the_authors_pyramid_keeps_the_window_besides() -> None:
     assert keep(tiny(), policy, prompt=1000, rules="paper").per_layer == [586, 406, 226, 46]
 
 
+@pytest.mark.parametrize(
+    ("layers", "tokens", "ratio", "window", "beta", "kept"),
+    [(2, 348, 0.7, 4, 20, [207, 9]), (2, 322, 0.40107076549286413, 4, 5, [196, 196]), (4, 249, 0.1, 8, 20, [232] * 4)],
+)
+def test_the_authors_pyramid_as_their_code_runs(
+    layers: int, tokens: int, ratio: float, window: int, beta: int, kept: list[int]
+) -> None:
+    """Lengths that KVCache-Factory c97f9d7 left, run with a capacity of the window and int(n x (1 - ratio))."""
+    policy = ["PyramidKVPress", {"compression_ratio": ratio, "window_size": window, "beta": beta}]
+
+    assert keep(tiny({"layers": layers}), policy, prompt=tokens, rules="paper").per_layer == kept
+
+
 def test_triattention_saves_ten_times() -> None:
     """10.67 x at the cut and 10.24 x at the peak: 4.5 GiB of Qwen3-8B at 32K to 432 MiB, and 450 MiB."""
     kept = keep(QWEN, "triattention:kv_budget=3072", prompt=32768, decode=200, offline=True)
