@@ -63,8 +63,10 @@ def run(*, name: str | None, **output: Any) -> Answer:
         return Answer(text=listing(_HEADER, [row for policy in found for row in _csv_rows(policy)], format_="csv"))
     if name is not None:
         return Answer(text=_one(found[0], view), remarks=() if view.quiet else (_in_a_plan(found[0]),))
-    rows = [(policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found]
-    header = ("policy", "memory", "what", "attention", "source")
+    rows: list[tuple[str, ...]] = [
+        (policy.name, policy.effect.text, policy.title, policy.kernel, policy.source) for policy in found
+    ]
+    header: tuple[str, ...] = ("policy", "memory", "what", "attention", "source")
     if view.format == "table":
         # A line or two for each: reasons and sources stand beside the policy alone.
         header, rows = header[:4], [(*row[:3], _in_short(row[3])) for row in rows]

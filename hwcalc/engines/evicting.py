@@ -157,6 +157,11 @@ class Evicted:
         """Whether anything is cut while text is generated."""
         return any(ends.cut for ends in self.ends.values())
 
+    @property
+    def drops(self) -> bool:
+        """Whether any token may go, of the prompt or while text is generated."""
+        return self.cuts or any(left.stored.low < self.prompt for left in self.state.layers)
+
     @cached_property
     def courses(self) -> Mapping[int, Course]:
         """The decode steps of each layer, one by one. Raises :class:`~hwcalc.errors.UsageError` for very many."""

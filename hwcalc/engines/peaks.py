@@ -97,7 +97,7 @@ def _beside(opened: Opened, span: Layers) -> Beside | None:
     if evicted is None or not setting.layers:
         return None
     at_once, longest = opened.engine.scored_at_once(local), max(evicted.most.values(), default=0)
-    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=longest, cuts=evicted.cuts, at_once=at_once)
+    return beside_of(evicted.chosen, setting, evicted.state, longest=longest, cuts=evicted.cuts, at_once=at_once)
 
 
 def _rank_setting(opened: Opened, span: Layers) -> Setting:
@@ -125,7 +125,7 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
     assert evicted is not None
     if evicted.chosen.policy.effect is not Effect.READS_LESS:
         return 0
-    return beside_of(evicted.chosen, setting, prompt=evicted.prompt, longest=opened.tokens, cuts=False).decoding
+    return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False).decoding
 
 
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:

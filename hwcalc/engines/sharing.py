@@ -228,18 +228,24 @@ class Alive(Dropping):
         """Whether the engine keeps what sequences have in common once, and how."""
         return self.engine.sharing_support(self)
 
+    @property
+    def _shares(self) -> bool:
+        sharing = self.request.sharing
+        return sharing.asked and not sharing.apart and self.sharing_support.offered
+
     @cached_property
     def together(self) -> Together:
         """The planned sequences, as the engine keeps them."""
-        request, sharing = self.request, self.request.sharing
-        shares = sharing.asked and not sharing.apart and self.sharing_support.offered
+        request, sharing, shares = self.request, self.request.sharing, self._shares
         return Together(
             lengths=((request.seq, request.batch),) if request.lengths and self.engine.pads(self) else request.lengths_of,
             branches=sharing.branches,
             prefix=sharing.prefix if shares else 0,
             prompt=request.prompt_tokens if shares else 0,
             # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
-            forks=shares and sharing.branches > 1 and not (self.engine.pooled and request.policy is not None),
+            forks=shares
+            and sharing.branches > 1
+            and not (self.engine.pooled and self.evicted is not None and self.evicted.drops),
             replicas=request.parallel.dp,
             scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
         )
@@ -266,7 +272,7 @@ class Alive(Dropping):
     @property
     def ahead(self) -> int:
         """Tokens of a prefix that the engine keeps once, on which no policy can act."""
-        return self.together.prefix if self.request.sharing.prefix else 0
+        return self.request.sharing.prefix if self._shares else 0
 
     def runs(self, span: Span, encoder_tokens: int) -> tuple[Run, ...]:
         """The positions of a tensor with this span, of all sequences."""

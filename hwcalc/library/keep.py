@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -20,8 +20,8 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.values import one_of
-from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Setting, State
-from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, extras_of, kernel_for
+from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Extra, Setting, State
+from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, beside_of, extras_of, kernel_for
 from hwcalc.policies.parse import parse_policy
 from hwcalc.policies.prefill_peak import MEASURED_MODELS, Peak, Widths, peak_of
 from hwcalc.policies.quality import quality_of
@@ -133,10 +133,19 @@ def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -
         cuts=[list(cut) for cut in first.cuts],
         prefill_peak=_peak(opened, chosen, state, setting),
         reported_compression_ratio=reported_ratio(chosen, after_prefill(None, prompt, setting), setting),
-        beside=extras_of(chosen, prompt, setting),
+        beside=_beside(chosen, state, courses, setting),
         quality=() if chosen is None else quality_of(chosen.policy.name),
         notes=(*opened.notes, *notes),
     )
+
+
+def _beside(chosen: Chosen | None, state: State, courses: Sequence[Course], setting: Setting) -> tuple[Extra, ...]:
+    """Memory beside the cache: in the prefill, and at the longest while text is generated."""
+    if chosen is None:
+        return extras_of(None, state.hidden, setting)
+    longest = max((state.hidden, *(course.most_within for course in courses)))
+    cuts = any(course.cuts for course in courses)
+    return beside_of(chosen, setting, state, longest=longest, cuts=cuts).extras
 
 
 def _peak(opened: Opened, chosen: Chosen | None, state: State, setting: Setting) -> Peak | None:

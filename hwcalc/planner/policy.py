@@ -69,7 +69,8 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         most_bytes=most,
         most_low_bytes=most if evicted.is_exact else opened.holding(lows.most).stored_bytes,
         last_bytes=opened.holding(evicted.last).stored_bytes if evicted.steps else most,
-        saved_bytes=plain.stored_bytes - most,
+        # Branches of a request that cut their own caches no longer share a prompt, and may take more than without the policy.
+        saved_bytes=max(0, plain.stored_bytes - most),
         masked_pairs=None if masked is None else masked.high,
         masked_low_pairs=None if masked is None else masked.low,
         prefill_peak_bytes=peaks.prefill,

@@ -13,6 +13,7 @@ from hwcalc.planner import solve
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.context import open_request
 from hwcalc.planner.policy_options import OF_POLICY
+from hwcalc.units import parse_tokens
 
 __all__ = ["working"]
 
@@ -54,6 +55,9 @@ def _has_verdict(opened: Opened) -> bool:
 
 def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     given = [name for name in _DROPPED if options.get(name) not in (None, 1)]
+    if {"samples", "beams"} & set(given) and options.get("prompt") is None and options.get("seq") is not None:
+        # What they have in common is the prompt, and it was not said how long that is.
+        yield {"prompt": max(1, parse_tokens(options["seq"], "seq") // 2)}
     if "weights" in given:
         yield from ({"weights": name} for name in _COMMON_WEIGHTS)
     yield from ({name: None, **(dict.fromkeys(OF_POLICY) if name == "policy" else {})} for name in given)

@@ -65,9 +65,8 @@ def _rkv_prefill(chosen: Chosen, state: State, setting: Setting) -> State:
 
 
 def _rkv_extra(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    """Similarities of the whole prompt if it is cut at once, else of a full buffer."""
-    longest = max(tokens, chosen["budget"] + chosen["divide_length"])
-    return (*similarity(longest, setting), *window_scores(chosen["window_size"], longest, setting))
+    """Similarities of all that is there when it is cut: the prompt, or a full buffer."""
+    return (*similarity(tokens, setting), *window_scores(chosen["window_size"], tokens, setting))
 
 
 def triggers(chosen: Chosen, length: int, prompt: int = 0) -> bool:

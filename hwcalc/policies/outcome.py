@@ -119,9 +119,12 @@ def _of_pass(extra: Extra, whole: int, rows: int) -> Extra:
 
 
 def beside_of(
-    chosen: Chosen, setting: Setting, *, prompt: int, longest: int, cuts: bool, at_once: tuple[int, int] | None = None
+    chosen: Chosen, setting: Setting, state: State, *, longest: int, cuts: bool, at_once: tuple[int, int] | None = None
 ) -> Beside:
-    """What lies beside the cache of these layers; ``longest`` is the longest cache.
+    """What lies beside the cache of these layers, ``state`` behind the prompt; ``longest`` is the longest cache.
+
+    A policy that keeps everything makes no scores: all return at once, at a ratio of 0 (kvpress 0.5.5) and below their budget (R-KV
+    d15c976, SnapKV's authors).
 
     ``at_once`` are the sequences whose prompts one pass scores, and the tokens that it takes of them; the whole batch without. What lasts
     is there for every sequence, and all of them may be cut in one decode step.
@@ -129,14 +132,15 @@ def beside_of(
     The scores of attention are gone when a policy makes its own, so that the larger of the two counts. While text is generated attention
     has one row of scores, and a policy its own at each cut.
     """
-    at_prompt, at_cut = _parts(chosen)
+    prompt, (at_prompt, at_cut) = state.hidden, _parts(chosen)
+    scores = _scores_prompt(chosen, state)
     sequences, rows = (setting.batch, setting.batch * prompt) if at_once is None else at_once
     in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
     first = (
         *(
             _of_pass(one, sequences * prompt, rows) if one.by_query and rows != sequences * prompt else one
             for one in in_pass
-            if not one.lasting
+            if not one.lasting and (scores or one.by_query)
         ),
         *(one for one in _extras(at_prompt, prompt, setting) if one.lasting),
     )
@@ -152,6 +156,13 @@ def beside_of(
     return Beside(
         prefill=max(attention, scoring) + lasting, decoding=sum(extra.bytes for extra in later), extras=tuple(largest.values())
     )
+
+
+def _scores_prompt(chosen: Chosen, state: State) -> bool:
+    """Whether the prompt is scored: something of it goes, or it just fills the budget."""
+    if any(left.stored.low < state.hidden or (left.masked is not None and left.masked.total.high) for left in state.layers):
+        return True
+    return state.hidden == chosen.get("budget")
 
 
 def _parts(chosen: Chosen) -> tuple[Chosen | None, Chosen | None]:

@@ -87,7 +87,7 @@ def _section(section: ExplainedSection, told: Told) -> list[RenderableType]:
 
     rows: list[tuple[str, str, str]] = []
     for name, lines, source in figure_lines(section.figures):
-        rows += [(name if first else "", line, "") for first, line in zip((True, *[False] * len(lines)), lines, strict=False)]
+        rows.append((name, "\n".join(lines), ""))
         if source:
             rows.append(("", f"source: {source}", "dim"))
     return [
@@ -125,10 +125,16 @@ def _where(symbols: list[tuple[str, str]]) -> list[RenderableType]:
     """What symbols mean, one a line."""
     if not symbols:
         return []
-    wide = max(len(name) for name, _ in symbols)
-    return hanging(
-        [("where" if not number else "", f"{name:{wide}}  {meaning}", "dim") for number, (name, meaning) in enumerate(symbols)]
-    )
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, (name, meaning) in enumerate(symbols):
+        table.add_row(*(Text(cell, style="dim") for cell in ("       " if number else "  where", name, meaning)))
+    return [table]
 
 
 def group_lines(plan: Plan) -> list[str]:

@@ -48,6 +48,7 @@ def policy_line(plan: Plan) -> str:
         return f"{brief(info.name, _NAME)}: no effect on this model"
     name = brief(info.name, _NAME)
     what = "takes more than it saves" if info.loses else _back(info)
+    what += "; all tokens are prompt, and it cuts generated text: --prompt N" if _waits_for_text(info) else ""
     if info.offered:
         return f"{name}: {what}"
     return f"{name}: {find_engine(plan.request.engine)[0].label} lacks it; if it had it: {what}"
@@ -119,11 +120,16 @@ def _kept(info: PolicyInfo, plan: Plan, *, full: bool) -> Iterator[str]:
     numbers = {number for layer in plan.model.layers for number in layer.layers}
     if len(numbers) > acted:
         yield f"the other {plural(len(numbers) - acted, 'layer')} keep what they keep: windows, states and shared caches"
+    if _waits_for_text(info):
+        yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
+
+
+def _waits_for_text(info: PolicyInfo) -> bool:
+    """Whether the policy cuts while text is generated, and none is: every token is one of the prompt."""
     from hwcalc.policies.base import Role
 
     row = _row_of(info)
-    if not info.output and row.decode is not None and row.role in (Role.DECODING, Role.METHOD):
-        yield f"no text is generated in this plan, and the policy cuts then: --prompt says how many of the {info.prompt:,} are the prompt"
+    return not info.output and row.decode is not None and row.role in (Role.DECODING, Role.METHOD)
 
 
 def _known(extra: Extra, *, full: bool) -> str:
@@ -164,6 +170,8 @@ def _later(group: PolicyLayers, info: PolicyInfo) -> str:
 
 def _back(info: PolicyInfo) -> str:
     """What comes back of the cache, counted at its most."""
+    if info.most_bytes > info.full_bytes:
+        return f"{human_bytes(info.most_bytes - info.full_bytes)} more than without it"
     if info.saved_bytes:
         return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.full_bytes)} come back"
     if min(info.prefill_bytes, info.last_bytes) < info.full_bytes:
@@ -182,6 +190,8 @@ def _memory(info: PolicyInfo) -> str:
     if info.full_bytes == info.most_bytes:
         back = "nothing comes back" if moments.endswith("at the most") else "as much at the most"
         return f"{moments}; without the policy the same: {back}"
+    if info.full_bytes < info.most_bytes:
+        return f"{moments}; without the policy {both(info.full_bytes)}, of which sequences share more: nothing comes back"
     share = percent(info.saved_bytes, info.full_bytes)
     return f"{moments}; without the policy {both(info.full_bytes)}: {human_bytes(info.saved_bytes)} ({share}) come back"
 
@@ -270,7 +280,10 @@ def sharing_line(plan: Plan) -> str:
     if info.sequences == 1:
         return "nothing: there is one sequence, and nobody to share with; several: --batch N"
     if not info.saved_bytes:
-        return "nothing: every sequence is kept by itself"
+        kept = info.shared_tokens or info.request_tokens
+        return f"{_parts(info)}: nothing is saved" if kept else "nothing: every sequence is kept by itself"
+    if info.saved_bytes < 0:
+        return f"{human_bytes(-info.saved_bytes)} more than every sequence by itself: the policy cuts nothing that is shared"
     return f"{human_bytes(info.saved_bytes)} of {human_bytes(info.unshared_bytes)} saved: {_parts(info)}"
 
 
@@ -317,10 +330,11 @@ def _unshared(info: SharingInfo, plan: Plan) -> str:
     if not info.saved_bytes:
         alone = ": there is one sequence, and nobody to share with" if info.sequences == 1 else ""
         return f"{both(plan.cache.total_bytes)}; nothing is saved{alone}"
-    share = percent(info.saved_bytes, info.unshared_bytes)
+    share = percent(abs(info.saved_bytes), info.unshared_bytes)
+    what = "saved" if info.saved_bytes > 0 else "more: the policy cuts nothing that is shared"
     return (
-        f"{both(plan.cache.total_bytes)}; with every sequence by itself {both(info.unshared_bytes)}: {human_bytes(info.saved_bytes)} "
-        f"({share}) saved"
+        f"{both(plan.cache.total_bytes)}; with every sequence by itself {both(info.unshared_bytes)}: {human_bytes(abs(info.saved_bytes))} "
+        f"({share}) {what}"
     )
 
 

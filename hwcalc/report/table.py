@@ -379,10 +379,22 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
         return []
     # An option and its value are on one line.
     texts = [Text(_OPTION.sub(rf"\1{_BOUND}", message), style=style) for _, message, style in rows]
-    labels = [Text("  " + label, style=style) for label, _, style in rows]
+    labels = [Text("\n".join(_in_lines(label)), style=style) for label, _, style in rows]
     table = Table.grid(padding=(0, _BETWEEN, 0, 0))
-    table.add_column(width=max(label.cell_len for label in labels))
+    table.add_column(width=max(line.cell_len for label in labels for line in label.split()))
     table.add_column(overflow="fold", min_width=max(map(_longest_word, texts)))
     for label, text in zip(labels, texts, strict=True):
         table.add_row(label, text)
     return [table]
+
+
+_LABEL: Final = 36
+"""Characters of a label; a longer one takes several lines, so that there is room for its text."""
+
+
+def _in_lines(label: str) -> list[str]:
+    from textwrap import wrap
+
+    if len(label) + 2 <= _LABEL:
+        return ["  " + label]
+    return wrap(label, _LABEL, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

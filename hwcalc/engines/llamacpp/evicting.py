@@ -64,7 +64,8 @@ def support(opened: Opened, chosen: Chosen, why: str | None) -> Support:
     """Whether the engine has a policy, and how; ``why`` not."""
     if why is not None:
         return Support(offered=False, how=f"{opened.engine.label}: {why}")
-    cells, sinks = rounded_up(chosen["budget"]), chosen["n_sink"]
+    # A context that is longer than its text is of no use.
+    cells, sinks = min(rounded_up(chosen["budget"]), rounded_up(opened.tokens)), chosen["n_sink"]
     context = cells * opened.request.replica_batch
     flags: tuple[str, ...] = ("--context-shift", "--keep", f"{sinks}")
     words = f"-c {context} {' '.join(flags)}"
@@ -83,7 +84,7 @@ def context_tokens(opened: Opened, evicted: Evicted, plain: Settings, *, shifted
     assert asked is not None
     most = max(evicted.most.values(), default=opened.tokens)
     if shifted:
-        return int(rounded_up(asked.chosen["budget"])) * batch
+        return min(int(rounded_up(asked.chosen["budget"])) * batch, plain.n_ctx_asked)
     whole = max(0, prompt - most)
     at_once = min(batch, 1 + (plain.n_batch - 1) // prompt) if plain.kv_unified else batch
     return min(most * batch + whole * at_once, plain.n_ctx_asked)

@@ -23,21 +23,25 @@ __all__ = ["under_policy"]
 
 
 def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
-    """The same pool for requests of which a policy drops tokens. One request must fit with its prompt."""
+    """The same pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
+
+    Where nothing of it goes, it is checked as without a policy. The engine has no words for one that a policy cuts.
+    """
     layout = opened.layout
     usable = usable_blocks(layout, opened.settings, pool.budget_bytes)
     own = usable // layout.schedulers
     requests = layout.schedulers * most_requests(own, opened.blocks, opened.prompt_peak)
-    alone = opened.blocks_for(1)
-    message = None
-    if own < alone:
-        message = f"One request of {opened.tokens:,} tokens takes {alone:,} blocks under the policy, and there are {own:,}."
+    alone = _alone(opened, opened.tokens) or 0
+    whole, starts = alone == layout.total_blocks(opened.tokens), pool.max_seq or 0
     known: dict[int, bool] = {}
 
     def fits(length: int) -> bool:
         if length not in known:
             blocks = _alone(opened, length)
-            known[length] = length < opened.tokens if blocks is None else blocks <= own
+            if blocks is None:
+                known[length] = length < opened.tokens
+            else:
+                known[length] = length <= starts if blocks == layout.total_blocks(length) else blocks <= own
         return known[length]
 
     most = bound if fits(bound) else longest(fits, bound)
@@ -47,19 +51,20 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
         blocks_per_request=opened.blocks,
         max_requests=requests,
         max_seq=0 if most and _alone(opened, most) is None else most,
-        needed_bytes=alone * max(layout.stage_bytes),
-        fits=message is None,
-        message=message,
+        needed_bytes=pool.needed_bytes if whole else alone * max(layout.stage_bytes),
+        fits=pool.fits if whole else alone <= own,
+        message=pool.message if whole else None,
         steps=(*_steps(opened, pool, requests),),
     )
 
 
 def _alone(opened: VllmOpened, length: int) -> int | None:
-    """Blocks of one request; ``None`` if the policy cannot work at this length, as on a prompt that is too short."""
+    """Blocks of one sequence at its fullest; ``None`` if the policy cannot work at this length, as on a prompt that is too short."""
     try:
-        return of_vllm(opened.sized(seq=length)).blocks_for(1)
+        blocks, peak = of_vllm(opened.sized(seq=length)).counts
     except UsageError:
         return None
+    return blocks if peak is None else peak.blocks
 
 
 def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:

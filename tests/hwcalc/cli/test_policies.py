@@ -188,3 +188,27 @@ def test_one_policy_fits_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyP
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("01aed81") <= 1
     assert "numbers           as its " in out
+
+
+@pytest.mark.parametrize("words", [["--samples", "4"], ["--beams", "4"]])
+def test_samples_without_a_prompt_name_one_that_works(capsys: Capture, words: list[str]) -> None:
+    """The command to type keeps what was asked for, and gives what it lacks."""
+    status, _, err = run(capsys, "Qwen/Qwen3-8B", "--seq", "4k", *words)
+    line = shlex.split(err.partition("This works: kvplan ")[2])
+
+    assert status == 2
+    assert line[line.index("--prompt") + 1] == "2k"
+    assert set(words) <= set(line)
+    assert run(capsys, *line)[0] == 0
+
+
+def test_long_labels_leave_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivations of a policy in blocks fit 80 columns, and their formulas have more than half of them."""
+    monkeypatch.setenv("COLUMNS", "80")
+    words = ("--seq", "16k", "--policy", "snapkv:compression_ratio=0.5", "--engine", "vllm", "--only", "policy")
+    lines = run(capsys, "explain", "Qwen/Qwen3-8B", *words)[1].splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert min(line.find("max(1, floor(") for line in lines if "max(1, floor(" in line) <= 40
+    meaning = next(number for number, line in enumerate(lines) if line.lstrip().startswith("cache_while_scored  "))
+    assert len(lines[meaning + 1]) - len(lines[meaning + 1].lstrip()) == lines[meaning].index("bytes of the cache")

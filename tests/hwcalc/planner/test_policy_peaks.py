@@ -88,7 +88,13 @@ def test_rows_of_scores_are_those_of_a_chunk() -> None:
 @pytest.mark.parametrize("samples", [2, 5])
 def test_branches_that_fork_have_one_prefill(samples: int) -> None:
     """Samples of one request: its prompt is read, scored and cut once, whatever comes behind it."""
-    asked = {"seq": "8k", "prompt": "7k", "policy": "snapkv:compression_ratio=0.5", "engine": "reference", "offline": True}
+    asked: dict[str, Any] = {
+        "seq": "8k",
+        "prompt": "7k",
+        "policy": "snapkv:compression_ratio=0.5",
+        "engine": "reference",
+        "offline": True,
+    }
     one, more = plan("Qwen/Qwen3-8B", **asked).policy, plan("Qwen/Qwen3-8B", samples=samples, **asked).policy
     assert one is not None
     assert more is not None

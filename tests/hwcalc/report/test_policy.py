@@ -93,9 +93,9 @@ def test_every_number_is_in_the_document(plans: list[Plan]) -> None:
 
 def test_documents_fit_the_schema(plans: list[Plan]) -> None:
     """``kvplan schema plan`` knows the policy."""
-    schema = json_schema("plan")
+    validator = jsonschema.Draft202012Validator(json_schema("plan"))
     for one in plans[::3]:
-        jsonschema.validate(one.to_dict(), schema)
+        validator.validate(one.to_dict())
 
 
 def test_what_is_kept() -> None:
@@ -151,6 +151,8 @@ def test_other_layers_keep_what_they_keep() -> None:
 def test_cutting_while_decoding_needs_a_prompt() -> None:
     """Without ``--prompt`` nothing is generated, and a policy that cuts then is told so."""
     assert "--prompt says" in of(plan(QWEN, seq="8k", policy="rkv:budget=1024"), "tokens")
+    assert "--prompt N" in dict(brief_lines(plan(QWEN, seq="8k", policy="rkv:budget=1024")))["policy"]
+    assert "--prompt N" not in dict(brief_lines(plan(QWEN, seq="8k", prompt="1k", policy="rkv:budget=1024")))["policy"]
     later = of(plan(QWEN, seq="8k", prompt="1k", policy="rkv:budget=1024"), "tokens")
 
     assert "--prompt" not in later
@@ -373,3 +375,30 @@ def test_room_in_blocks_has_no_dtype() -> None:
 
     assert "blocks of a prompt before it is cut\n" in table
     assert "int8" not in table
+
+
+def test_a_prefix_that_no_policy_may_cut_can_cost_more() -> None:
+    """2,048 tokens in 128 blocks stay for all, where each sequence by itself would cut its own to a few: no negative saving is shown."""
+    one = plan(
+        QWEN, engine="vllm", seq="8k", prompt="4k", shared_prefix="2k", batch=4, policy="rkv:budget=512",
+        engine_options={"max_num_batched_tokens": "8192"},
+    )  # fmt: skip
+    assert one.sharing is not None
+    assert one.sharing.saved_bytes < 0
+    more, lines = human_bytes(-one.sharing.saved_bytes), [*sharing_lines(one), *brief_lines(one)]
+
+    words = [text for label, text in lines if label in ("memory", "shared")]
+    assert len(words) == 2
+    assert all(more in text and "-" not in text and "more" in text and "nothing that is shared" in text for text in words)
+
+
+def test_a_prefix_is_kept_once_though_nothing_is_saved() -> None:
+    """A batch of 2,048 tokens has one prompt at a time: as many blocks with the prefix kept once as without, 128 + 160 + 88."""
+    one = plan(
+        QWEN, engine="vllm", seq="8k", prompt="4k", shared_prefix="2k", batch=4, policy="rkv:budget=512",
+        engine_options={"max_num_batched_tokens": "2048"},
+    )  # fmt: skip
+    assert one.sharing is not None
+    assert one.sharing.saved_bytes == 0
+
+    assert "every sequence is kept by itself" not in dict(brief_lines(one))["shared"]
