@@ -117,7 +117,7 @@ class Evicted:
     """A policy at work on one request. Numbers of tokens are those of each layer that it acts on, by number.
 
     ``most`` is the length of a layer at its longest, behind the prompt and while text is generated; a step counts before it cuts.
-    ``stack`` are the layers, each with the tokens that it has at the most.
+    ``plain`` are the layers without the policy.
     """
 
     chosen: Chosen
@@ -128,9 +128,13 @@ class Evicted:
     ends: Mapping[int, Ends]
     most: Mapping[int, int]
     plain: Stack
-    stack: Stack
     ahead: int = 0
     """Tokens before all these that the policy does not touch, since other sequences have them too."""
+
+    @cached_property
+    def stack(self) -> Stack:
+        """The layers, each with the tokens that it has at the most. A search for a length may need none of them."""
+        return _with_tokens(self.plain, self.most, self.ahead)
 
     @property
     def behind_prompt(self) -> dict[int, int]:
@@ -206,7 +210,15 @@ class Evicted:
 
     def holding(self, counts: Mapping[int, int]) -> Evicted:
         """The same with these tokens in each layer."""
-        return replace(self, most=counts, stack=_with_tokens(self.plain, counts, self.ahead))
+        return replace(self, most=counts)
+
+    def with_setting(self, setting: Setting) -> Evicted:
+        """The same for another batch, with what is known of it."""
+        if setting == self.setting:
+            return self
+        other = replace(self, setting=setting)
+        vars(other).update({name: value for name, value in vars(self).items() if name in ("stack", "read", "alike")})
+        return other
 
 
 def _with_tokens(plain: Stack, counts: Mapping[int, int], ahead: int) -> Stack:
@@ -242,6 +254,5 @@ def _evicted(chosen: Chosen, state: State, prompt: int, steps: int, setting: Set
         ends=ends,
         most=most,
         plain=plain,
-        stack=_with_tokens(plain, most, ahead),
         ahead=ahead,
     )

@@ -23,7 +23,7 @@ class GeneralEngine(Engine):
     """The general rules. A subclass needs at least a name, :meth:`dtypes` and :meth:`tensors`."""
 
     def needed_bytes(self, opened: Opened) -> int:
-        if opened.request.gpus == opened.request.parallel.dcp == 1:
+        if opened.cut_layers is None and opened.request.gpus == opened.request.parallel.dcp == 1:
             return opened.stored_bytes
         from hwcalc.engines.ranks import fullest_rank_bytes
 

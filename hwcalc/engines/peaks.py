@@ -7,11 +7,13 @@ memory equation, :func:`policy_part`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import model_width
+from hwcalc.engines.cut_layers import first_alike
 from hwcalc.engines.evicting import shapes_of
 from hwcalc.engines.ranks import rank_bytes_of, stage_spans
 from hwcalc.engines.steps import Step, step
@@ -34,6 +36,7 @@ __all__ = [
     "peaks_of",
     "policy_part",
     "stage_prefill_bytes",
+    "whole_bytes",
 ]
 
 PART: Final = "policy prefill"
@@ -46,14 +49,13 @@ class Peaks:
     """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within one.
 
     ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what lies beside it then; ``held`` lies beside
-    the cache while text is generated, at a cut too. ``whole`` is ``scored`` without the policy.
+    the cache while text is generated, at a cut too.
     """
 
     cache: int
     scored: int
     beside: int
     held: int
-    whole: int
     extras: tuple[Extra, ...] = ()
 
     @property
@@ -75,11 +77,9 @@ def peaks_of(opened: Opened) -> Peaks:
     """What the policy of the request needs at its fullest."""
     evicted = opened.evicted
     assert evicted is not None
-    plain = opened.without_policy()
-    scored = beside = held = whole = 0
+    scored = beside = held = 0
     extras: tuple[Extra, ...] = ()
     for number, span in enumerate(stage_spans(opened)):
-        whole = max(whole, plain.engine.prefill_bytes(plain, number))
         found = _beside(opened, span)
         if found is None:
             continue
@@ -87,7 +87,13 @@ def peaks_of(opened: Opened) -> Peaks:
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
         held = max(held, found.decoding)
-    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, whole=whole, extras=extras)
+    return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, extras=extras)
+
+
+def whole_bytes(opened: Opened) -> int:
+    """The same moment without the policy."""
+    plain = opened.without_policy()
+    return max(plain.engine.prefill_bytes(plain, stage) for stage in range(len(stage_spans(opened))))
 
 
 def _beside(opened: Opened, span: Layers) -> Beside | None:
@@ -131,22 +137,29 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
 def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
-    rules, tp = opened.engine.weight_rules(), opened.request.parallel.tp
-    known: dict[int, int] = {}
-
-    def size(layer: Layer) -> int:
-        # Layers that are alike are one object.
-        if id(layer) not in known:
-            shards = (rules.shard(opened.model, kind, tp) for kind in layer)
-            known[id(layer)] = sum(rank_bytes_of(opened, opened.engine.tensors(shard, local)) for shard in shards)
-        return known[id(layer)]
-
-    whole, cut = local.plain_stack.layers, local.stack.layers
+    alike = first_alike(local)
+    each = _sizes(local, local.plain_stack.layers, sorted(set(alike)))
+    whole = [each[first] for first in alike]
+    if local.cut_layers is None:
+        sizes = _sizes(local, local.stack.layers, range(len(alike)))
+        cut = tuple(sizes[number] for number in range(len(alike)))
+    else:
+        cut = local.cut_layers.sizes
     before = fullest = 0
     for number in stage_spans(opened)[stage]:
-        fullest = max(fullest, before + size(whole[number]))
-        before += size(cut[number])
+        fullest = max(fullest, before + whole[number])
+        before += cut[number]
     return max(fullest, before) + bytes_of(local.extras)
+
+
+def _sizes(local: Opened, layers: Sequence[Layer], numbers: Iterable[int]) -> dict[int, int]:
+    """Bytes on a rank of the layers with these numbers."""
+    rules, tp = local.engine.weight_rules(), local.request.parallel.tp
+    known: dict[Layer, int] = {}
+    for layer in {layers[number]: None for number in numbers}:
+        shards = (rules.shard(local.model, kind, tp) for kind in layer)
+        known[layer] = sum(rank_bytes_of(local, local.engine.tensors(shard, local)) for shard in shards)
+    return {number: known[layers[number]] for number in numbers}
 
 
 def policy_part(opened: Opened, device: Layers | None = None) -> tuple[BudgetPart, ...]:
@@ -163,7 +176,7 @@ def policy_part(opened: Opened, device: Layers | None = None) -> tuple[BudgetPar
         found = _beside(opened, device)
         if found is None:
             return ()
-        peaks = Peaks(cache=0, scored=0, beside=found.prefill, held=found.decoding, whole=0, extras=found.extras)
+        peaks = Peaks(cache=0, scored=0, beside=found.prefill, held=found.decoding, extras=found.extras)
     rooms = inner_vectors(opened)
     low, expected, high = peaks.beyond(rooms[2]), peaks.beyond(rooms[1]), peaks.beyond(rooms[0])
     if not high:

@@ -13,6 +13,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from hwcalc.engines.cut_layers import CutLayers
     from hwcalc.engines.evicting import Evicted
     from hwcalc.policies.base import Chosen, Setting
 
@@ -76,6 +77,10 @@ class Policies(Generic[OpenedT]):
         prompts = request.replica_requests if forks else request.replica_batch
         return prompts, prompts * request.prompt_tokens
 
+    def sizes_by_token(self, opened: OpenedT) -> bool:
+        """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
+        return False
+
     def paged_groups(self, opened: OpenedT) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
         return ()
@@ -114,14 +119,14 @@ class Dropping(Family):
         # An engine without a pool takes a batch through one prefill.
         together = 1 if self.engine.pooled else request.sequences
         setting = replace(self._policy_setting, batch=request.sequences, together=together)
-        # A prefix that others need too cannot go: the policy acts behind it.
-        ahead, plain = self.ahead, self.plain_stack
+        # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
+        ahead, plain = min(self.ahead, request.prompt_tokens), self.plain_stack
         tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
         found = self.shared(
             ("evicted", tokens, prompt, ahead, together),
             lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
         )
-        return found if found.setting == setting else replace(found, setting=setting)
+        return found.with_setting(setting)
 
     @property
     def _policy_setting(self) -> Setting:
@@ -154,6 +159,15 @@ class Dropping(Family):
     def stack(self) -> Stack:
         """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
         return self.plain_stack if self.evicted is None else self.evicted.stack
+
+    @cached_property
+    def cut_layers(self) -> CutLayers | None:
+        """Bytes of the layers that the policy cuts, where they follow from those of a token."""
+        if self.request.policy is None:
+            return None
+        from hwcalc.engines.cut_layers import cut_layers
+
+        return cut_layers(self)
 
     def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""

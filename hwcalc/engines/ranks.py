@@ -25,6 +25,9 @@ def fullest_rank_bytes(opened: Opened) -> int:
     """
     parallel = opened.request.parallel
     spans = stage_spans(opened)
+    if opened.cut_layers is not None:
+        fullest = max(sum(opened.cut_layers.sizes[span.start : span.stop]) for span in spans)
+        return fullest + bytes_of(opened.replica.extras)
     size = {kind: rank_bytes_of(opened, tensors) for kind, tensors in opened.rank_tensors.items()}
     stages = opened.of_stack((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened, spans))
     fullest = max(sum(count * size[kind] for kind, count in stage.items()) for stage in stages)

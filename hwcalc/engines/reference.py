@@ -111,7 +111,7 @@ class Reference(GeneralEngine):
 
     def check(self, opened: Opened) -> None:
         roles = opened.dtypes.roles
-        for group in opened.stack.groups:
+        for group in opened.plain_stack.groups:
             missing = [tensor.name for tensor in group.kind.tensors() if tensor.role not in roles]
             if missing:
                 raise UnsupportedError(
@@ -127,6 +127,9 @@ class Reference(GeneralEngine):
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         return opened.store_all(kind.tensors())
+
+    def sizes_by_token(self, opened: Opened) -> bool:
+        return True
 
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
         """The formulas have every policy: they are what its own code leaves."""

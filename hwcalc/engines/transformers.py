@@ -158,7 +158,7 @@ class Transformers(GeneralEngine):
             check_layout(opened.model, opened.request.parallel)
         _check_weights(opened.request.weights)
         cache = cache_class(opened)
-        kinds = {type(group.kind) for group in opened.stack.groups}
+        kinds = {type(group.kind) for group in opened.plain_stack.groups}
         _check_options(opened.request.options, cache)
         if cache == "quantized":
             _check_quantized(opened, kinds)
@@ -227,6 +227,9 @@ class Transformers(GeneralEngine):
         unpacked = unpacked_bytes(opened) if cache == "quantized" and opened.evicted is not None else 0
         return stage_prefill_bytes(opened, stage) + unpacked
 
+    def sizes_by_token(self, opened: Opened) -> bool:
+        return cache_class(opened) == "dynamic"
+
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
         from hwcalc.engines.transformers_policies import policy_support
 
@@ -267,13 +270,11 @@ class Transformers(GeneralEngine):
         """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
         if cache_class(opened) == "static":
             return ()
-        sizes = [
-            tensor.bytes
-            for tensors in opened.rank_tensors.values()
-            for tensor in tensors
-            if tensor.role not in (Role.STATE, Role.CONV)
-        ]
-        largest = max(sizes, default=0)
+        if opened.cut_layers is None:
+            tensors = (tensor for each in opened.rank_tensors.values() for tensor in each)
+            largest = max((tensor.bytes for tensor in tensors if tensor.role not in (Role.STATE, Role.CONV)), default=0)
+        else:
+            largest = opened.cut_layers.largest
         source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
         return (
             BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),

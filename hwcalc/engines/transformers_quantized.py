@@ -6,6 +6,7 @@ everything is quantised again. A plan shows the cache after the prefill; a note 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Final
 
@@ -57,7 +58,11 @@ class CacheQuantization:
 
 def quantization(opened: Opened) -> CacheQuantization:
     """The options of ``cache=quantized`` with defaults. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
-    options = opened.request.options
+    found: CacheQuantization = opened.shared("cache quantization", lambda: _read(opened.request.options))
+    return found
+
+
+def _read(options: Mapping[str, str]) -> CacheQuantization:
     backend = options.get("quant_backend", "quanto")
     nbits = int(options.get("nbits", "8" if backend == "fp8" else "4"))
     if nbits not in BACKENDS[backend]:

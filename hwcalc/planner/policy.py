@@ -6,7 +6,7 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of
+from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of, whole_bytes
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
@@ -74,7 +74,7 @@ def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
         masked_pairs=None if masked is None else masked.high,
         masked_low_pairs=None if masked is None else masked.low,
         prefill_peak_bytes=peaks.prefill,
-        full_prefill_peak_bytes=peaks.whole,
+        full_prefill_peak_bytes=whole_bytes(opened),
         loses=needs > plain.needed_bytes,
         blocks=policy_blocks(opened, evicted),
         beside=peaks.extras,

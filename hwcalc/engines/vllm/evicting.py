@@ -54,13 +54,13 @@ def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicte
     members = list(cut_members(layout, group, evicted, opened.plain_stack))
     assert asked is not None
     if asked.compaction != NO_COMPACTION:
-        known: dict[tuple[int, FullSpec], Step] = {}
-        for member, spec, layer in members:
-            # A prefix that others have too stays whole.
-            most = opened.ahead + evicted.most[layer]
-            if (most, spec) not in known:
-                known[most, spec] = _blocks("kept", most, spec.block_size, dcp)
-            yield member, known[most, spec]
+        if members:
+            # The member that needs most counts for all. A prefix that others have too stays whole.
+            each = ((opened.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members)
+            most, block = max(each, key=lambda one: blocks_of(blocks_of(one[0], dcp), one[1]))
+            counted = _blocks("kept", most, block, dcp)
+            for member, _, _ in members:
+                yield member, counted
         return
     if members:
         spec = members[0][1]
@@ -121,7 +121,7 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
 
 def prompts_at_once(batched_tokens: int, prompt: int) -> int:
     """Prompts that one batch of so many tokens ends: the rest of one, and others whole."""
-    return 1 + (batched_tokens - 1) // prompt
+    return 1 + (batched_tokens - 1) // max(1, prompt)
 
 
 def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
@@ -134,7 +134,14 @@ def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
     if chunked is not None:
         # The cut of one step is made in the next one.
         tokens, at_once = min(opened.tokens, chunked), 2 * at_once
-    cut = {member: _blocks("prompt", tokens, _spec(held, member).block_size, held.limits.dcp) for member in held.cut}
+    specs = {
+        member: spec
+        for group in held.groups
+        for member, spec in zip(group.members, group.specs, strict=True)
+        if member in held.cut
+    }
+    sizes = {spec.block_size: _blocks("prompt", tokens, spec.block_size, held.limits.dcp) for spec in specs.values()}
+    cut = {member: sizes[spec.block_size] for member, spec in specs.items()}
     blocks = replace(held, cut=cut).total_blocks(opened.tokens)
     return PromptPeak(blocks=blocks, at_once=at_once) if blocks > held.total_blocks(opened.tokens) else None
 
@@ -164,14 +171,6 @@ def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Opened, evicted: 
                 )
             )
     return tuple(found)
-
-
-def _spec(layout: PoolLayout, member: int) -> FullSpec:
-    """The spec of a cache as its group has it."""
-    group = next(group for group in layout.groups if member in group.members)
-    spec = group.specs[group.members.index(member)]
-    assert isinstance(spec, FullSpec)
-    return spec
 
 
 def renumbered(layout: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[LayerCache, ...]:

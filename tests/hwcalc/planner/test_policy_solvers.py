@@ -8,7 +8,10 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
+from hwcalc.engines.base import Engine
 from hwcalc.engines.peaks import PART
+from hwcalc.engines.reference import Reference
+from hwcalc.engines.transformers import Transformers
 from hwcalc.errors import KvplanError
 from hwcalc.planner.result import UNLIMITED, FitInfo, Plan, Verdict
 
@@ -147,3 +150,23 @@ def test_a_pool_is_not_said_to_hold_what_a_policy_refuses() -> None:
         assert found.fit is not None
         assert found.pool is not None
         assert (found.fit.fits, found.fit.max_seq, found.pool.max_seq) == (False, longest, longest)
+
+
+@pytest.mark.parametrize("engine", [Reference, Transformers])
+@pytest.mark.parametrize("model", [*MODELS, "deepseek-ai/DeepSeek-V3"])
+def test_layers_counted_by_token_are_those_of_their_tensors(
+    engine: type[Engine], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The short way of a search comes to the same plan as all tensors one by one: cache, prefill, growth, and every answer."""
+    cases = [
+        {"policy": policy, "prompt": 2001, **sizes}
+        for policy in (POLICIES[1], POLICIES[8])
+        for sizes in ({}, {"gpus": 2, "tp": 2, "batch": 3}, {"gpus": 2, "pp": 2, "batch": 5})
+    ]
+
+    def planned(case: dict[str, Any]) -> Plan:
+        return plan(model, engine=engine.name, seq=3000, gpu="h200", **case)
+
+    short = [planned(case) for case in cases]
+    monkeypatch.setattr(engine, "sizes_by_token", lambda *_: False)
+    assert [planned(case) for case in cases] == short
