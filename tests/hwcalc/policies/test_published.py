@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwcalc import keep
+from hwcalc.errors import UsageError
 from tests.hwcalc.policies.tiny import tiny
 
 QWEN = "Qwen/Qwen3-8B"
@@ -127,3 +128,10 @@ def test_latents_are_dropped_by_token() -> None:
     kept = keep("deepseek-ai/DeepSeek-V2-Lite", "knorm:compression_ratio=0.5", prompt=1000, offline=True)
 
     assert 2 * kept.cache_bytes == kept.full_bytes
+
+
+@pytest.mark.parametrize("policy", ["knorm:compression_ratio=0.5", "streamingllm:compression_ratio=0.5", "adakv:press=(knorm)"])
+def test_kvpress_does_not_run_with_flex_attention(policy: str) -> None:
+    """Run: flex_attention_forward() got multiple values for argument 'scaling', with any press and without."""
+    with pytest.raises(UsageError, match="flex_attention"):
+        keep(tiny(), policy, prompt=40, attention="flex_attention")
