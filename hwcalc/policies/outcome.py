@@ -14,6 +14,7 @@ from hwcalc.policies.walks import Ends, Growing, Walk, ends_of_steps
 
 __all__ = [
     "ATTENTIONS",
+    "FLEX",
     "MOST_STEPS",
     "Beside",
     "Course",
@@ -25,7 +26,8 @@ __all__ = [
     "kernel_for",
 ]
 
-ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
+FLEX: Final = "flex_attention"
+ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", FLEX)
 """Attention kernels by the names of transformers."""
 MOST_STEPS: Final = 1_000_000
 """Decode steps that are followed one by one, in all layers that differ together."""
