@@ -55,7 +55,8 @@ class LayerKind:
             value = getattr(self, each.name)
             if value is None or isinstance(value, bool):
                 continue
-            least, most = self._minimum.get(each.name, 1), MOST_KEPT if each.name == "kept" else MAX_DIMENSION
+            # A policy may leave nothing of a layer.
+            least, most = (0, MOST_KEPT) if each.name == "kept" else (self._minimum.get(each.name, 1), MAX_DIMENSION)
             if not isinstance(value, int) or not least <= value <= most:
                 raise ValueError(f"{each.name} must be an integer from {least} to {most} (got {value!r})")
 

@@ -96,7 +96,7 @@ class Span(Shown):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(str, self.numbers))})"
 
-    def __reduce__(self) -> tuple[type[Span], tuple[int, ...]]:
+    def __reduce__(self) -> tuple[type[Span], tuple[int | str, ...]]:
         """Copies and pickles are made anew from class and numbers."""
         return type(self), self.numbers
 

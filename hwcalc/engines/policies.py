@@ -125,8 +125,8 @@ class Dropping(Family):
         # An engine without a pool takes a batch through one prefill.
         together = 1 if self.engine.pooled else request.sequences
         setting = replace(self._policy_setting, batch=request.sequences, together=together)
-        # A prefix that others need too cannot go: the policy acts behind it.
-        ahead, plain = self.ahead, self.plain_stack
+        # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
+        ahead, plain = min(self.ahead, request.prompt_tokens), self.plain_stack
         tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
         found = self.shared(
             ("evicted", tokens, prompt, ahead, together),

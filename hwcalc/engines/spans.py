@@ -24,6 +24,10 @@ class OwnRule(Span):
     def __hash__(self) -> int:
         return hash((type(self), self.numbers, self.words))
 
+    def __reduce__(self) -> tuple[type[OwnRule], tuple[int | str, ...]]:
+        """What copies it and writes it to a pickle."""
+        return OwnRule, (self.words, self.numbers[0])
+
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return self.numbers[0]
 

@@ -297,8 +297,8 @@ def _of_policy(plan: Plan) -> dict[str, Any]:
     moved = plan.request.compaction != NO_COMPACTION
     return {
         "policy_offered": policy.offered,
-        "kept_tokens": max(layers.kept for layers in policy.layers),
-        "kept_tokens_low": min(layers.kept_low for layers in policy.layers),
+        "kept_tokens": max((layers.kept for layers in policy.layers), default=None),
+        "kept_tokens_low": min((layers.kept_low for layers in policy.layers), default=None),
         "policy_saved_bytes": policy.saved_bytes,
         "prefill_peak_bytes": policy.prefill_peak_bytes,
         "blocks_held": None if blocks is None else blocks.held,

@@ -21,7 +21,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.values import one_of
 from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Extra, Setting, State
-from hwcalc.policies.outcome import ATTENTIONS, MOST_STEPS, Course, after_prefill, beside_of, extras_of, kernel_for
+from hwcalc.policies.outcome import ATTENTIONS, FLEX, MOST_STEPS, Course, after_prefill, beside_of, extras_of, kernel_for
 from hwcalc.policies.parse import parse_policy
 from hwcalc.policies.prefill_peak import MEASURED_MODELS, Peak, Widths, peak_of
 from hwcalc.policies.quality import quality_of
@@ -63,9 +63,19 @@ def keep(
     asked = read_options({"seq": tokens, "batch": batch, "dtype": dtype, "offline": offline, "assume": assume})
     kernel = kernel_for(chosen, None if attention is None else one_of(ATTENTIONS)(attention, "attention"))
     book = KVPRESS if rules is None else one_of(RULES)(rules, "rules")
+    _check_kernel(chosen, kernel, book)
     spec = load(model, asked.access, assume=asked.assume)
     opened = open_request(spec, seq=tokens, batch=asked.batch, dtype=asked.dtype, engine="reference").checked()
     return _kept(opened, chosen, _setting(opened, kernel, book), steps)
+
+
+def _check_kernel(chosen: Chosen | None, kernel: str, rules: str) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for flex attention under kvpress: its patch gives an argument twice, whatever the policy.
+
+    Source: kvpress 0.5.5, patch_attention_functions, under transformers 5.2.0, run.
+    """
+    if kernel == FLEX and rules == KVPRESS and chosen is not None and any(one.policy.press for one in chosen.whole):
+        raise UsageError("kvpress 0.5.5 does not run with flex_attention.", hint="Use attention sdpa, or leave it out.")
 
 
 def _setting(opened: Opened, attention: str, rules: str) -> Setting:

@@ -148,7 +148,7 @@ POLICIES: Final = (
         memory="a count for each token and head", definition=Definition.PUBLISHED,
         options=(
             _BUDGET,
-            PolicyOption(name="drop", kind="count", default=None, help="tokens that go at once; half of the budget without, which is assumed: the authors published no code", least=1),
+            PolicyOption(name="drop", kind="count", default=None, help="tokens that go at once; half of the budget without, which is assumed: the authors published code of perplexity alone, which masks", least=1),
             quality("recent", 10),
         ),
     ),

@@ -14,6 +14,7 @@ from hwcalc.policies.walks import Ends, Growing, Walk, ends_of_steps
 
 __all__ = [
     "ATTENTIONS",
+    "FLEX",
     "MOST_STEPS",
     "Beside",
     "Course",
@@ -25,7 +26,8 @@ __all__ = [
     "kernel_for",
 ]
 
-ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
+FLEX: Final = "flex_attention"
+ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", FLEX)
 """Attention kernels by the names of transformers."""
 MOST_STEPS: Final = 1_000_000
 """Decode steps that are followed one by one, in all layers that differ together."""
@@ -138,7 +140,7 @@ def beside_of(
     in_pass = _extras(at_prompt, prompt, replace(setting, batch=sequences), eager=True)
     first = (
         *(
-            _of_pass(one, sequences * prompt, rows) if one.by_query and rows != sequences * prompt else one
+            _of_pass(one, max(1, sequences * prompt), rows) if one.by_query and rows != sequences * prompt else one
             for one in in_pass
             if not one.lasting and (scores or one.by_query)
         ),
@@ -162,7 +164,7 @@ def _scores_prompt(chosen: Chosen, state: State) -> bool:
     """Whether the prompt is scored: something of it goes, or it just fills the budget."""
     if any(left.stored.low < state.hidden or (left.masked is not None and left.masked.total.high) for left in state.layers):
         return True
-    return state.hidden == chosen.get("budget")
+    return bool(state.hidden == chosen.get("budget"))
 
 
 def _parts(chosen: Chosen) -> tuple[Chosen | None, Chosen | None]:

@@ -54,20 +54,59 @@ def _pyramid_ends(chosen: Chosen, ratio: float, tokens: int) -> tuple[float, flo
     return (high, low) if tokens >= high >= low >= window else None
 
 
+def _authors_ends(chosen: Chosen, tokens: int) -> tuple[int, int, int]:
+    """By the authors' code: the share of the tokens, and what of it the first and the last layer keep beside the window."""
+    share, window = kept(tokens, chosen.ratio), chosen["window_size"]
+    low = int(share // chosen["beta"])
+    high = 2 * share - low
+    if high >= tokens - window:
+        high = tokens - window
+        low = 2 * share - high
+    return share, high, low
+
+
+def _authors_pyramid(chosen: Chosen, tokens: int, layer: int, layers: int) -> int:
+    """As PyramidKV's authors count: whole numbers, the window beside the share, and no pyramid where half of the text stays or more.
+
+    Source: Zefan-Cai/KVCache-Factory c97f9d7, PyramidKVCluster.update_kv, run.
+    """
+    share, high, low = _authors_ends(chosen, tokens)
+    window: int = chosen["window_size"]
+    if tokens < share + window:
+        return tokens
+    if tokens < 2 * share:
+        return share + window
+    return high - layer * ((high - low) // max(1, layers - 1)) + window
+
+
+def _authors_worked(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
+    share, high, low = _authors_ends(chosen, tokens)
+    window: int = chosen["window_size"]
+    if tokens < share + window:
+        return all_stay(chosen, tokens, layer, setting)
+    values: dict[str, float] = {"window_size": window}
+    if tokens < 2 * share:
+        values |= {"n": tokens, "compression_ratio": chosen.ratio}
+        return "max(1, floor(n x (1 - compression_ratio))) + window_size", values
+    values |= {"first_layer": high, "last_layer": low, "layer": setting.layers[layer].index, "layers": setting.depth}
+    less = " - layer x floor((first_layer - last_layer) / (layers - 1))" if setting.depth > 1 else ""
+    return f"first_layer{less} + window_size", values
+
+
 def _pyramid_worked(chosen: Chosen, tokens: int, layer: int, setting: Setting) -> Worked:
     """The line from the first layer to the last one; without it the mean."""
     ends, layers = _pyramid_ends(chosen, chosen.ratio, tokens), setting.depth
-    window = "min(n, " if setting.rules == PAPER else ""
-    behind = " + window_size)" if window else ""
     values = {"n": tokens, "window_size": chosen["window_size"]}
     if chosen.ratio == 0:
         return all_stay(chosen, tokens, layer, setting)
+    if setting.rules == PAPER:
+        return _authors_worked(chosen, tokens, layer, setting)
     if ends is None:
         values |= {"compression_ratio": chosen.ratio}
-        return f"{window}max(1, round(n x (1 - compression_ratio))){behind}", values
+        return "max(1, round(n x (1 - compression_ratio)))", values
     values |= {"first_layer": ends[0], "last_layer": ends[1], "layer": setting.layers[layer].index, "layers": layers}
     less = " - layer x ((first_layer - last_layer) / (layers - 1))" if layers > 1 else ""
-    return f"{window}round(first_layer{less}){behind}", values
+    return f"round(first_layer{less})", values
 
 
 def pyramid_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers: int) -> int:
@@ -85,11 +124,14 @@ def pyramid_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers
 
 
 def _pyramid(chosen: Chosen, state: State, setting: Setting) -> State:
-    """As every scorer; the authors' own code keeps the window besides."""
+    """As every scorer; the authors' own code counts another way."""
     after = act_as_scorer(chosen, state, setting)
     if setting.rules != PAPER or not chosen.ratio:
         return after
-    stored = tuple(new.stored.each(lambda tokens: min(tokens + chosen["window_size"], state.hidden)) for new in after.layers)
+    stored = tuple(
+        old.stored.each(lambda tokens, index=shape.index: _authors_pyramid(chosen, tokens, index, setting.depth))  # type: ignore[misc]
+        for old, shape in zip(state.layers, setting.layers, strict=True)
+    )
     return after.with_stored(stored)
 
 

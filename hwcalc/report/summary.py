@@ -268,6 +268,9 @@ def verdict(plan: Plan) -> str:
         )
     if plan.pool is None:
         return words
+    if plan.policy is not None and not plan.policy.offered and plan.pool.message is None:
+        # What the engine itself would do, which lacks the policy, was not asked.
+        return f"{words}, if {engine} had the policy"
     if fit.fits:
         return f"{words}: {engine} will start{required}"
     if plan.pool.fits:

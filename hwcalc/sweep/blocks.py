@@ -69,7 +69,7 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "total_per_gpu_low_bytes": None if plan.fit is None else plan.fit.needed_low_bytes,
         "total_per_gpu_high_bytes": None if plan.fit is None else plan.fit.needed_high_bytes,
         "usable_bytes": None if plan.fit is None else plan.fit.usable_bytes,
-        "kept_tokens": None if policy is None else max(layers.kept for layers in policy.layers),
+        "kept_tokens": None if policy is None else max((layers.kept for layers in policy.layers), default=None),
         "policy_saved_bytes": None if policy is None else policy.saved_bytes,
         "prefill_peak_bytes": None if policy is None else policy.prefill_peak_bytes,
         "fits": None if plan.fit is None else plan.fit.verdict.value,

@@ -86,7 +86,7 @@ def context_tokens(opened: Opened, evicted: Evicted, plain: Settings, *, shifted
     if shifted:
         return min(int(rounded_up(asked.chosen["budget"])) * batch, plain.n_ctx_asked)
     whole = max(0, prompt - most)
-    at_once = min(batch, 1 + (plain.n_batch - 1) // prompt) if plain.kv_unified else batch
+    at_once = min(batch, 1 + (plain.n_batch - 1) // max(1, prompt)) if plain.kv_unified else batch
     return min(most * batch + whole * at_once, plain.n_ctx_asked)
 
 

@@ -121,7 +121,7 @@ def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tup
 
 def prompts_at_once(batched_tokens: int, prompt: int) -> int:
     """Prompts that one batch of so many tokens ends: the rest of one, and others whole."""
-    return 1 + (batched_tokens - 1) // prompt
+    return 1 + (batched_tokens - 1) // max(1, prompt)
 
 
 def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:

@@ -8,6 +8,9 @@ from typing import Any, Final
 
 import pytest
 
+from hwcalc import load_model
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.context import open_request
 from hwcalc.units import MOST_TOKENS
 from tests.hwcalc.check.files import check_file, tiny_model
 from tests.hwcalc.command import Capture, run
@@ -141,3 +144,43 @@ def test_the_longest_sequence(capsys: Capture, model: str, engine: str, policy: 
     status, _, err = run(capsys, *map(str, line))
 
     assert status in {0, 2, 3}, err
+
+
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm", "llamacpp"])
+@pytest.mark.parametrize("line", ["--seq 64", "--seq 1m --prompt 64 --gpu l4", "--seq 64 --batch 4 --gpu l4 --shared-prefix 8"])
+def test_a_layer_of_which_nothing_is_left(capsys: Capture, model: str, engine: str, line: str) -> None:
+    """A ratio of its own may drop all of a layer: kvpress then indexes no token."""
+    policy = "perlayercompression:press=(knorm:compression_ratio=0.5),compression_ratios=[1,1]"
+    status, out, err = run(capsys, model, *line.split(), "--engine", engine, "--policy", policy, "--json")
+
+    assert status == 0, err
+    plan = json.loads(out)
+    if line == "--seq 64" and engine in {"reference", "transformers"}:
+        assert plan["cache"]["total_bytes"] == 0
+
+
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm", "llamacpp"])
+@pytest.mark.parametrize(
+    "policy", ["observedattention", "knorm:compression_ratio=0.5", "h2o:budget=1m", "quest", "rkv:budget=16"]
+)
+def test_lengths_that_are_all_prefix(model: str, engine: str, policy: str) -> None:
+    """A search for the longest sequence tries ones of which a policy has nothing to act on: they are not larger than longer ones."""
+    line = {"seq": 64, "batch": 2, "shared_prefix": 4, "policy": policy, "engine": engine, "gpu": "rtx-4090"}
+    opened = open_request(load_model(model), **read_options(line).keywords())
+    sizes = []
+    for seq in range(1, 9):
+        shorter = opened.sized(seq=seq)
+        sizes.append(shorter.needed_bytes)
+        assert shorter.budget
+
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_model_of_states_alone(capsys: Capture, command: str) -> None:
+    """A policy has no layer to act on."""
+    own = ["state-spaces/mamba-2.8b-hf" if word == "{}" else word for word in COMMANDS[command]]
+    status, _, err = run(capsys, *own, "--seq", "64", "--policy", "knorm:compression_ratio=0.5")
+
+    assert status in {0, 1, 2, 3}, err
+    assert "internal error" not in err

@@ -118,6 +118,7 @@ def test_the_longest_context_is_found_above_lengths_that_a_policy_refuses(engine
     found = hwcalc.plan("Qwen/Qwen3-8B", seq=20_000, **options).fit
 
     assert found is not None
+    assert found.max_seq is not None
     assert (fits(found.max_seq) or found.max_seq == 0, fits(found.max_seq + 1)) == (True, False)
     assert found.max_seq or not any(map(fits, (2001, 2016, 2100)))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -277,3 +279,18 @@ def test_a_policy_acts_behind_the_prefix() -> None:
     # In blocks, samples keep what is left of the prompt each for itself: 3,096 tokens in 194 blocks, of which 62 are the prefix.
     made = plan(QWEN, engine="vllm", **asked)
     assert made.cache.total_bytes == (62 + 3 * (194 - 62)) * 16 * ROW
+
+
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm", "llamacpp"])
+@pytest.mark.parametrize(
+    "asked", [{}, {"shared_prefix": 16}, {"policy": "knorm:compression_ratio=0.5"}, {"policy": "quest"}], ids=str
+)
+def test_a_plan_can_be_copied_and_pickled(engine: str, asked: dict[str, Any]) -> None:
+    """With the rules that are an engine's own too, so that plans go between processes."""
+    config = {
+        "model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64,
+        "intermediate_size": 128, "vocab_size": 100, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    found = plan(config, seq=512, batch=2, engine=engine, **asked)
+
+    assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == found  # noqa: S301 - its own

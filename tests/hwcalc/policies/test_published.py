@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hwcalc import keep
+from hwcalc.errors import UsageError
 from tests.hwcalc.policies.tiny import tiny
 
 QWEN = "Qwen/Qwen3-8B"
@@ -23,6 +24,19 @@ def test_the_authors_pyramid_keeps_the_window_besides() -> None:
 
     assert keep(tiny(), policy, prompt=1000).per_layer == [570, 390, 210, 30]
     assert keep(tiny(), policy, prompt=1000, rules="paper").per_layer == [586, 406, 226, 46]
+
+
+@pytest.mark.parametrize(
+    ("layers", "tokens", "ratio", "window", "beta", "kept"),
+    [(2, 348, 0.7, 4, 20, [207, 9]), (2, 322, 0.40107076549286413, 4, 5, [196, 196]), (4, 249, 0.1, 8, 20, [232] * 4)],
+)
+def test_the_authors_pyramid_as_their_code_runs(
+    layers: int, tokens: int, ratio: float, window: int, beta: int, kept: list[int]
+) -> None:
+    """Lengths that KVCache-Factory c97f9d7 left, run with a capacity of the window and int(n x (1 - ratio))."""
+    policy = ["PyramidKVPress", {"compression_ratio": ratio, "window_size": window, "beta": beta}]
+
+    assert keep(tiny({"layers": layers}), policy, prompt=tokens, rules="paper").per_layer == kept
 
 
 def test_triattention_saves_ten_times() -> None:
@@ -114,3 +128,10 @@ def test_latents_are_dropped_by_token() -> None:
     kept = keep("deepseek-ai/DeepSeek-V2-Lite", "knorm:compression_ratio=0.5", prompt=1000, offline=True)
 
     assert 2 * kept.cache_bytes == kept.full_bytes
+
+
+@pytest.mark.parametrize("policy", ["knorm:compression_ratio=0.5", "streamingllm:compression_ratio=0.5", "adakv:press=(knorm)"])
+def test_kvpress_does_not_run_with_flex_attention(policy: str) -> None:
+    """Run: flex_attention_forward() got multiple values for argument 'scaling', with any press and without."""
+    with pytest.raises(UsageError, match="flex_attention"):
+        keep(tiny(), policy, prompt=40, attention="flex_attention")

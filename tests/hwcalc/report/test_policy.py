@@ -21,6 +21,7 @@ from hwcalc.report.markdown import plan_markdown
 from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.rows import plan_csv
 from hwcalc.report.schema import json_schema
+from hwcalc.report.summary import verdict
 from hwcalc.report.table import plan_table
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
@@ -402,3 +403,14 @@ def test_a_prefix_is_kept_once_though_nothing_is_saved() -> None:
     assert one.sharing.saved_bytes == 0
 
     assert "every sequence is kept by itself" not in dict(brief_lines(one))["shared"]
+
+
+def test_an_engine_without_the_policy_is_not_said_to_start() -> None:
+    """It would not as it is; one that has the policy will, and one that has not refuses in its own words where the policy changes nothing."""
+    lacking = plan(QWEN, seq="32k", prompt="1k", policy="h2o:budget=512", engine="vllm", kv_memory="2GiB")
+    having = plan(QWEN, seq="32k", prompt="1k", policy="triattention", engine="vllm@0.18", kv_memory="2GiB")
+    unchanged = plan(QWEN, seq="32k", policy="snapkv:compression_ratio=0.5", engine="vllm", kv_memory="3GiB")
+
+    assert verdict(lacking) == "fits, if vLLM had the policy"
+    assert verdict(having) == "fits: vLLM will start"
+    assert verdict(unchanged) == "does not fit: vLLM will not start"
