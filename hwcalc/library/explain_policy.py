@@ -274,8 +274,11 @@ def _without(info: PolicyInfo, opened: Opened) -> tuple[str, Mapping[str, Number
         return "without_policy / tp", {"without_policy": info.full_bytes, "tp": tp}
     layers, rows = [len(group.layers) for group in info.layers], _rows(info, opened)
     formula, values = _product(layers, [info.prompt] * len(layers), rows)
-    values |= {"batch": opened.request.batch}
-    return (formula, values) if value_of(formula, values) == info.full_prefill_peak_bytes else ("", {})
+    values |= {"batch": opened.request.batch, "tp": tp}
+    for each in (formula, f"{formula} / tp"):
+        if value_of(each, values) == info.full_prefill_peak_bytes:
+            return each, values
+    return "", {}
 
 
 def _cut_layers(info: PolicyInfo, opened: Opened) -> dict[str, Number]:

@@ -53,6 +53,10 @@ def _in_blocks(at: Opened, info: PolicyInfo, *, peak: bool) -> Iterator[Worked]:
     values |= {"batch": batch, "bytes_of_block": ranks * sum(group.block_bytes for group in cut), "other_layers": others}
     more = " + other_layers" if others else ""
     yield f"batch x {_factor(counted)} x bytes_of_block{more}", values
+    together = [group for group in at.engine.shared_blocks(at) if at.ahead and group.shared]
+    if len(together) == len(cut) == 1 and not peak:
+        once = f"copies x shared_blocks + batch x ({counted} - shared_blocks)"
+        yield f"({once}) x bytes_of_block{more}", {**values, "copies": together[0].copies, "shared_blocks": together[0].shared}
     if not peak:
         return
     chunked = {group.prompt_tokens for group in at.engine.paged_groups(at)} - {None}

@@ -10,7 +10,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import beside_title, kind_title, stored
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
-__all__ = ["LayerShare", "shares"]
+__all__ = ["LayerShare", "is_room", "shares"]
 
 _ALIKE: Final = 3
 """Lengths that a policy leaves in layers are told apart up to so many."""
@@ -42,7 +42,7 @@ def shares(plan: Plan) -> list[LayerShare]:
             count=sum(layer.count for layer, _ in members if layer is not None),
             layers=LayerNumbers(sorted({number for layer, _ in members if layer is not None for number in layer.layers})),
             rule=rule,
-            dtypes=", ".join(dict.fromkeys(tensor.dtype for _, tensors in members for tensor in tensors if not _is_room(tensor))),
+            dtypes=", ".join(dict.fromkeys(tensor.dtype for _, tensors in members for tensor in tensors if not is_room(tensor))),
             bytes=sum(tensor.bytes for _, tensors in members for tensor in tensors),
         )
         for (kind, rule), members in groups.items()
@@ -60,7 +60,7 @@ def _rule(tensors: tuple[TensorInfo, ...], cut: Sequence[int] = ()) -> str:
     if not tensors:
         return "nothing kept"
     growing = dict.fromkeys(
-        tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV} and not _is_room(tensor)
+        tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV} and not is_room(tensor)
     )
     words = list(dict.fromkeys(_words_of(span, cut) for span in growing))
     if any(tensor.role in {Role.STATE, Role.CONV} for tensor in tensors):
@@ -68,7 +68,7 @@ def _rule(tensors: tuple[TensorInfo, ...], cut: Sequence[int] = ()) -> str:
     return " + ".join(words)
 
 
-def _is_room(tensor: TensorInfo) -> bool:
+def is_room(tensor: TensorInfo) -> bool:
     """Whether it is bytes of blocks and of nothing in particular: neither a number of positions nor a dtype says anything of them."""
     return tensor.axes == ("bytes",)
 

@@ -20,7 +20,7 @@ from hwcalc.report.explain_lines import (
 )
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
-from hwcalc.report.layer_shares import shares
+from hwcalc.report.layer_shares import is_room, shares
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
@@ -93,7 +93,15 @@ def _verdict(plan: Plan, *, full: bool) -> list[str]:
 def _tensors(plan: Plan) -> tuple[Sequence[str], Iterable[Sequence[str]], Iterable[int]]:
     """Every tensor of the cache: header, rows, and the columns of numbers."""
     rows = [
-        (one.name, one.kind, one.layers.text, "x".join(map(str, one.shape)), one.dtype, f"{one.positions:,}", exact(one.bytes))
+        (
+            one.name,
+            one.kind,
+            one.layers.text,
+            "x".join(map(str, one.shape)),
+            "" if is_room(one) else one.dtype,
+            f"{one.positions:,}",
+            exact(one.bytes),
+        )
         for one in plan.cache.tensors
     ]
     return ("tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), rows, (5, 6)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan
+from hwcalc.report.layer_shares import is_room
 from hwcalc.report.markdown import markdown_table
 from hwcalc.report.table import PIPED_WIDTH, columns, rendered
 from hwcalc.report.text import VERDICT_COLORS
@@ -71,7 +72,7 @@ def plan_csv(plan: Plan, **_style: object) -> str:
     rows = (
         (
             *common, tensor.kind, tensor.layers.text, tensor.count, tensor.name, tensor.role, " x ".join(tensor.axes),
-            "x".join(map(str, tensor.shape)), tensor.dtype, tensor.span.text, tensor.positions, tensor.bytes, *sums,
+            "x".join(map(str, tensor.shape)), "" if is_room(tensor) else tensor.dtype, tensor.span.text, tensor.positions, tensor.bytes, *sums,
         )
         for tensor in plan.cache.tensors
     )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
-from hwcalc.report.layer_shares import LayerShare, shares
+from hwcalc.report.layer_shares import LayerShare, is_room, shares
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
@@ -281,7 +281,7 @@ def _everything(plan: Plan, width: int) -> list[RenderableType]:
     out: list[RenderableType] = []
     tensors = [
         ["  " + tensor.name, tensor.kind, layer_words(tensor.count, tensor.layers) if tensor.layers else "",
-         "x".join(map(str, tensor.shape)), tensor.dtype, f"{tensor.positions:,}", exact(tensor.bytes)]
+         "x".join(map(str, tensor.shape)), "" if is_room(tensor) else tensor.dtype, f"{tensor.positions:,}", exact(tensor.bytes)]
         for tensor in plan.cache.tensors
     ]  # fmt: skip
     sections: list[tuple[tuple[str, ...], list[list[str]], tuple[int, ...]]] = [

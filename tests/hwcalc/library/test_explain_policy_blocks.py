@@ -102,6 +102,14 @@ def test_chunks_are_derived() -> None:
     assert (within.result, value(within.numbers)) == (4 * 307 + 274, 4 * 307 + 274)
 
 
+def test_a_prefix_that_no_policy_may_cut() -> None:
+    """200 tokens are 12 whole blocks once for three sequences; 200 + 333 tokens of each are 34 blocks behind the prompt."""
+    options: dict[str, Any] = {"seq": 14_179, "prompt": 3250, "shared_prefix": 200, "batch": 3, "engine": "vllm@0.9"}
+    end = figure(section(QWEN, policy="tova:budget=333", **options), "cache at the end")
+
+    assert end.result == value(end.numbers) == (12 + 3 * (34 - 12)) * BLOCK
+
+
 def test_padding_is_derived() -> None:
     """Six rows of 800 tokens for two each of 100, 200 and 800."""
     part = section(SMALL, "sharing", engine="transformers", lengths="100,200,800", batch=6)

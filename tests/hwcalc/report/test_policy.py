@@ -376,6 +376,7 @@ def test_room_in_blocks_has_no_dtype() -> None:
 
     assert "blocks of a prompt before it is cut\n" in table
     assert "int8" not in table
+    assert not any("int8" in text for text in (plan_table(one, detail="full"), plan_csv(one), plan_markdown(one, detail="full")))
 
 
 def test_a_prefix_that_no_policy_may_cut_can_cost_more() -> None:
