@@ -25,18 +25,18 @@ def dimensions(minimum: int = 1) -> st.SearchStrategy[int]:
 def _field(kind: type[LayerKind], name: str, hint: Any) -> st.SearchStrategy[Any]:
     if hint is bool:
         return st.booleans()
-    least = kind._minimum.get(name, 1)
+    least = 0 if name == "kept" else kind._minimum.get(name, 1)
     if hint is int:
         return dimensions(least)
     assert isinstance(hint, types.UnionType)
     return st.none() | dimensions(least)
 
 
-def of(kind: type[LayerKind]) -> st.SearchStrategy[LayerKind]:
-    """One kind with any dimensions."""
+def of(kind: type[LayerKind], **fixed: Any) -> st.SearchStrategy[LayerKind]:
+    """One kind with any dimensions but the ``fixed`` ones."""
     hints = typing.get_type_hints(kind)
-    given = {field.name: _field(kind, field.name, hints[field.name]) for field in dataclasses.fields(kind)}
-    return st.builds(kind, **given)
+    names = [field.name for field in dataclasses.fields(kind) if field.name not in fixed]
+    return st.builds(kind, **{name: _field(kind, name, hints[name]) for name in names}, **fixed)
 
 
 def kinds(*, without: tuple[type[LayerKind], ...] = ()) -> st.SearchStrategy[LayerKind]:
@@ -45,5 +45,5 @@ def kinds(*, without: tuple[type[LayerKind], ...] = ()) -> st.SearchStrategy[Lay
 
 
 def attention(kind: type[AttentionKind] = FullAttention) -> st.SearchStrategy[Any]:
-    """One softmax attention with any dimensions."""
-    return of(kind)
+    """One softmax attention with any dimensions, of which no policy has cut anything."""
+    return of(kind, kept=st.none())
