@@ -267,6 +267,8 @@ class Alive(Dropping):
     @property
     def unshared(self) -> Self:
         """The same request, with every sequence by itself."""
+        if not self._shares:
+            return self
         return self.with_request(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
 
     @property

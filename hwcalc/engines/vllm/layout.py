@@ -52,6 +52,13 @@ class RequestBytes(NamedTuple):
     outer: int
     drafts: int
 
+    def times(self, requests: int) -> RequestBytes:
+        """What so many requests take that have nothing in common."""
+        if requests == 1:
+            return self
+        kinds = tuple((cache, spec, requests * blocks) for cache, spec, blocks in self.kinds)
+        return RequestBytes(kinds, requests * self.layers, requests * self.outer, requests * self.drafts)
+
 
 @frozen
 class PoolLayout:

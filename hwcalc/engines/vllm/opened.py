@@ -121,7 +121,7 @@ class VllmOpened(Opened):
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
         if not self.together.unlike:
-            return self.by_kind.taken(lambda group: self.batch * self.held.blocks(group, self.tokens))
+            return self.request_bytes.times(self.batch)
         return self.by_kind.taken(lambda group: self.held_in(group).total)
 
     @cached_property

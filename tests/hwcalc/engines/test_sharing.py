@@ -294,3 +294,11 @@ def test_a_plan_can_be_copied_and_pickled(engine: str, asked: dict[str, Any]) ->
     found = plan(config, seq=512, batch=2, engine=engine, **asked)
 
     assert pickle.loads(pickle.dumps(found)) == copy.deepcopy(found) == found  # noqa: S301 - its own
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 3}, {"engine": "transformers", "samples": 3, "prompt": 20}])
+def test_nothing_in_common_is_planned_once(options: dict[str, Any]) -> None:
+    """Sequences by themselves are the planned ones already: no second request is opened for them."""
+    opened = _opened(QWEN, seq=40, **{"engine": "vllm", **options})
+
+    assert opened.unshared is opened
