@@ -285,6 +285,9 @@ class Chosen:
         """The value of an option; ``None`` if the policy has no such option."""
         return self.values.get(name)
 
+    def __repr__(self) -> str:
+        return f"Chosen({self.text!r})"
+
     @property
     def inner(self) -> tuple[Chosen, ...]:
         """The policies inside, in their order."""
