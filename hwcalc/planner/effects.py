@@ -18,13 +18,13 @@ __all__ = ["common_notes", "no_blocks", "no_encoder", "without_effect"]
 
 _CODES: Final = ("no-gpu", "kv-memory", "no-encoder", "no-policy", "no-blocks")
 """Codes of the notes on options without effect."""
-_BY_PROMPT: Final = ("policy", "shared_prefix", "samples", "beams")
-"""Options whose memory depends on how much of a sequence is its prompt."""
+_BY_PROMPT: Final = ("policy", "shared_prefix", "samples", "beams", "gpu", "instance")
+"""Options for which it matters how much of a sequence is its prompt: for its memory, or for the time until the first token."""
 
 
 def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) -> list[Note]:
-    """Notes on options about the memory of a GPU that have no effect without a GPU, or beside ``kv_memory``, and on a prompt for which
-    nothing is dropped or shared.
+    """Notes on options about the memory of a GPU that have no effect without a GPU, or beside ``kv_memory``, and on a prompt where
+    nothing is dropped, shared or timed.
 
     ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` counts as not given. With
     ``tps``, several plans differ in ``tp``, and the notes hold for all of them; their order does not matter.
@@ -34,9 +34,8 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and engine not in row.in_cache_of]
     notes: list[Note] = []
     if "prompt" in given and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT):
-        notes.append(
-            Note(code="no-policy", message="--prompt: no effect without --policy, --shared-prefix, --samples or --beams.")
-        )
+        message = "--prompt: no effect without --policy, --shared-prefix, --samples, --beams or --gpu."
+        notes.append(Note(code="no-policy", message=message))
     if "kv_memory" in given and of_budget:
         message = f"{', '.join(of_budget)}: no effect beside --kv-memory, which gives the cache its bytes directly."
         notes.append(Note(code="kv-memory", message=message))

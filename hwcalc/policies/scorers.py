@@ -82,7 +82,7 @@ def _all_queries(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, 
 
 
 def _chunks(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
-    return chunk_scores(max(1, chosen["chunk_size"]), tokens, setting)
+    return chunk_scores(chosen["chunk_size"], tokens, setting)
 
 
 def scorer(name: str, press: str, title: str, source: str, *options: PolicyOption, **facts: Any) -> Policy:
@@ -99,10 +99,13 @@ def scorer(name: str, press: str, title: str, source: str, *options: PolicyOptio
     return Policy(name=name, press=press, title=title, source=source, options=(RATIO, *options), **(common | facts))
 
 
-_FUTURE = (
-    quality("n_future_positions", 512),
+_CHUNK: Final = PolicyOption(
+    name="chunk_size", kind="count", default=256, help="tokens of a chunk, which are scored by each other", least=1
+)
+_FUTURE: Final = (
+    PolicyOption(name="n_future_positions", kind="count", default=512, help="positions to come, whose rotations are averaged"),
     SINKS,
-    quality("use_covariance", default=True),
+    PolicyOption(name="use_covariance", kind="flag", default=True, help="whether the covariance of the queries is used"),
     quality("use_vnorm", default=True),
     quality("epsilon", 0.0),
 )
@@ -157,12 +160,12 @@ POLICIES: Final = (
         "leveragescore", "LeverageScorePress", "leverage scores", "arXiv:2507.08143", quality("sketch_dimension", 48), check=_prompt_only,
     ),
     scorer(
-        "noncausalattn", "NonCausalAttnPress", "non-causal attention in chunks", "arXiv:2507.08143", quality("chunk_size", 256),
+        "noncausalattn", "NonCausalAttnPress", "non-causal attention in chunks", "arXiv:2507.08143", _CHUNK,
         check=_prompt_only, extra=_chunks, memory="scores of chunks: heads x n x chunk_size",
     ),
     scorer(
         "compactor", "CompactorPress", "Compactor", "arXiv:2507.08143", PolicyOption(name="sink_size_start", kind="count", default=8, help="tokens at that end that stay"), PolicyOption(name="sink_size_end", kind="count", default=4, help="tokens at that end that stay"),
-        quality("chunk_size", 256), quality("sketch_dimension", 48), quality("blending", None), check=_between_sinks,
+        _CHUNK, quality("sketch_dimension", 48), quality("blending", None), check=_between_sinks,
         extra=_chunks, memory="scores of chunks: heads x n x chunk_size",
     ),
     Policy(

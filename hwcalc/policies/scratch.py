@@ -46,9 +46,10 @@ def repeats(shape: LayerShape) -> bool:
 
 def statistics_bytes(chosen: Chosen, queries: int, shape: LayerShape, setting: Setting) -> int:
     """What Expected Attention makes of the queries of so many tokens: their mean and covariance, and rotations of positions to come."""
-    size, batch, dim, ahead = setting.element_bytes, setting.batch, shape.head_dim, int(chosen["n_future_positions"])
+    size, batch, dim = setting.element_bytes, setting.batch, shape.head_dim
+    ahead: int = chosen["n_future_positions"]
     width = shape.heads * dim * size
-    rows = batch * max(0, queries - int(chosen["n_sink"])) * width
+    rows = batch * max(0, queries - chosen["n_sink"]) * width
     statistics = batch * width + rows + (rows + batch * width * dim if chosen["use_covariance"] else 0)
     return statistics + ahead * (_INDEX + 2 * dim * size) + (2 + 3 * ahead) * dim * dim * size
 
@@ -106,7 +107,7 @@ def query_statistics(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Ext
     if not setting.layers:
         return ()
     widest, size = max(setting.layers, key=lambda layer: layer.heads), setting.element_bytes
-    sinks, ahead = int(chosen["n_sink"]), int(chosen["n_future_positions"])
+    sinks, ahead = chosen["n_sink"], chosen["n_future_positions"]
     rows = f"2 x (n - {sinks:,}) + 1 + head_dim" if chosen["use_covariance"] else f"n - {sinks:,} + 1"
     turned = f"{ahead:,} x ({_INDEX} + 2 x head_dim x {size}) + {2 + 3 * ahead:,} x head_dim x head_dim x {size}"
     return (

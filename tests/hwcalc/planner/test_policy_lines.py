@@ -91,17 +91,38 @@ def test_the_nearest_plan_may_have_no_policy() -> None:
     assert caught.value.hint.endswith("--seq 8")
 
 
-@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm", "llamacpp"])
-@pytest.mark.parametrize("hardware", [{}, {"gpu": "l4"}], ids=str)
-def test_a_prompt_alone_has_no_effect(engine: str, hardware: dict[str, str]) -> None:
+ENGINES: Final = ["reference", "transformers", "vllm", "llamacpp"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_prompt_alone_has_no_effect(engine: str) -> None:
     """The documents with and without it differ in the request and the note alone."""
-    documents = [plan(QWEN, seq=4000, engine=engine, **hardware, **more).to_dict() for more in ({"prompt": 300}, {})]  # type: ignore[arg-type]
+    documents = [plan(QWEN, seq=4000, engine=engine, **more).to_dict() for more in ({"prompt": 300}, {})]  # type: ignore[arg-type]
     said = [[note["message"] for note in document["notes"] if note["code"] == "no-policy"] for document in documents]
     for document in documents:
         del document["request"], document["notes"]
 
-    assert said == [["--prompt: no effect without --policy, --shared-prefix, --samples or --beams."], []]
+    assert said == [["--prompt: no effect without --policy, --shared-prefix, --samples, --beams or --gpu."], []]
     assert documents[0] == documents[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_prompt_is_what_the_first_token_waits_for(engine: str) -> None:
+    """On a GPU its length alone decides when the first token comes; nothing else of the plan depends on it."""
+    with_it, without, short = (
+        plan(QWEN, engine=engine, gpu="l4", seq=seq, prompt=prompt) for seq, prompt in ((4000, 300), (4000, None), (300, None))
+    )
+    assert with_it.speed is not None
+    assert without.speed is not None
+    assert short.speed is not None
+
+    assert not any(note.code == "no-policy" for note in with_it.notes)
+    assert (with_it.speed.prefill_s_bound, with_it.speed.prefill_flops) == (
+        short.speed.prefill_s_bound,
+        short.speed.prefill_flops,
+    )
+    assert with_it.speed.decode_step_s_bound == without.speed.decode_step_s_bound
+    assert (with_it.cache, with_it.memory, with_it.fit) == (without.cache, without.memory, without.fit)
 
 
 def test_a_prompt_beside_a_policy_has_one() -> None:
