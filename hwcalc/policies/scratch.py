@@ -49,7 +49,7 @@ def statistics_bytes(chosen: Chosen, queries: int, shape: LayerShape, setting: S
     size, batch, dim = setting.element_bytes, setting.batch, shape.head_dim
     ahead: int = chosen["n_future_positions"]
     width = shape.heads * dim * size
-    rows = batch * max(0, queries - chosen["n_sink"]) * width
+    rows: int = batch * max(0, queries - chosen["n_sink"]) * width
     statistics = batch * width + rows + (rows + batch * width * dim if chosen["use_covariance"] else 0)
     return statistics + ahead * (_INDEX + 2 * dim * size) + (2 + 3 * ahead) * dim * dim * size
 
