@@ -113,6 +113,15 @@ def test_a_ratio_as_python_writes_it(ratio: float) -> None:
     assert again["compression_ratio"] == ratio
 
 
+@pytest.mark.parametrize("written", [f"{1 / 3:.30f}", f"0.{'3' * 28}", f".{'3' * 200}"])
+def test_a_ratio_of_more_digits_than_a_double_has(written: str) -> None:
+    """It is the nearest one."""
+    chosen = parse_policy(f"knorm:compression_ratio={written}")
+
+    assert chosen is not None
+    assert chosen["compression_ratio"] == 1 / 3
+
+
 @given(chosen_policies)
 def test_a_policy_as_text_is_the_same_policy(chosen: Chosen) -> None:
     """To the last option."""
