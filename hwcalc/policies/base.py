@@ -264,6 +264,8 @@ class Policy:
     """Who chooses; without it the policy inside says so, or else each head of each layer does."""
     chunk_option: str | None = None
     """The option with the number of tokens that stay or go together."""
+    by_place: bool = False
+    """Whether places alone say which tokens stay, whatever the text is: the first ``n_sink`` and the last ones."""
     rerotates: bool = False
     """Whether positions of decoded tokens go on from what is kept."""
     cuts_each_step: bool = False

@@ -46,6 +46,7 @@ POLICIES: Final = (
     scorer(
         "streamingllm", "StreamingLLMPress", "StreamingLLM: sinks and a window", "arXiv:2309.17453", SINKS, BUDGET, DIVIDE,
         prefill=_prefill, check=more_than_sinks, protects=_ones, decode=repeated, aliases=("streaming", "sinkwindow"), cuts_each_step=True,
+        by_place=True,
         keeps="the first n_sink tokens and the last ones", memory="nothing: the positions say all",
         formula=f"{SHARE_FORMULA}; with a budget: min(n, budget) in each decode step too",
     ),

@@ -39,7 +39,7 @@ def _share_of_inner(chosen: Chosen, state: State, setting: Setting) -> State:
         check_scores(inner, Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))
     whole = {layer.stored for layer in state.layers} == {Count.of(state.hidden)}
     after = each_layer(state, lambda _, tokens: kept(tokens, ratio))
-    if whole and inner.policy.name == "streamingllm":
+    if whole and inner.policy.by_place:
         return replace(after, ranges=sink_ranges(state.hidden, after.layers[0].stored.low, inner["n_sink"]))
     return after
 

@@ -189,7 +189,8 @@ class Llamacpp(LlamacppPlaces):
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
         from hwcalc.engines.llamacpp.evicting import support
 
-        return support(opened, chosen, of_llamacpp(opened).unshifted)
+        planned = of_llamacpp(opened)
+        return support(planned, chosen, planned.unshifted, planned.shift_words)
 
     def started_by(self, options: Mapping[str, str]) -> Engine:
         """Ollama, if the options say so: it is this engine with other defaults."""

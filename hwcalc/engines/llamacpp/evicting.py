@@ -7,6 +7,7 @@ Source: llama.cpp 0c1e57098, tools/server/server-context.cpp (``pre_decode``) an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from hwcalc.engines.base import Opened
@@ -24,7 +25,6 @@ _TURNED: Final = frozenset({"qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe", "qw
 """Architectures with several positions a token (``LLAMA_ROPE_TYPE_MROPE`` and ``_IMROPE``, src/llama-model.cpp)."""
 _LAYERWISE: Final = "step35"
 """Its layers turn keys by unlike widths."""
-_SINKS: Final = "streamingllm"
 
 
 def _no_shift(read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | None:
@@ -45,7 +45,7 @@ def shifts(chosen: Chosen, prompt: int, read: Hparams, plain: Settings, *, cuts_
     ``cuts_prompts`` is for Ollama, which cuts a prompt that is longer than the context.
     """
     budget = chosen.get("budget")
-    if chosen.policy.name != _SINKS or budget is None:
+    if not chosen.policy.by_place or budget is None:
         return f"only context shift drops tokens, as streamingllm:budget=N,n_sink=N does; {_needs(chosen)}"
     if prompt >= rounded_up(budget) and not cuts_prompts:
         return f"llama-server refuses a prompt of {prompt:,} tokens in {rounded_up(budget):,} cells; context shift begins when text is generated"
@@ -60,17 +60,16 @@ def _needs(chosen: Chosen) -> str:
     return "this one would take scores of the keys, cells given back one by one, and a context of fewer cells"
 
 
-def support(opened: Opened, chosen: Chosen, why: str | None) -> Support:
-    """Whether the engine has a policy, and how; ``why`` not."""
+def support(
+    opened: Opened, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
+) -> Support:
+    """Whether the engine has a policy, and how; ``why`` not. ``shift_words`` say how so many cells with so many sinks are asked for."""
     if why is not None:
         return Support(offered=False, how=f"{opened.engine.label}: {why}")
     # A context that is longer than its text is of no use.
     cells, sinks = min(rounded_up(chosen["budget"]), rounded_up(opened.tokens)), chosen["n_sink"]
     context = cells * opened.request.replica_batch
-    flags: tuple[str, ...] = ("--context-shift", "--keep", f"{sinks}")
-    words = f"-c {context} {' '.join(flags)}"
-    if opened.engine.name == "ollama":
-        flags, words = (f"num_keep {sinks}",), f"num_ctx {cells}, num_keep {sinks}"
+    words, flags = shift_words(cells, sinks)
     drops = f"when {cells:,} cells are full, half of the tokens behind the first {sinks:,} go, and no memory is freed"
     return Support(offered=True, how=f"context shift ({words}): {drops}", options={"n_ctx": f"{context}"}, flags=flags)
 

@@ -72,6 +72,9 @@ class OllamaOpened(LlamacppOpened):
         """Ollama keeps num_keep tokens and about half of the rest. Source: llm/llama_server.go, ``contextShiftPromptLimit``."""
         return True
 
+    def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
+        return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)
+
 
 class Ollama(Llamacpp):
     """The llama-server that Ollama starts."""

@@ -68,6 +68,11 @@ class LlamacppOpened(Opened):
         """Whether a prompt that is longer than the context is cut."""
         return False
 
+    def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
+        """How a context of so many cells a sequence is asked for that keeps the first ``sinks`` tokens, and its flags."""
+        flags = ("--context-shift", "--keep", f"{sinks}")
+        return f"-c {cells * self.request.replica_batch} {' '.join(flags)}", flags
+
     @cached_property
     def unshifted(self) -> str | None:
         """Why context shift does not do what the policy of the request does; ``None`` if it does."""

@@ -81,6 +81,6 @@ def _needs(chosen: Chosen) -> str:
         return "least and greatest keys of each page, and attention over the chosen pages; nothing comes back"
     if any(one.policy.needs == "eager" for one in chosen.whole):
         return f"attention that gives its scores, which flash attention never writes, and {_COMMON}"
-    if chosen.policy.name == "streamingllm":
+    if chosen.policy.by_place:
         return "a scheduler that frees blocks between sinks and window, and positions inside the cache"
     return f"scores of the keys, and {_COMMON}"

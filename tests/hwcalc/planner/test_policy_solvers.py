@@ -51,8 +51,9 @@ def drawn(seed: int) -> dict[str, Any]:
         asked["engine_options"] = {"n_gpu_layers": "all"}
     if rnd.random() < 0.5:
         asked["prompt"] = seq * 9 // 10
-    if rnd.random() < 0.4:
-        asked |= rnd.choice(({"shared_prefix": seq // 10}, {"samples": 2}))
+    # TriAttention's plug-in moves tokens inside blocks, which other sequences must not share.
+    if rnd.random() < 0.4 and not asked["policy"].startswith("triattention"):
+        asked |= rnd.choice(({"shared_prefix": seq // 10}, {"samples": 2, "prompt": seq * 9 // 10}))
     return asked
 
 
@@ -73,8 +74,7 @@ def test_an_answer_fits_and_one_more_does_not(seed: int) -> None:
     """The most sequences and the longest length, for certain and expected; and the fewest GPUs."""
     asked = drawn(seed)
     fit = verdict(asked)
-    if fit is None:
-        pytest.skip("refused")
+    assert fit is not None
     for name, limit, varied in (
         ("max_batch", fit.limiting, "batch"),
         ("expected_max_batch", fit.expected_limiting, "batch"),

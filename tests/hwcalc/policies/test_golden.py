@@ -64,7 +64,12 @@ NAMES: Final = {
 def kept_of(row: dict[str, Any]) -> Any:
     """What is said of a row of kvpress."""
     return keep(
-        tiny(row.get("model", {})), row["press"], prompt=row["N"], decode=row.get("decode", 4), attention=row.get("attn", "sdpa")
+        tiny(row.get("model", {})),
+        row["press"],
+        prompt=row["N"],
+        decode=row.get("decode", 4),
+        attention=row.get("attn", "sdpa"),
+        batch=row.get("batch", 1),
     )
 
 

@@ -7,10 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import keep
 from hwcalc.errors import UsageError
-from tests.hwcalc.policies.test_golden import NAMES
-from tests.hwcalc.policies.tiny import tiny
+from tests.hwcalc.policies.test_golden import NAMES, kept_of
 from tests.paths import ROOT
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((ROOT / "tests/golden/eviction_more.json").read_text(encoding="utf-8"))["rows"]
@@ -22,12 +20,6 @@ BY_LENGTH: Final = (
     "length_series_layer0",
     "frees_memory",
 )
-
-
-def kept_of(row: dict[str, Any]) -> Any:
-    """What is said of a row."""
-    options = {"attention": row.get("attn", "sdpa"), "batch": row.get("batch", 1)}
-    return keep(tiny(row.get("model", {})), row["press"], prompt=row["N"], decode=row["decode"], **options)
 
 
 def compared(kept: Any) -> dict[str, str]:
