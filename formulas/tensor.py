@@ -11,6 +11,7 @@ from math import prod
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.stairs import Stair
 
 __all__ = [
     "CacheTensor",
@@ -104,6 +105,10 @@ class Span(Shown):
         """The number of positions that are kept."""
         raise NotImplementedError
 
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        """:meth:`positions` for one token or more, as a sum of stairs."""
+        raise NotImplementedError
+
     def of_first(self, first: int, tokens: int) -> int:
         """How many of the positions that are kept of ``tokens`` tokens depend on the first ``first`` of them alone.
 
@@ -131,6 +136,9 @@ class Full(Span):
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens)
 
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(),)
+
     @property
     def text(self) -> str:
         return "n"
@@ -146,6 +154,9 @@ class Kept(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return min(tokens, self.numbers[0])
+
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(most=self.numbers[0]),)
 
     @property
     def text(self) -> str:
@@ -167,6 +178,9 @@ class Window(Span):
         """A window of 3 keeps [BCD] of ABCD; two sequences that begin with ABC have [BC] in common."""
         return max(0, min(first, tokens) - max(0, tokens - self.numbers[0]))
 
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(most=self.numbers[0]),)
+
     @property
     def text(self) -> str:
         return f"min(n, {self.numbers[0]:,})"
@@ -187,6 +201,9 @@ class Sink(Span):
         sink, window = self.numbers
         first, gone = min(first, tokens), max(0, tokens - sink - window)
         return min(first, sink) + max(0, first - sink - gone)
+
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(most=sum(self.numbers)),)
 
     @property
     def text(self) -> str:
@@ -213,6 +230,9 @@ class Chunk(Span):
         begins = (tokens - 1) // self.numbers[0] * self.numbers[0]
         return max(0, min(first, tokens) - max(0, begins))
 
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(most=self.numbers[0]),)
+
     @property
     def text(self) -> str:
         return f"min(n, {self.numbers[0]:,})"
@@ -232,6 +252,9 @@ class Strided(Span):
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens) // self.numbers[0]
 
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(per=self.numbers[0]),)
+
     @property
     def text(self) -> str:
         return f"n // {self.numbers[0]:,}"
@@ -247,6 +270,9 @@ class Remainder(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return tokens % self.numbers[0]
+
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return Stair(), Stair(times=-self.numbers[0], per=self.numbers[0])
 
     @property
     def text(self) -> str:
@@ -264,6 +290,9 @@ class Once(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return 1 if tokens > 0 else 0
 
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(most=1),)
+
     @property
     def text(self) -> str:
         return "1"
@@ -280,6 +309,9 @@ class Fixed(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return self.numbers[0] if tokens > 0 else 0
 
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(times=self.numbers[0], most=1),)
+
     @property
     def text(self) -> str:
         return f"{self.numbers[0]:,}"
@@ -295,6 +327,9 @@ class Encoder(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return encoder_tokens if tokens > 0 else 0
+
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(times=encoder_tokens, most=1),)
 
     @property
     def text(self) -> str:

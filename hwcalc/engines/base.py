@@ -31,6 +31,7 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
@@ -214,6 +215,14 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["
     def periods(self, opened: Opened) -> frozenset[int]:
         """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
         return frozenset()
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        """The memory of a GPU at every length and for every number of sequences, in the normal form; ``None`` if there is none.
+
+        It holds for the family of ``opened``: what follows from length and batch is not looked at. There is none without a GPU, or where
+        the budget is unknown.
+        """
+        return None
 
     def deals_experts(self, opened: Opened) -> bool:
         """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""

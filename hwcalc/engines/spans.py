@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hwcalc.formulas.stairs import Stair
 from hwcalc.formulas.tensor import Span
 
 __all__ = ["OwnRule"]
@@ -30,6 +31,9 @@ class OwnRule(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return self.numbers[0]
+
+    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+        return (Stair(times=self.numbers[0], most=1),)
 
     @property
     def text(self) -> str:

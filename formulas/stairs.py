@@ -1,0 +1,46 @@
+"""Stairs: how many positions or blocks a length takes, in the one form that every rule of a cache can be written in.
+
+``times x min(most, floor((tokens + add) / per))``, and sums of these. With blocks of 16, ``ceil(n / 16)`` is ``floor((n + 15) / 16)``.
+Whatever evaluates this form (Python, NumPy, the script of a page) knows every rule without repeating one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["Stair", "blocks_stair", "stairs_at"]
+
+
+class Stair(NamedTuple):
+    """One staircase: ``times x min(most, floor((tokens + add) / per))``, for one token or more. Without ``most`` it never ends.
+
+    >>> window = Stair(most=3)
+    >>> [window.at(tokens) for tokens in (1, 2, 3, 4)]
+    [1, 2, 3, 3]
+    """
+
+    times: int = 1
+    per: int = 1
+    add: int = 0
+    most: int | None = None
+
+    def at(self, tokens: int) -> int:
+        """The value for so many tokens."""
+        steps = (tokens + self.add) // self.per
+        return self.times * (steps if self.most is None else min(self.most, steps))
+
+
+def blocks_stair(block_tokens: int, most_tokens: int | None = None, times: int = 1) -> Stair:
+    """``ceil(min(n, most_tokens) / block_tokens)``.
+
+    >>> [blocks_stair(4, 6).at(tokens) for tokens in (1, 4, 5, 9)]
+    [1, 1, 2, 2]
+    """
+    most = None if most_tokens is None else -(-most_tokens // block_tokens)
+    return Stair(times=times, per=block_tokens, add=block_tokens - 1, most=most)
+
+
+def stairs_at(stairs: Iterable[Stair], tokens: int) -> int:
+    """The sum of several stairs; nothing before the first token."""
+    return sum(stair.at(tokens) for stair in stairs) if tokens > 0 else 0

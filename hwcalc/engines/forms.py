@@ -1,0 +1,197 @@
+"""The memory of a GPU as a function of length and number of sequences, in one normal form.
+
+:meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.verdict(tokens, sequences)`` is
+the verdict of the plan at every length and batch, and ``form.needed(...)`` its bytes, without another plan. A page evaluates the same form
+in a browser, and a sweep with arrays: nobody repeats a rule. What does not fit the form is given as exact points (:class:`Points`).
+
+Layers that grow alike are a :class:`Term`: ``count x unit_bytes x stairs(tokens)``, for each sequence. Llama-3.1-8B in bf16 with four tokens
+is one term: 32 layers x 4,096 bytes x 4.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.stairs import Stair, stairs_at
+
+__all__ = ["ENDS", "Amount", "Constant", "Curve", "Largest", "MemoryForm", "PartForm", "Pass", "Points", "Term"]
+
+ENDS: Final = ("low", "expected", "high")
+
+
+@frozen
+class Term:
+    """Layers of one kind that grow alike. A unit is a position, or a block of ``unit_tokens`` tokens.
+
+    ``stairs`` are the units that one layer takes of one sequence; of several sums the largest counts. ``rule`` says it in words, where
+    ``n`` is the number of tokens.
+    """
+
+    kind: str
+    layers: LayerNumbers
+    count: int
+    unit_bytes: int
+    stairs: tuple[tuple[Stair, ...], ...]
+    rule: str
+    unit_tokens: int = 1
+
+    def units(self, tokens: int) -> int:
+        """Positions or blocks of one layer and one sequence."""
+        return max(stairs_at(sums, tokens) for sums in self.stairs)
+
+    def bytes(self, tokens: int) -> int:
+        """Bytes of all these layers for one sequence."""
+        return self.count * self.unit_bytes * self.units(tokens)
+
+
+@frozen
+class Curve:
+    """The cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` are those of all GPUs.
+
+    ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are.
+    """
+
+    gpus: tuple[tuple[Term, ...], ...]
+    total: tuple[Term, ...]
+    once_bytes: int = 0
+    total_once_bytes: int = 0
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes on the fullest GPU, for so many sequences of a replica."""
+        return sequences * max(sum(term.bytes(tokens) for term in terms) for terms in self.gpus) + self.once_bytes
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes on all GPUs, for all sequences."""
+        return sequences * sum(term.bytes(tokens) for term in self.total) + self.total_once_bytes
+
+
+@frozen
+class Constant:
+    """The same at every length and for every number of sequences."""
+
+    bytes: int
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        return self.bytes
+
+
+@frozen
+class Pass:
+    """A forward pass: ``int(element_bytes x passed x width + sequences x logits x logit_bytes)``.
+
+    ``passed`` are the tokens that are processed at once: all, or at most ``chunk`` of them (but one for each sequence). The products are
+    formed in floating point and in this order, so that every language gives the same integer.
+    """
+
+    element_bytes: int
+    width: float
+    chunk: int | None
+    logits: int
+    logit_bytes: float
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        passed = sequences * tokens
+        if self.chunk is not None:
+            passed = min(passed, max(sequences, self.chunk))
+        return int(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
+
+
+@frozen
+class Largest:
+    """The largest of some terms, for all sequences: a tensor that exists twice while it grows."""
+
+    terms: tuple[Term, ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        return sequences * max((term.bytes(tokens) for term in self.terms), default=0)
+
+
+@frozen
+class Points:
+    """Exact values at some lengths, for some numbers of sequences: what the rule gives there. It is not known between them."""
+
+    lengths: tuple[int, ...]
+    values: Mapping[int, tuple[int, ...]]
+    """Number of sequences -> a value for each length."""
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """The value at one of the points; :class:`KeyError` elsewhere."""
+        place = bisect_left(self.lengths, tokens)
+        if place == len(self.lengths) or self.lengths[place] != tokens:
+            raise KeyError(tokens)
+        return self.values[sequences][place]
+
+
+Amount = Constant | Pass | Largest | Points
+
+
+@frozen
+class PartForm:
+    """A term of the memory equation, as :class:`~hwcalc.engines.budget.BudgetPart`."""
+
+    name: str
+    section: str
+    low: Amount
+    expected: Amount
+    high: Amount
+
+
+@frozen
+class MemoryForm:
+    """The memory equation of one family of requests.
+
+    ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if ``(left // block_bytes - null_blocks) x block_bytes``
+    holds it; for engines without blocks, ``block_bytes`` is 1. At most ``most_sequences`` run at once, because of ``limited_by``.
+    The form holds from ``least_tokens`` on.
+    """
+
+    curve: Curve
+    parts: tuple[PartForm, ...]
+    usable: tuple[int, int, int]
+    total_bytes: int
+    block_bytes: int = 1
+    null_blocks: int = 0
+    most_sequences: int | None = None
+    limited_by: str | None = None
+    dp: int = 1
+    least_tokens: int = 1
+    crests: tuple[int, ...] = ()
+    """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
+
+    def replica(self, sequences: int) -> int:
+        """Sequences of the fullest replica."""
+        return -(-sequences // self.dp)
+
+    def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
+        """Bytes of the parts of a section, or of all, at one end of their ranges."""
+        own = self.replica(sequences)
+        return sum(getattr(part, end).at(tokens, own) for part in self.parts if section in (None, part.section))
+
+    def left(self, tokens: int, sequences: int, end: str) -> int:
+        """Bytes that a GPU has left for the cache. The low end takes every part at its high end."""
+        other = {"low": "high", "expected": "expected", "high": "low"}[end]
+        return self.usable[ENDS.index(end)] - self.parts_bytes(tokens, sequences, other)
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes of the cache on the fullest GPU."""
+        return self.curve.needed_bytes(tokens, self.replica(sequences))
+
+    def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
+        """Whether so many sequences of so many tokens fit at one end of the estimates."""
+        if self.most_sequences is not None and sequences > self.most_sequences:
+            return False
+        lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
+        return all(self._held(length, sequences, end) for length in lengths)
+
+    def _held(self, tokens: int, sequences: int, end: str) -> bool:
+        left = self.left(tokens, sequences, end)
+        return left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= self.needed_bytes(
+            tokens, sequences
+        )

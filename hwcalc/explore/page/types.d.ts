@@ -1,0 +1,213 @@
+/* What Python hands to the page (hwcalc/explore/payload.py writes it), and what the page makes of it.
+   Bytes and counts are whole numbers; sums and products of them stay below 2^53, or are formed with BigInt (forms.js). */
+
+/** `times x min(most, floor((tokens + add) / per))`; see hwcalc/formulas/stairs.py. */
+type Stair = [times: Count, per: number, add: number, most: number | null];
+
+/** A number, or a polynomial in the dimensions that are set by hand: pairs of a coefficient and the names that it is multiplied with.
+    `{max: [...]}` is the largest of several. */
+type Count = number | Polynomial | { max: Polynomial[] };
+type Polynomial = [coefficient: number, names: Dimension[]][];
+/** `heads` and `kv_heads` are those of a rank: a rank has at least one. */
+type Dimension = "layers" | "heads" | "kv_heads" | "head_dim";
+
+/** Layers of one kind that grow alike. `kind`, `layers` and `rule` are places in `texts`. */
+interface Term {
+  kind: number;
+  layers: number;
+  count: Count;
+  unit_bytes: Count;
+  unit_tokens: number;
+  stairs: Stair[][];
+  rule: number;
+}
+
+type Amount =
+  | Count
+  | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
+  | { largest: number[] }
+  | { points: Points };
+
+/** Exact values at some lengths, for some numbers of sequences, by the text of that number. */
+interface Points {
+  lengths: number[];
+  values: Record<string, number[]>;
+}
+
+interface Part {
+  name: string;
+  section: "weights" | "activations" | "overhead";
+  /** Equal ends are written once. */
+  low: Amount;
+  expected: Amount;
+  high: Amount;
+}
+
+/** The cache of one model by one engine, in one format and layout. Numbers in `gpus` and `total` are places in `terms`. */
+interface Curve {
+  gpus: number[][];
+  total: number[];
+  once_bytes: number;
+  total_once_bytes: number;
+  block_bytes: number;
+  null_blocks: number;
+  crests: number[];
+}
+
+/** The rest of the equation. */
+interface Budget {
+  parts: Part[];
+  usable: [low: number, expected: number, high: number];
+  total_bytes: number;
+  most_sequences: number | null;
+  limited_by: string | null;
+  dp: number;
+  least_tokens: number;
+}
+
+/** A place in a list, by several choices; an axis on which nothing depends has one entry. Below zero it is `-1 - place` in `texts`: why the
+    engine refuses that. */
+type Grid = number | Grid[];
+
+interface Runs {
+  /** Formats of the cache, the default first. */
+  dtypes: string[];
+  /** Formats of the weights, the default first. */
+  weights: string[];
+  /** Of `curves`, by dtype, layout, GPU. */
+  curve: Grid;
+  /** Of `budgets`, by dtype, weights, layout, GPU. */
+  budget: Grid;
+}
+
+interface Refused {
+  /** A place in `texts`. */
+  refused: number;
+}
+
+interface Model {
+  id: string;
+  /** What a command line needs to name it; null if it came from standard input or from Python. */
+  argument: string | null;
+  max_seq: number | null;
+  parameters: number | null;
+  /** Warnings that hold for every plan of it. */
+  warnings: string[];
+  engines: Record<string, Runs | Refused>;
+  hand: Hand | string | null;
+  variants: Variant[];
+  saved: Saved | null;
+  policies: PolicyRows | null;
+  strategies: StrategyRows | null;
+}
+
+interface Engine {
+  name: string;
+  label: string;
+  version: string;
+  definition: string;
+  /** Options that every state of the page has, such as n_gpu_layers=all. */
+  options: Record<string, string>;
+}
+
+interface Gpu {
+  id: string;
+  name: string;
+  memory: string;
+}
+
+/** GPUs in all, and how many of them share each layer. */
+interface Layout {
+  count: number;
+  tp: number;
+}
+
+/** Dimensions set by hand: as a {@link Runs} whose curves and budgets have polynomials. */
+interface Hand {
+  dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
+  engines: Record<string, Runs | Refused>;
+}
+
+/** The same model with another kind of attention. */
+interface Variant {
+  name: string;
+  note: string;
+  /** Of `curves`, by engine, in its default format on one GPU; below zero it is refused. */
+  engines: Record<string, number>;
+}
+
+/** Operations for one new token at some lengths, with the cache and without: exact at these lengths. */
+interface Saved {
+  lengths: number[];
+  with_cache: number[];
+  without_cache: number[];
+  source: string;
+}
+
+interface PolicyRows {
+  lengths: number[];
+  rows: { policy: string; title: string; engines: Record<string, { needed: number[]; total: number[] } | number> }[];
+}
+
+interface StrategyRows {
+  lengths: number[];
+  rows: { name: string; title: string; bytes: (number | null)[]; note: string }[];
+}
+
+interface Payload {
+  schema: number;
+  kvplan: string;
+  /** Whether `kvplan explore --serve` is behind the page, so that any model can be asked for. */
+  live: boolean;
+  lengths: { least: number; most: number };
+  batches: number[];
+  layouts: Layout[];
+  gpus: Gpu[];
+  engines: Engine[];
+  models: Model[];
+  texts: string[];
+  terms: Term[];
+  curves: Curve[];
+  budgets: Budget[];
+}
+
+/** What is chosen. Everything is in the address fragment. */
+interface State {
+  model: string;
+  engine: string;
+  gpu: string;
+  count: number;
+  tp: number;
+  seq: number;
+  batch: number;
+  dtype: string;
+  weights: string;
+  policy: string | null;
+  /** Dimensions set by hand; null goes by the model. */
+  hand: Record<Dimension, number> | null;
+}
+
+type Verdict = "fits" | "probably" | "probably_not" | "no";
+
+/** The answer, with the names of a plan's JSON. */
+interface Answer {
+  cache: { total_bytes: number; per_gpu_bytes: number };
+  per_gpu: { weights: number; cache: number; activations: number; overhead: number; total: number };
+  fit: {
+    usable_bytes: number;
+    needed_bytes: number;
+    needed_low_bytes: number;
+    needed_high_bytes: number;
+    headroom_bytes: number;
+    verdict: Verdict;
+    max_seq: number;
+    expected_max_seq: number;
+    max_batch: number;
+    expected_max_batch: number;
+  };
+}
+
+/** Or why there is none. */
+interface NoAnswer {
+  refused: string;
+}
