@@ -63,9 +63,10 @@ export function rankDimensions(hand, tp) {
 /**
  * The forms of a payload's states. Each is taken out of the pools once.
  * @param {Payload} payload
+ * @param {(model: Model) => Payload} poolsOf The pools in which the places of a model lie.
  * @returns {(state: State) => Form | NoAnswer}
  */
-export function formsOf(payload) {
+export function formsOf(payload, poolsOf = () => payload) {
   /** @type {Map<string, Form | NoAnswer>} */
   const known = new Map();
   return (state) => {
@@ -73,7 +74,8 @@ export function formsOf(payload) {
     const key = JSON.stringify([model, engine, gpu, count, tp, dtype, weights, hand]);
     let form = known.get(key);
     if (form === undefined) {
-      form = taken(payload, state);
+      const described = modelOf(payload, state);
+      form = taken(poolsOf(described), described, state);
       // Dimensions by hand have no end of combinations.
       if (known.size > 5000) known.clear();
       known.set(key, form);
@@ -84,11 +86,11 @@ export function formsOf(payload) {
 
 /**
  * @param {Payload} payload
+ * @param {Model} model
  * @param {State} state
  * @returns {Form | NoAnswer}
  */
-function taken(payload, state) {
-  const model = modelOf(payload, state);
+function taken(payload, model, state) {
   const runs = runsOf(model, state.engine, state.hand !== null);
   if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
   if (!("curve" in runs)) return { refused: textAt(payload, runs.refused) };

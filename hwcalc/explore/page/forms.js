@@ -26,10 +26,16 @@ export function times(first, second) {
  * @returns {Bytes}
  */
 export function plus(...numbers) {
-  const small = numbers.every((number) => typeof number === "number" && Math.abs(number) < 2 ** 48);
-  if (small) return numbers.reduce((sum, number) => sum + Number(number), 0);
-  const sum = numbers.reduce((sum, number) => sum + BigInt(number), 0n);
-  return Number.isSafeInteger(Number(sum)) ? Number(sum) : sum;
+  let sum = 0;
+  let exact = true;
+  for (const number of numbers) {
+    sum += Number(number);
+    exact &&= typeof number === "number" && Number.isSafeInteger(sum);
+  }
+  if (exact) return sum;
+  let whole = 0n;
+  for (const number of numbers) whole += BigInt(number);
+  return Number.isSafeInteger(Number(whole)) ? Number(whole) : whole;
 }
 
 /**

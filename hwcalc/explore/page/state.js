@@ -4,7 +4,7 @@ import { isHand, modelOf, runsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
-const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
+const TOKEN_UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
 
 /**
  * A number of tokens as the command line takes it: 32768, 32k, 1M. NaN if it is none.
@@ -13,8 +13,8 @@ const UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
 export function tokensOf(text) {
   const found = /^(\d{1,15}(?:\.\d{1,6})?)\s*([km]?)$/i.exec(text.trim().replaceAll(",", ""));
   if (found === null) return NaN;
-  const unit = /** @type {keyof typeof UNITS} */ ((found[2] ?? "").toLowerCase());
-  const tokens = Number(found[1]) * UNITS[unit];
+  const unit = /** @type {keyof typeof TOKEN_UNITS} */ ((found[2] ?? "").toLowerCase());
+  const tokens = Number(found[1]) * TOKEN_UNITS[unit];
   return Number.isSafeInteger(tokens) ? tokens : NaN;
 }
 

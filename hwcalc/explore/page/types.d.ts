@@ -298,6 +298,10 @@ interface TermSizes {
 
 interface Page {
   payload: Payload;
+  /** The payload whose pools have what a model's places mean: another one for a model that came later. */
+  pools(model: Model): Payload;
+  /** Take the models of another payload in, which has the same axes. */
+  add(other: Payload): void;
   /** What is chosen now. */
   state(): State;
   /** Choose something else. While a slider is held, `settled` is false: the address follows later and the history not at all. */
@@ -309,7 +313,7 @@ interface Page {
   /** For a loop over many lengths: `sizesAt(form, tokens, sequences)`. It does not depend on `seq` and `batch`. */
   form(state: State): Form | NoAnswer;
   /** The nearest state that the page has: what is not known becomes its default, what is too large the largest. */
-  valid(state: Partial<State>): State;
+  valid(wanted: Partial<Record<keyof State, unknown>>): State;
   /** The command line of a state. */
   command(state: State): string;
 }
