@@ -35,7 +35,9 @@ OPTIONS: Final = (
 )
 EXAMPLES: Final = (
     Example("A page to look at and to send", "kvplan explore Qwen/Qwen3-8B -o page.html"),
-    Example("Two models on the GPUs in question", "kvplan explore Qwen/Qwen3-8B google/gemma-3-12b-it --gpu l4,h100 -o page.html"),
+    Example(
+        "Two models on the GPUs in question", "kvplan explore Qwen/Qwen3-8B google/gemma-3-12b-it --gpu l4,h100 -o page.html"
+    ),
     Example("The equation by hand", "kvplan explore -o page.html --open"),
 )
 

@@ -67,7 +67,9 @@ class PageLayout:
 
 
 def _layouts(counts: tuple[int, ...]) -> tuple[PageLayout, ...]:
-    return tuple(PageLayout(count=count, tp=tp) for count in counts for tp in range(1, count + 1) if not count % tp and tp & (tp - 1) == 0)
+    return tuple(
+        PageLayout(count=count, tp=tp) for count in counts for tp in range(1, count + 1) if not count % tp and tp & (tp - 1) == 0
+    )
 
 
 @frozen
@@ -93,5 +95,7 @@ class PageAxes:
     def weights_of(self, engine: str, model: ModelSpec) -> tuple[str, ...]:
         """The formats of the weights to try beside the published ones."""
         plain = model.quantization is None and model.gguf is None
-        tried = (name for name in _WEIGHTS.get(engine, ()) if not (plain and name == "bf16" and model.dtype in {"bfloat16", "bf16"}))
+        tried = (
+            name for name in _WEIGHTS.get(engine, ()) if not (plain and name == "bf16" and model.dtype in {"bfloat16", "bf16"})
+        )
         return tuple(dict.fromkeys((*self.weights, *tried)))

@@ -128,7 +128,9 @@ def _layout(asked: Asked) -> PageLayout:
     count = asked.gpus or asked.tp
     tp = asked.tp if "tp" in asked.given else count
     if count % tp:
-        raise UsageError(f"tp {tp} does not divide {count:,} GPUs.", hint="On the page the other GPUs are replicas: make it divide.")
+        raise UsageError(
+            f"tp {tp} does not divide {count:,} GPUs.", hint="On the page the other GPUs are replicas: make it divide."
+        )
     return PageLayout(count=count, tp=tp)
 
 
@@ -141,7 +143,8 @@ def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
         engine, version = find_engine(asked.engine)
         if engine.name not in axes.engines or version is not None:
             raise UsageError(
-                f"the page has no {asked.engine}.", hint=f"It has the newest rules of {', '.join(axes.engines)}: --engine {axes.engines[0]}"
+                f"the page has no {asked.engine}.",
+                hint=f"It has the newest rules of {', '.join(axes.engines)}: --engine {axes.engines[0]}",
             )
         first["engine"] = engine.name
     if named:

@@ -55,13 +55,16 @@ def html_of(payload: Mapping[str, Any], title: str) -> Html:
 def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str) -> Html:
     """The page made of these sources."""
     script = _vendored(sources, ".js") + bundle(sources)
-    style = _vendored(sources, ".css") + "".join(text for name, text in sources.items() if "/" not in name and name.endswith(".css"))
+    style = _vendored(sources, ".css") + "".join(
+        text for name, text in sources.items() if "/" not in name and name.endswith(".css")
+    )
     for name, text, end in (("script", script, r"</script|<!--"), ("style", style, "</style")):
         if re.search(end, text, re.IGNORECASE):
             raise ValueError(f"the {name} of the page has what would end its element: {end}")
     policy = _policy(script, style, live=bool(payload["live"]))
     holes = {
         "title": escape(title),
+        "version": escape(str(payload["kvplan"])),
         "csp": escape(policy),
         "style": style,
         "payload": json_text(payload),
@@ -114,12 +117,20 @@ def _vendored(sources: Mapping[str, str], suffix: str) -> str:
     """The code of others of one kind, with their licences."""
     code = [text for name, text in sources.items() if name.startswith("vendor/") and name.endswith(suffix)]
     licences = [text for name, text in sources.items() if name.startswith("vendor/") and "LICENSE" in name] if code else []
-    return "".join([f"/*!\n{text.strip().replace('*/', '* /')}\n*/\n" for text in licences] + [f"{text.strip()}\n" for text in code])
+    return "".join(
+        [f"/*!\n{text.strip().replace('*/', '* /')}\n*/\n" for text in licences] + [f"{text.strip()}\n" for text in code]
+    )
 
 
 def _policy(script: str, style: str, *, live: bool) -> str:
     """Nothing is loaded from anywhere, and no other script or style runs; a live page asks the server that it came from."""
-    rules = ["default-src 'none'", f"script-src {_hash(script)}", f"style-src {_hash(style)}", "base-uri 'none'", "form-action 'none'"]
+    rules = [
+        "default-src 'none'",
+        f"script-src {_hash(script)}",
+        f"style-src {_hash(style)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
     return "; ".join([*rules, *(["connect-src 'self'"] if live else [])])
 
 

@@ -122,7 +122,10 @@ class _Family:
         self._model, self._engine, self._axes = model, engine, axes
         self._opened: dict[tuple[str | None, str | None, int, int], Opened | KvplanError] = {}
         self.dtypes = (None, *(name for name in axes.dtypes_of(engine) if name in axes.dtypes or self._takes(dtype=name)))
-        self.weights = (None, *(name for name in axes.weights_of(engine, model) if name in axes.weights or self._takes(weights=name)))
+        self.weights = (
+            None,
+            *(name for name in axes.weights_of(engine, model) if name in axes.weights or self._takes(weights=name)),
+        )
 
     def document(self, pools: Pools) -> dict[str, Any]:
         """The forms as grids. Raises the engine's error if it refuses everything."""
@@ -150,9 +153,7 @@ class _Family:
             "refused": grid_of(refused, sizes),
             "curve": grid({place: pools.curve(form) for place, form in forms.items()}),
             "rest": grid({place: pools.rest(form) for place, form in forms.items()}),
-            "parts": [
-                grid({place: _part(form, name, pools) for place, form in forms.items()}) for name in names
-            ],
+            "parts": [grid({place: _part(form, name, pools) for place, form in forms.items()}) for name in names],
         }
 
     def _default_dtype(self) -> str:
