@@ -178,6 +178,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
     # Somebody who left the port a moment ago must not keep it, and nobody may share it.
     allow_reuse_address = True
     allow_reuse_port = False
