@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Full,
         Kept,
         Once,
+        Latest,
         Remainder,
         Role,
         Sink,
@@ -76,6 +77,7 @@ __all__ = [
     "NoCache",
     "Once",
     "RealGatedLRU",
+    "Latest",
     "Remainder",
     "Role",
     "Rwkv4",
@@ -106,7 +108,7 @@ _MODULES = {
     "sink": "SinkAttention",
     "sliding": "ChunkedAttention SlidingAttention",
     "ssm": "Mamba1 Mamba2",
-    "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Once Remainder Role Sink Span Strided Window",
+    "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Latest Once Remainder Role Sink Span Strided Window",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
