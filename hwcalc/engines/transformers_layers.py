@@ -159,7 +159,8 @@ def _indexer(kind: SparseIndexer, opened: Opened) -> tuple[StoredTensor, ...]:
 def _whole_kernel(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
     """LinearAttentionLayer keeps as many columns as the convolution's kernel has, one more than it needs."""
     return opened.store_all(
-        replace(tensor, span=Fixed(tensor.span.positions(1) + 1)) if tensor.role is Role.CONV else tensor for tensor in kind.tensors()
+        replace(tensor, span=Fixed(tensor.span.positions(1) + 1)) if tensor.role is Role.CONV else tensor
+        for tensor in kind.tensors()
     )
 
 
