@@ -26,3 +26,25 @@ interface BarRow {
   refused?: string;
   chosen?: boolean;
 }
+
+/** A model in the chart of lengths. */
+interface CurveLine {
+  model: Model;
+  /** Bytes at each length of the grid; null past its end. */
+  values: (number | null)[];
+  bytes(length: number): number | null;
+  /** The last length that is drawn: the model's own, or the chosen one if that is longer. */
+  end: number;
+  /** The most tokens that fit; 0 if none do. */
+  fits: number;
+  /** Only known at some points. */
+  sampled: boolean;
+}
+
+interface Curves {
+  lengths: number[];
+  lines: CurveLine[];
+  /** What a GPU has, or has left for the cache of the chosen model. */
+  room: (number | null)[];
+  refused: { model: Model; refused: string }[];
+}
