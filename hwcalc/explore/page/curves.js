@@ -57,7 +57,7 @@ export function curvesOf(page, state, shown) {
       const value = Number(sizesAt(form, length, own.batch)[shown]);
       return value > 0 ? value : null;
     };
-    return { model, values: lengths.map(bytes), bytes, end, fits, sampled: shown === "total" && form.points !== null, batch: own.batch };
+    return { model, place: page.payload.models.indexOf(model), values: lengths.map(bytes), bytes, end, fits, sampled: shown === "total" && form.points !== null };
   });
   const current = known.find(({ model }) => model.id === state.model);
   const room = (/** @type {number} */ length) => {

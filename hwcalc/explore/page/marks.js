@@ -61,9 +61,11 @@ function apart(labels, height) {
 
 /**
  * @param {uPlot} chart
- * @param {{ curves: Curves, state: State, shown: "cache" | "total", hidden: Set<string>, palette: string[], place: (line: CurveLine) => number, ink: string, surface: string }} drawing
+ * @param {Drawing} drawing
+ * @param {Palette} palette
  */
-export function marksOf(chart, { curves, state, shown, hidden, palette, place, ink, surface }) {
+export function marksOf(chart, { curves, state, shown, hidden }, palette) {
+  const { ink, surface, lines } = palette;
   const context = chart.ctx;
   const scale = devicePixelRatio;
   const at = (/** @type {number} */ tokens, /** @type {number} */ bytes) => ({ x: chart.valToPos(tokens, "x", true), y: chart.valToPos(bytes, "y", true) });
@@ -72,7 +74,7 @@ export function marksOf(chart, { curves, state, shown, hidden, palette, place, i
   context.beginPath();
   context.rect(left, top - 12 * scale, width + 24 * scale, height + 12 * scale);
   context.clip();
-  context.font = `600 ${12 * scale}px system-ui, sans-serif`;
+  context.font = `600 ${12 * scale}px ${palette.font}`;
 
   const now = chart.valToPos(state.seq, "x", true);
   context.strokeStyle = ink;
@@ -96,12 +98,12 @@ export function marksOf(chart, { curves, state, shown, hidden, palette, place, i
 
   const visible = curves.lines.filter((line) => !hidden.has(line.model.id));
   const labels = visible.flatMap((line) => {
-    const bytes = line.bytes(line.end) ?? line.values.findLast((value) => value !== null);
-    return bytes === null || bytes === undefined ? [] : [{ ...at(line.end, bytes), text: String(place(line) + 1) }];
+    const bytes = line.bytes(line.end) ?? Math.max(...line.values.map(Number));
+    return bytes === 0 ? [] : [{ ...at(line.end, bytes), text: String(line.place + 1) }];
   });
   for (const line of visible) {
     const chosen = line.model.id === state.model;
-    const color = palette[place(line)] ?? ink;
+    const color = lines[line.place] ?? ink;
     const here = line.bytes(state.seq);
     if (chosen && here !== null) {
       const { x, y } = at(state.seq, here);
@@ -123,7 +125,7 @@ export function marksOf(chart, { curves, state, shown, hidden, palette, place, i
     write(context, line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x + (before ? -12 : 12) * scale, y + (before ? -4 : 16) * scale, ink, surface);
   }
   context.textAlign = "left";
-  context.font = `600 ${11 * scale}px system-ui, sans-serif`;
+  context.font = `600 ${11 * scale}px ${palette.font}`;
   apart(labels, LINE_HEIGHT * scale);
   for (const { x, y, text } of labels) write(context, text, x + 4 * scale, y + 4 * scale, ink, surface);
   context.restore();

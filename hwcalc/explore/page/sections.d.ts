@@ -6,9 +6,6 @@ interface Behind {
   show(make: () => HTMLElement): void;
 }
 
-/** The chart library of vendor/, which stands in the page before our own script. */
-declare const uPlot: typeof import("./vendor/uPlot");
-
 interface Segment {
   /** `weights`, `cache`, `state`, `activations`, `overhead`, `free`, `plain` or `without`: its colour and pattern. */
   kind: string;
@@ -30,6 +27,8 @@ interface BarRow {
 /** A model in the chart of lengths. */
 interface CurveLine {
   model: Model;
+  /** Of the model, which gives the line its number, colour and dash. */
+  place: number;
   /** Bytes at each length of the grid; null past its end. */
   values: (number | null)[];
   bytes(length: number): number | null;
@@ -47,4 +46,23 @@ interface Curves {
   /** What a GPU has, or has left for the cache of the chosen model. */
   room: (number | null)[];
   refused: { model: Model; refused: string }[];
+}
+
+/** All that the chart of lengths shows. */
+interface Drawing {
+  curves: Curves;
+  state: State;
+  shown: "cache" | "total";
+  /** Ids of the models whose lines are not shown. */
+  hidden: Set<string>;
+}
+
+/** Colours as a canvas takes them. */
+interface Palette {
+  ink: string;
+  grid: string;
+  surface: string;
+  font: string;
+  /** Of the lines, by the place of the model. */
+  lines: string[];
 }
