@@ -68,7 +68,7 @@ function legendOf(page, toggle) {
 }
 
 /** @param {Drawing} drawing */
-function leadOf({ curves, state, shown }) {
+function leadOf({ state, shown }) {
   const what = shown === "cache" ? "Bytes of the cache on the fullest GPU" : "All bytes on the fullest GPU: weights, cache, activations and overhead";
   const many = state.batch === 1 ? "1 sequence" : `${exact(state.batch)} sequences`;
   const line = shown === "cache" ? `what is left for a cache beside ${state.model}` : "what may be used of the GPU";
