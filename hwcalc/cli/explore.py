@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, write
@@ -80,7 +80,7 @@ def run(
         page = page_of(tuple(models or ()), given, live=serve)
     remarks = () if quiet else tuple(note.message for note in page.notes)
     if serve:
-        _serve(page, number, remarks, open_=open, quiet=quiet)
+        return _serve(page, number, remarks, open_=open, quiet=quiet)
     if target == "-":
         return Answer(text=page.html.text, remarks=remarks)
     data = page.html.text.encode()
@@ -103,7 +103,7 @@ def _port(text: str | None) -> int:
     return int(text)
 
 
-def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet: bool) -> NoReturn:
+def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet: bool) -> Answer:
     """Serve the page until a signal ends the command."""
     from hwcalc.explore.live import Live
     from hwcalc.explore.serve import Server, Site
@@ -118,7 +118,7 @@ def _serve(page: Page, port: int, remarks: Sequence[str], *, open_: bool, quiet:
         if open_:
             _open(server.address)
         server.serve_forever()
-    raise KeyboardInterrupt
+    return Answer(text="")
 
 
 def _said(page: Page, target: str, size: int) -> tuple[str, ...]:
