@@ -3,13 +3,14 @@
 import { answersOf } from "./answer.js";
 import { commandOf } from "./command.js";
 import { controlsSection } from "./controls.js";
+import { commandSection } from "./copy.js";
 import { formsOf, modelOf } from "./data.js";
 import { gaugeSection } from "./gauge.js";
 import { fragmentOf, validState, wantedBy } from "./state.js";
 import { html } from "./tables.js";
 
 /** @type {((page: Page) => Section)[]} */
-const SECTIONS = [controlsSection, gaugeSection];
+const SECTIONS = [controlsSection, gaugeSection, commandSection];
 /** How long a slider rests before the address follows. */
 const REST_MS = 250;
 

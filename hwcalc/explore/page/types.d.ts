@@ -276,6 +276,8 @@ interface Form {
 /** The bytes of a state without the solvers, on the fullest GPU but for `total_cache`. */
 interface Sizes {
   cache: Bytes;
+  /** What of the cache does not grow with length. */
+  state: Bytes;
   total_cache: Bytes;
   weights: number;
   activations: number;
