@@ -90,7 +90,7 @@ interface Refused {
 
 interface Model {
   id: string;
-  /** What a command line needs to name it; null if it came from standard input or from Python. */
+  /** The word that names it on a command line: `-` if it came from standard input or from Python, null for the bare equation. */
   argument: string | null;
   /** Options that every command line of it has: `["--assume", "gqa"]`. */
   words: string[];
