@@ -250,7 +250,7 @@ export function controlsSection(page) {
       engine.show(
         payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : one.label]),
         state.engine,
-        [named?.definition, ...(options.length > 0 ? [`With ${options.join(", ")}.`] : [])].filter(Boolean).join(" ") || null,
+        options.length > 0 ? `With ${options.join(", ")}.` : null,
       );
       const rows = described.policies?.rows ?? [];
       policy.show([["", "none: every token is kept"], ...rows.map((row) => /** @type {[string, string]} */ ([row.policy, row.title]))], state.policy ?? "");
