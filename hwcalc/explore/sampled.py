@@ -27,6 +27,7 @@ def sampled_lengths(model: ModelSpec, factor: int = 2) -> tuple[int, ...]:
     return tuple(found)
 
 
-def allocations(model: ModelSpec) -> tuple[Strategies, ...]:
+def allocations(model: ModelSpec, encoder_seq: int | None = None) -> tuple[Strategies, ...]:
     """The ways of allocating the cache of one sequence, at each sampled length, by the formulas."""
-    return tuple(strategies(model, engine="reference", seq=seq) for seq in sampled_lengths(model))
+    lengths = sampled_lengths(model)
+    return tuple(strategies(model, engine="reference", seq=seq, encoder_seq=encoder_seq) for seq in lengths)
