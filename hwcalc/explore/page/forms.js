@@ -244,19 +244,24 @@ export function leftBytes(form, tokens, sequences, end) {
 }
 
 /**
- * Whether a GPU has room for its cache, at every one of these lengths on the way.
+ * Whether a GPU has room for its cache, and had it at the crests on the way.
  * @param {Form} form
  * @param {number} gpu
- * @param {number[]} lengths The planned one first: what is left beside the cache is that of it.
+ * @param {number} tokens
  * @param {number} sequences
  * @param {End} end
  */
-function heldOn(form, gpu, lengths, sequences, end) {
-  const left = form.usable[end] - partsOn(form, gpu, lengths[0] ?? 0, sequences, OTHER_END[end]);
+function heldOn(form, gpu, tokens, sequences, end) {
+  const left = form.usable[end] - partsOn(form, gpu, tokens, sequences, OTHER_END[end]);
   if (!(left >= 0)) return false;
   const pool = (Math.floor(left / form.block_bytes) - form.null_blocks) * form.block_bytes;
   const own = replica(form, sequences);
-  return lengths.every((length) => pool >= own * sequenceBytes(form, gpu, length) + form.once_bytes);
+  const held = (/** @type {number} */ length) => pool >= own * sequenceBytes(form, gpu, length) + form.once_bytes;
+  for (const period of form.crests) {
+    const crest = Math.floor(tokens / period) * period - 1;
+    if (crest > 0 && !held(crest)) return false;
+  }
+  return held(tokens);
 }
 
 /**
@@ -289,9 +294,7 @@ function heldByHost(form, tokens, sequences, end) {
 export function holds(form, tokens, sequences, end = "expected") {
   if (form.most_sequences !== null && sequences > form.most_sequences) return false;
   if (form.most_tokens !== null && tokens > form.most_tokens) return false;
-  const crests = form.crests.map((period) => Math.floor(tokens / period) * period - 1);
-  const lengths = [tokens, ...crests.filter((crest) => crest > 0)];
-  return form.gpus.every((_, gpu) => heldOn(form, gpu, lengths, sequences, end)) && heldByHost(form, tokens, sequences, end);
+  return form.gpus.every((_, gpu) => heldOn(form, gpu, tokens, sequences, end)) && heldByHost(form, tokens, sequences, end);
 }
 
 /**
@@ -367,7 +370,10 @@ export function sizesAt(form, tokens, sequences) {
     overhead,
     total: plus(weights, activations, overhead, cache),
     usable: form.usable.expected,
-    verdict: verdictOf(form, tokens, sequences),
+    // A curve of many lengths does not ask for it.
+    get verdict() {
+      return verdictOf(form, tokens, sequences);
+    },
   };
 }
 
