@@ -8,6 +8,7 @@ import { formsOf, modelOf } from "./data.js";
 import { enginesSection } from "./engines.js";
 import { gaugeSection } from "./gauge.js";
 import { lengthsSection } from "./lengths.js";
+import { liveSection } from "./live.js";
 import { policiesSection } from "./policies.js";
 import { savedSection } from "./saved.js";
 import { fragmentOf, validState, wantedBy } from "./state.js";
@@ -19,6 +20,7 @@ import { variantsSection } from "./variants.js";
 
 /** @type {((page: Page) => Section)[]} */
 const SECTIONS = [
+  liveSection,
   controlsSection,
   gaugeSection,
   commandSection,
@@ -166,6 +168,7 @@ function start(root) {
     drawn ||= requestAnimationFrame(draw);
   });
   const sections = SECTIONS.map((make) => guarded(make, page));
+  document.querySelector("header")?.append(themeButton());
   root.replaceChildren(...sections.map((section) => section.element));
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;
@@ -182,7 +185,6 @@ function start(root) {
     answer: (state) => page.answer(whole(state)),
     command: (state) => page.command(whole(state)),
   };
-  document.querySelector("header")?.append(themeButton());
   followSkips();
   draw();
 }

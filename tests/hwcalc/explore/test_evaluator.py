@@ -29,7 +29,7 @@ MODELS: Final = (
     "openai/gpt-oss-20b",
     "state-spaces/mamba-1.4b-hf",
     "ibm-granite/granite-4.0-h-tiny",
-    "openai/whisper-large-v3",
+    "facebook/bart-large",
 )
 AXES: Final = PageAxes(
     gpus=("l4", "h100-sxm5-80gb"), layouts=tuple(PageLayout(count=count, tp=tp) for count, tp in ((1, 1), (2, 2), (4, 2)))
