@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, MOST_TOKENS, PageAxes, PageLayout
 from hwcalc.explore.html import Html, html_of
 from hwcalc.explore.payload import PageModel, payload_of

@@ -15,9 +15,7 @@ from hwcalc.explore.encode import Place, Pools, every, grid_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
-from hwcalc.profiles.gpus import find_gpu
 from hwcalc.sources.progress import tell
-from hwcalc.units import human_bytes
 
 __all__ = ["SCHEMA", "PageModel", "payload_of"]
 
@@ -79,6 +77,7 @@ def _engine(name: str) -> dict[str, Any]:
         "label": engine.label,
         "version": engine.version(None),
         "definition": engine.definition.value,
+        "splits_layers": engine.splits_layers,
         "options": dict(options_of_engine(name)),
     }
 
