@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, MOST_TOKENS, PageAxes, PageLayout
@@ -17,6 +17,11 @@ from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.command import command_line
 from hwcalc.planner.options import OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import ExploreOptions
 
 __all__ = ["EQUATION", "MOST_MODELS", "Page", "explore", "page_of"]
 
@@ -44,7 +49,7 @@ class Page:
     notes: tuple[Note, ...] = ()
 
 
-def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Any) -> str:
+def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Unpack[ExploreOptions]) -> str:
     """One HTML page on which the memory of these models can be looked at, as text. It needs no network and no other file.
 
     ``gpu`` are the accelerators to choose from. ``seq``, ``batch``, ``dtype``, ``weights``, ``engine``, ``gpus`` and ``tp`` say what is
