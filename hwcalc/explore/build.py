@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, MOST_TOKENS, PageAxes, PageLayout
-from hwcalc.explore.html import Html, html_of
+from hwcalc.explore.html import Html, html_of, json_text
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.lists import Words, each_model, words
@@ -42,10 +42,11 @@ _FIXED: Final = ("memory_utilization", "margin", "encoder_seq")
 
 @frozen
 class Page:
-    """A page, and what to say beside it."""
+    """A page, and what to say beside it. ``payload`` is the JSON text of another model with the choices of this page."""
 
     html: Html
     models: int
+    payload: Callable[[ModelSpec], str]
     notes: tuple[Note, ...] = ()
 
 
@@ -70,7 +71,11 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
     chosen = _models(models, asked)
     axes = _axes(asked, gpus or GPUS)
     payload = payload_of(chosen, axes, first=_first(asked, axes, named=bool(gpus)), live=live)
-    return Page(html=html_of(payload, _title(chosen)), models=len(chosen), notes=tuple(notes))
+
+    def another(spec: ModelSpec) -> str:
+        return json_text(payload_of((_page_model(spec, spec.id, asked),), axes, live=live))
+
+    return Page(html=html_of(payload, _title(chosen)), models=len(chosen), payload=another, notes=tuple(notes))
 
 
 def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[PageModel, ...]:
