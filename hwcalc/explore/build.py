@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
@@ -104,14 +104,16 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     return PageModel(spec=spec, argument=line.model, words=line.words)
 
 
-def _renamed(models: Any) -> tuple[PageModel, ...]:
+def _renamed(models: Iterable[PageModel]) -> tuple[PageModel, ...]:
     """The models with a number behind the name of one that has the name of another."""
-    seen: dict[str, int] = {}
-    out = []
+    out: dict[str, PageModel] = {}
     for model in models:
-        count = seen[model.spec.id] = seen.get(model.spec.id, 0) + 1
-        out.append(model if count == 1 else replace(model, own_name=f"{model.spec.id} ({count})"))
-    return tuple(out)
+        name, number = model.name, 1
+        while name in out:
+            number += 1
+            name = f"{model.name} ({number})"
+        out[name] = model if number == 1 else replace(model, own_name=name)
+    return tuple(out.values())
 
 
 def _axes(asked: Asked, gpus: tuple[str, ...]) -> PageAxes:

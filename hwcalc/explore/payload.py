@@ -16,12 +16,19 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.sources.progress import tell
+from hwcalc.text import clean, cut
 
-__all__ = ["SCHEMA", "PageModel", "payload_of"]
+__all__ = ["SCHEMA", "PageModel", "name_of", "payload_of"]
 
 SCHEMA: Final = 1
 _USUAL_TOKENS: Final = 4096
+_LONGEST_NAME: Final = 200
 _NO_FORM: Final = "what this model needs beside its cache is not known to kvplan."
+
+
+def name_of(model: ModelSpec) -> str:
+    """What a model is called, in a form that no output takes for more than a name."""
+    return cut(clean(model.id), _LONGEST_NAME)
 
 
 @frozen
@@ -35,8 +42,8 @@ class PageModel:
 
     @property
     def name(self) -> str:
-        """The name on the page, which no other model of it has."""
-        return self.own_name or self.spec.id
+        """The name on the page, which no other model of it has: what it is called, as any output shows it."""
+        return self.own_name or name_of(self.spec)
 
 
 def payload_of(

@@ -50,7 +50,7 @@ def test_no_string_of_a_model_leaves_its_element(sources: dict[str, str], hostil
     assert re.findall(r"<\W?\w+", harmless) == re.findall(r"<\W?\w+", text)
     payload = _element(text, '<script type="application/json" id="payload">', "</script>")
     assert hostile == json.loads(payload)["models"][0]["id"]
-    assert not set("<>&\u2028\u2029") & set(payload)
+    assert payload.isascii() and not set("<>&") & set(payload)
 
 
 def test_only_the_scripts_and_styles_of_the_page_may_run(sources: dict[str, str]) -> None:
