@@ -155,7 +155,7 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
  * @param {Record<Dimension, number> | null} dimensions
  * @returns {PlainTerm}
  */
-function plainTerm(payload, place, dimensions) {
+export function plainTerm(payload, place, dimensions) {
   const term = payload.terms[place];
   if (term === undefined) throw new Error(`the page has no term ${place}`);
   return {
