@@ -36,7 +36,9 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
         return {_REFUSED: cells[0, 0, 0, 0][_REFUSED]}
 
     def grid(name: object) -> Any:
-        return grid_of({place: cell.get(name) for place, cell in cells.items()}, sizes, frozenset() if name == _REFUSED else ignored)
+        return grid_of(
+            {place: cell.get(name) for place, cell in cells.items()}, sizes, frozenset() if name == _REFUSED else ignored
+        )
 
     names = dict.fromkeys(name for cell in cells.values() for name in cell if isinstance(name, tuple))
     return {
@@ -65,7 +67,9 @@ class _Forms:
         self.weights: tuple[str | None, ...] = (None,)
         self.default_dtype = str(self._plain.dtypes.kv)
         self.dtypes += tuple(name for name in axes.dtypes_of(engine) if name in axes.dtypes or self._takes(dtype=name))
-        self.weights += tuple(name for name in axes.weights_of(engine, model) if name in axes.weights or self._takes(weights=name))
+        self.weights += tuple(
+            name for name in axes.weights_of(engine, model) if name in axes.weights or self._takes(weights=name)
+        )
 
     @property
     def axes(self) -> tuple[tuple[object, ...], ...]:
@@ -154,7 +158,9 @@ def _accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
     seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
     for gpu in axes.gpus:
         try:
-            return open_request(model, engine=engine, gpu=gpu, seq=seq, engine_options=dict(options_of_engine(engine)), **axes.fixed)
+            return open_request(
+                model, engine=engine, gpu=gpu, seq=seq, engine_options=dict(options_of_engine(engine)), **axes.fixed
+            )
         except KvplanError as error:
             first = first or error
     raise first or UnsupportedError("the page has no accelerator.")

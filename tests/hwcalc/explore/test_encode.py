@@ -29,7 +29,9 @@ def _tables(draw: st.DrawFn) -> tuple[dict[tuple[int, ...], int | None], tuple[i
 
 
 @given(_tables())
-def test_a_grid_gives_back_every_cell(table: tuple[dict[tuple[int, ...], int | None], tuple[int, ...], frozenset[tuple[int, ...]]]) -> None:
+def test_a_grid_gives_back_every_cell(
+    table: tuple[dict[tuple[int, ...], int | None], tuple[int, ...], frozenset[tuple[int, ...]]],
+) -> None:
     """However much of it was written once, and whatever is not asked for."""
     cells, sizes, ignored = table
     grid = grid_of(cells, sizes, ignored)

@@ -63,9 +63,7 @@ def test_only_the_scripts_and_styles_of_the_page_may_run(sources: dict[str, str]
     ]
 
     assert made.policy == policy
-    assert policy == (
-        f"default-src 'none'; script-src {hashes[0]}; style-src {hashes[1]}; base-uri 'none'; form-action 'none'"
-    )
+    assert policy == (f"default-src 'none'; script-src {hashes[0]}; style-src {hashes[1]}; base-uri 'none'; form-action 'none'")
     assert "connect-src 'self'" in assemble(sources, _payload(live=True), "x").policy
 
 
@@ -76,7 +74,9 @@ def test_the_page_asks_for_nothing(sources: dict[str, str]) -> None:
     assert not re.search(r"\b(src|on\w+|style)=|href=\"(?!#)", document)
     for name, text in sources.items():
         if name.endswith(".js") and "/" not in name:
-            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!www\.w3\.org/)", text), name
+            assert not re.search(
+                r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!www\.w3\.org/)", text
+            ), name
 
 
 def test_the_script_has_every_module_once_and_none_of_their_imports(sources: dict[str, str]) -> None:
@@ -100,7 +100,10 @@ def test_a_module_comes_after_those_that_it_imports() -> None:
 @pytest.mark.parametrize(
     ("sources", "why"),
     [
-        ({"main.js": 'import { a } from "./b.js";\nconst a = 1;', "b.js": "export const a = 1;"}, "main.js and b.js both declare a"),
+        (
+            {"main.js": 'import { a } from "./b.js";\nconst a = 1;', "b.js": "export const a = 1;"},
+            "main.js and b.js both declare a",
+        ),
         ({"main.js": 'import { a } from "./b.js";', "b.js": 'import { c } from "./main.js";'}, "main.js -> b.js -> main.js"),
         ({"main.js": 'import { a } from "./b.js";'}, "main.js imports b.js, which is not there"),
         ({"main.js": 'import a from "./b.js";', "b.js": ""}, "import a from"),
