@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, MOST_TOKENS, PageAxes, PageLayout
-from hwcalc.explore.html import Html, html_of
+from hwcalc.explore.html import Html, html_of, json_text
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.lists import Words, each_model, words
@@ -17,6 +17,11 @@ from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.command import command_line
 from hwcalc.planner.options import OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import ExploreOptions
 
 __all__ = ["EQUATION", "MOST_MODELS", "Page", "explore", "page_of"]
 
@@ -37,14 +42,15 @@ _FIXED: Final = ("memory_utilization", "margin", "encoder_seq")
 
 @frozen
 class Page:
-    """A page, and what to say beside it."""
+    """A page, and what to say beside it. ``payload`` is the JSON text of another model with the choices of this page."""
 
     html: Html
     models: int
+    payload: Callable[[ModelSpec], str]
     notes: tuple[Note, ...] = ()
 
 
-def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Any) -> str:
+def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Unpack[ExploreOptions]) -> str:
     """One HTML page on which the memory of these models can be looked at, as text. It needs no network and no other file.
 
     ``gpu`` are the accelerators to choose from. ``seq``, ``batch``, ``dtype``, ``weights``, ``engine``, ``gpus`` and ``tp`` say what is
@@ -65,7 +71,11 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
     chosen = _models(models, asked)
     axes = _axes(asked, gpus or GPUS)
     payload = payload_of(chosen, axes, first=_first(asked, axes, named=bool(gpus)), live=live)
-    return Page(html=html_of(payload, _title(chosen)), models=len(chosen), notes=tuple(notes))
+
+    def another(spec: ModelSpec) -> str:
+        return json_text(payload_of((_page_model(spec, spec.id, asked),), axes, live=live))
+
+    return Page(html=html_of(payload, _title(chosen)), models=len(chosen), payload=another, notes=tuple(notes))
 
 
 def _models(models: ModelLike | Sequence[ModelLike], asked: Asked) -> tuple[PageModel, ...]:
@@ -94,14 +104,16 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     return PageModel(spec=spec, argument=line.model, words=line.words)
 
 
-def _renamed(models: Any) -> tuple[PageModel, ...]:
+def _renamed(models: Iterable[PageModel]) -> tuple[PageModel, ...]:
     """The models with a number behind the name of one that has the name of another."""
-    seen: dict[str, int] = {}
-    out = []
+    out: dict[str, PageModel] = {}
     for model in models:
-        count = seen[model.spec.id] = seen.get(model.spec.id, 0) + 1
-        out.append(model if count == 1 else replace(model, own_name=f"{model.spec.id} ({count})"))
-    return tuple(out)
+        name, number = model.name, 1
+        while name in out:
+            number += 1
+            name = f"{model.name} ({number})"
+        out[name] = model if number == 1 else replace(model, own_name=name)
+    return tuple(out.values())
 
 
 def _axes(asked: Asked, gpus: tuple[str, ...]) -> PageAxes:
