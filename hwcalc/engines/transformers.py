@@ -23,8 +23,8 @@ from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Policies, Support
-from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.ranks import fullest_rank_bytes
+from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, static_tokens, version_numbers
 from hwcalc.engines.transformers_quantized import quantization, residual_note, unpacked_bytes
