@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,11 @@ from hwcalc.engines.llamacpp.graph import (
     Moment,
     Part,
     gpu_moments,
-    host_bytes,
-    input_bytes,
+    host_moments,
     layer_cache_bytes,
     output_bytes,
-    outputs,
 )
+from hwcalc.engines.llamacpp.sums import Sum
 from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.llamacpp import llamacpp_profile
@@ -89,13 +89,15 @@ def _copies(opened: LlamacppOpened, assignment: Assignment) -> int:
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:
     """The compute buffer of a device that runs a part of the model. Each end of the range has its own fullest moment."""
+    return _fullest(gpu_moments(read, one, part), one)
+
+
+def _fullest(moments: Iterable[tuple[Moment, Sum]], one: Settings) -> BudgetPart:
     errors = llamacpp_profile().compute
-    sized = [(moment, size, errors[moment.name]) for moment, size in gpu_moments(read, one, part)]
+    sized = [(moment, size.at(one), errors[moment.name]) for moment, size in moments]
     moment, size, error = max(sized, key=lambda triple: triple[1] * triple[2].expected)
     low, high = max(size * error.low for _, size, error in sized), max(size * error.high for _, size, error in sized)
-    kept = size - moment.bytes(one.n_ubatch, outputs(one))
-    ends = (floor(low), ceil(size * error.expected), ceil(high))
-    return _estimated(moment, kept, one, ends, error)
+    return _estimated(moment, size, one, (floor(low), ceil(size * error.expected), ceil(high)), error)
 
 
 def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False, helped: bool = True) -> BudgetPart:
@@ -103,11 +105,7 @@ def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool =
 
     ``partly``: it has weights of layers. ``helped``: a GPU multiplies large batches with them.
     """
-    size, kept = host_bytes(read, one, copies), copies * input_bytes(read, one)
-    error = llamacpp_profile().compute["host"]
-    embeddings = Moment(name="host", per_token=(size - kept) // (4 * one.n_ubatch))
-    ends = (floor(size * error.low), ceil(size * error.expected), ceil(size * error.high))
-    part = _estimated(embeddings, kept, one, ends, error)
+    part = _fullest(host_moments(read, one, copies), one)
     if not partly:
         return part
     whole = compute_buffer(read, one, Part(alone=True, output=False))
@@ -123,17 +121,17 @@ def output_buffer(read: Hparams, one: Settings) -> BudgetPart:
     return BudgetPart(name="output buffer", section=Section.ACTIVATIONS, low=low, expected=most, high=high, source=source)
 
 
-def _estimated(moment: Moment, kept: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
-    terms: dict[str, float] = {"kept_inputs": kept}
+def _estimated(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
+    terms: dict[str, float] = {"kept_inputs": size - moment.bytes.at(one)}
     products = []
-    if moment.per_token:
-        terms |= {"n_ubatch": one.n_ubatch, "numbers_per_token": moment.per_token}
+    if per_token := moment.per_token.at(one):
+        terms |= {"n_ubatch": one.n_ubatch, "numbers_per_token": per_token}
         products.append("n_ubatch x numbers_per_token")
     if moment.per_output:
-        terms |= {"n_outputs": outputs(one), "numbers_per_output": moment.per_output}
+        terms |= {"n_outputs": one.outputs, "numbers_per_output": moment.per_output}
         products.append("n_outputs x numbers_per_output")
-    if moment.fixed:
-        terms["other_numbers"] = moment.fixed
+    if fixed := moment.fixed_bytes.at(one):
+        terms["other_numbers"] = fixed // FLOAT
         products.append("other_numbers")
     formula = f"kept_inputs + number_bytes x ({' + '.join(products)})"
     terms["number_bytes"] = FLOAT

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
-from hwcalc.engines.llamacpp.settings import rounded_up
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import (
@@ -183,7 +182,7 @@ def _compressed(kind: CompressedAttention, opened: LlamacppOpened) -> tuple[Stor
     out = [_cells(opened, "window_latent", Role.LATENT, latent, one.cells_swa, window)]
     if ratio is None or ratio not in _COMPRESSORS:
         return tuple(out)
-    cells = rounded_up(max(1, -(-one.n_ctx_seq // ratio)))
+    cells = one.group_cells(ratio)
     words = f"roundup(ceil({one.n_ctx_seq:,} / {ratio}), 256)"
     out.append(_cells(opened, "compressed_latent", Role.LATENT, latent, cells, words))
     slots, times = _COMPRESSORS[ratio]
