@@ -225,6 +225,26 @@ class PolicyOption:
 
 
 @frozen
+class InPrefill:
+    """What kvpress's code of a policy makes itself while a prompt is read, as far as that was counted.
+
+    ``bytes`` are of so many tokens of the prompt and so many keys of a layer; without it they are less than those of the MLP.
+    """
+
+    bytes: Callable[[Chosen, int, int, LayerShape, Setting], int] | None = None
+    complete: bool = True
+    """Whether nothing else is made that may be more."""
+    always: bool = False
+    """Whether it looks at the keys even where nothing is to go."""
+    key_scores: int = 0
+    """Scores of each key that stay behind a layer."""
+    head_bytes: int = 0
+    """Bytes for each head that are there all the time."""
+    seen: Callable[[Chosen, int, Setting], Iterable[tuple[Chosen, tuple[int, ...]]]] | None = None
+    """The policies inside with the length of each layer that they see; by default each sees the whole prompt."""
+
+
+@frozen
 class Policy:
     """One policy: facts, and the functions that say what it leaves.
 
@@ -264,6 +284,16 @@ class Policy:
     """Who chooses; without it the policy inside says so, or else each head of each layer does."""
     chunk_option: str | None = None
     """The option with the number of tokens that stay or go together."""
+    in_prefill: InPrefill | None = None
+    """What it makes while a prompt is read; ``None`` was not counted."""
+    has_delimiter: bool = False
+    """Whether it takes a token out of the prompt, which never enters the cache."""
+    decodes: bool = False
+    """Whether it may stand where a scorer cuts between decode steps, though it is none."""
+    composes: bool = True
+    """Whether it may stand among others, one after the other."""
+    check_chosen: Callable[[Chosen], None] | None = None
+    """Raises an error where the options do not go together."""
     by_place: bool = False
     """Whether places alone say which tokens stay, whatever the text is: the first ``n_sink`` and the last ones."""
     rerotates: bool = False

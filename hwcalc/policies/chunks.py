@@ -10,6 +10,7 @@ from hwcalc.policies.base import EAGER, Choice, Chosen, Count, Effect, Policy, P
 from hwcalc.policies.counting import check_attention, check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER
 from hwcalc.policies.scorers import SHARE_FORMULA
+from hwcalc.policies.scratch import AT_LEAST, SMALL
 from hwcalc.policies.worked import by_chunks, each_chunk, share_or_budget
 
 __all__ = ["POLICIES", "whole_chunks"]
@@ -117,13 +118,13 @@ def _wrapper(name: str, press: str, title: str, source: str, **facts: Any) -> Po
 
 POLICIES: Final = (
     _wrapper(
-        "chunkkv", "ChunkKVPress", "ChunkKV", "arXiv:2502.00299", options=(INNER, _chunk(20)), prefill=_chunkkv, worked=by_chunks,
+        "chunkkv", "ChunkKVPress", "ChunkKV", "arXiv:2502.00299", options=(INNER, _chunk(20)), prefill=_chunkkv, worked=by_chunks, in_prefill=SMALL,
         chooses=Choice.EACH_LAYER, chunk_option="chunk_length",
         keeps="whole chunks of chunk_length tokens, the same in every head of a layer",
         formula="k chunks of c tokens, k = max(1, int(ceil(n / c) x (1 - r))); c - n mod c fewer in layers that choose the short last one",
     ),
     _wrapper(
-        "entropygatedchunkkv", "EntropyGatedChunkKVPress", "ChunkKV, gated by entropy", "arXiv:2502.00299", prefill=_by_entropy, worked=share_or_budget,
+        "entropygatedchunkkv", "EntropyGatedChunkKVPress", "ChunkKV, gated by entropy", "arXiv:2502.00299", prefill=_by_entropy, worked=share_or_budget, in_prefill=AT_LEAST,
         chooses=Choice.EACH_LAYER,
         options=(
             INNER,
@@ -133,11 +134,11 @@ POLICIES: Final = (
         keeps="chunks whole or their highest tokens", formula=SHARE_FORMULA,
     ),
     _wrapper(
-        "chunk", "ChunkPress", "scores within chunks", "arXiv:2408.00167", options=(INNER, _chunk(1024)), prefill=_within_chunks, worked=each_chunk,
+        "chunk", "ChunkPress", "scores within chunks", "arXiv:2408.00167", options=(INNER, _chunk(1024)), prefill=_within_chunks, worked=each_chunk, in_prefill=SMALL,
         keeps="a share of each chunk", formula="the sum of max(1, int(chunk x (1 - compression_ratio))) over the chunks",
     ),
     _wrapper(
-        "block", "BlockPress", "block by block", "arXiv:2504.15364", options=(INNER, _chunk(128, "block_size")), prefill=_in_blocks, worked=share_or_budget,
+        "block", "BlockPress", "block by block", "arXiv:2504.15364", options=(INNER, _chunk(128, "block_size")), prefill=_in_blocks, worked=share_or_budget, in_prefill=AT_LEAST,
         keeps="the highest scores, found block by block", formula=SHARE_FORMULA,
     ),
 )  # fmt: skip

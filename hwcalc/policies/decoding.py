@@ -10,6 +10,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, Start, State
 from hwcalc.policies.counting import check_attention, check_scores, kept, scorer_budget, searched_ratio
+from hwcalc.policies.scratch import SMALL
 from hwcalc.policies.walks import Ends, Growing, Walk, larger
 from hwcalc.policies.worked import all_stay
 
@@ -191,7 +192,7 @@ def _second_buffers(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extr
     return () if second is None else _buffers(second, tokens, setting)
 
 
-def check_parts(chosen: Chosen) -> None:
+def _check_parts(chosen: Chosen) -> None:
     """A policy of two parts needs one."""
     if chosen["prefilling_press"] is None and chosen["decoding_press"] is None:
         raise UsageError("prefilldecoding has neither part.", hint="Give prefilling_press, decoding_press, or both.")
@@ -202,7 +203,7 @@ POLICIES: Final = (
         name="decoding", press="DecodingPress", title="a cut every so many steps, to a target", role=Role.DECODING, effect=Effect.FREES,
         keeps="all of the prompt at first; then, every compression_interval steps, target_size tokens",
         formula="grows to target_size + compression_interval - 1, then target_size again; before the first cut n + compression_interval - 1",
-        kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, worked=all_stay, decode=_to_target, extra=_buffers,
+        kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, worked=all_stay, decode=_to_target, extra=_buffers, in_prefill=SMALL,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",
         options=(
             _BASE,
@@ -215,7 +216,7 @@ POLICIES: Final = (
         name="compressionratiodecoding", press="CompressionRatioDecodingPress", title="a cut every so many steps, to a share of the text",
         role=Role.DECODING, effect=Effect.FREES, kernel="as the policy inside", source="kvpress 0.5.5", prefill=_untouched, worked=all_stay,
         keeps="all of the prompt at first; then, every compression_interval steps, a share of the text so far",
-        formula="every compression_interval steps max(1, int(text x (1 - target_compression_ratio)))", decode=_to_share, extra=_buffers,
+        formula="every compression_interval steps max(1, int(text x (1 - target_compression_ratio)))", decode=_to_share, extra=_buffers, in_prefill=SMALL,
         memory="hidden states: layers x min(compression_interval, hidden_states_buffer_size + 1) x hidden_size",
         options=(
             _BASE,
@@ -228,6 +229,7 @@ POLICIES: Final = (
         name="prefilldecoding", press="PrefillDecodingPress", title="one policy in the prefill, one while decoding", role=Role.DECODING,
         effect=Effect.DEPENDS, keeps="what the first leaves of the prompt, then what the second leaves", formula="as its parts",
         kernel="as its parts", source="kvpress 0.5.5", prefill=_both, decode=_second, extra=_second_buffers,
+        check_chosen=_check_parts, in_prefill=SMALL,
         options=(
             PolicyOption(name="prefilling_press", kind="prefill", default=None, help="acts on the prompt"),
             PolicyOption(name="decoding_press", kind="decoding", default=None, help="acts between decode steps"),

@@ -11,6 +11,7 @@ from hwcalc.policies.base import (
     Chosen,
     Count,
     Effect,
+    InPrefill,
     LayerShape,
     Masked,
     Policy,
@@ -23,6 +24,7 @@ from hwcalc.policies.base import (
 )
 from hwcalc.policies.counting import check_attention, check_scores, even_split, kept, mask_layers
 from hwcalc.policies.options import ALPHA, INNER, RATIO, quality
+from hwcalc.policies.scratch import AT_LEAST, SMALL
 from hwcalc.policies.walks import Growing, Walk
 from hwcalc.policies.worked import all_stay
 
@@ -190,17 +192,17 @@ POLICIES: Final = (
     Policy(
         name="adakv", press="AdaKVPress", title="Ada-KV", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED,
         keeps="one budget for all heads of a layer: heads with high scores keep more", formula=_ADAPTIVE, source="arXiv:2407.11550",
-        options=(INNER, ALPHA), prefill=_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
+        options=(INNER, ALPHA), in_prefill=SMALL, decodes=True, composes=False, prefill=_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
     ),
     Policy(
         name="criticaladakv", press="CriticalAdaKVPress", title="CriticalKV with Ada-KV", role=Role.PREFILL, effect=Effect.MASKS,
         forbids=EAGER, kernel=_FAKED, keeps="as Ada-KV, by scores times the norm of projected values", formula=_ADAPTIVE,
         source="arXiv:2502.03805", options=(INNER, ALPHA, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)),
-        prefill=_critical_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
+        in_prefill=AT_LEAST, prefill=_critical_adaptive, worked=all_stay, memory="as the scorer inside, and an index for each masked pair",
     ),
     Policy(
         name="duoattention", press="DuoAttentionPress", title="DuoAttention", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER,
-        kernel=_FAKED, aliases=("duo",), source="arXiv:2410.10819", prefill=_duo, worked=all_stay, memory="an index for each masked pair",
+        kernel=_FAKED, aliases=("duo",), source="arXiv:2410.10819", in_prefill=InPrefill(head_bytes=1), prefill=_duo, worked=all_stay, memory="an index for each masked pair",
         keeps="all tokens in retrieval heads; sinks and the last ones in streaming heads",
         formula="all n are stored; round(layers x kv_heads x ratio) heads mask max(0, n - sink_size - recent_size) each",
         options=(
@@ -214,7 +216,7 @@ POLICIES: Final = (
     ),
     Policy(
         name="dms", press="DMSPress", title="DMS, by a threshold", role=Role.PREFILL, effect=Effect.MASKS,
-        kernel="sdpa; under eager the mask has no effect", source="arXiv:2506.05345", prefill=_dms, decode=_dms_steps, worked=all_stay,
+        kernel="sdpa; under eager the mask has no effect", source="arXiv:2506.05345", prefill=_dms, in_prefill=InPrefill(complete=False, always=True, key_scores=1), decode=_dms_steps, worked=all_stay,
         keeps="all tokens; those that score below the threshold are masked once they leave the window",
         formula="all n are stored; at most kv_heads x max(0, n - sliding_window_size) pairs a layer are masked",
         memory="scores of the window: kv_heads x sliding_window_size",
@@ -229,19 +231,19 @@ POLICIES: Final = (
         Policy(
             name=name, press=press, title=title, role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED, keeps=_WHOLE,
             formula="all n are stored; int(layers x kv_heads x n x r) pairs are masked, or int(kv_heads x n x r) a layer",
-            source=source, options=(RATIO, _LAYERWISE, *more), prefill=_whole_model, worked=all_stay, memory=memory,
+            source=source, options=(RATIO, _LAYERWISE, *more), prefill=_whole_model, worked=all_stay, memory=memory, composes=composes,
         )
-        for name, press, title, source, memory, more in (
+        for name, press, title, source, memory, composes, more in (
             (
-                "kvzip", "KVzipPress", "KVzip", "arXiv:2505.23416", "a second pass over the prompt: scores of chunk_size x chunk_size",
+                "kvzip", "KVzipPress", "KVzip", "arXiv:2505.23416", "a second pass over the prompt: scores of chunk_size x chunk_size", False,
                 (quality("n_sink", 4), quality("kvzip_plus_normalization", default=False), quality("chunk_size", 2048)),
             ),
             (
-                "kvgrad", "KVgradPress", "KVgrad", "openreview.net cg1wTCJjjk", "a backward pass over chunks of the prompt",
+                "kvgrad", "KVgradPress", "KVgrad", "openreview.net cg1wTCJjjk", "a backward pass over chunks of the prompt", False,
                 (quality("n_sink", 4), quality("chunk_size", 512)),
             ),
             (
-                "fastkvzip", "FastKVzipPress", "Fast KVzip", "arXiv:2601.17668", "a trained gate for each layer",
+                "fastkvzip", "FastKVzipPress", "Fast KVzip", "arXiv:2601.17668", "a trained gate for each layer", True,
                 (quality("n_sink", 4), quality("window_size", 4096), quality("window_ratio", 0.02)),
             ),
         )

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import Chosen, Policy, PolicyOption, Role
-from hwcalc.policies.decoding import check_parts
 from hwcalc.policies.reading import read_value
 from hwcalc.policies.table import find_policy, policies
 from hwcalc.policies.written import LONGEST, WRITE, split_at
@@ -70,8 +69,8 @@ def _with_values(policy: Policy, given: Mapping[Any, Any], depth: int) -> Chosen
     if missing:
         raise UsageError(f"{policy.name} needs {missing[0]}: {known[missing[0]].help}.", hint=_example(policy, known[missing[0]]))
     chosen = Chosen(policy=policy, values=values)
-    if policy.name == "prefilldecoding":
-        check_parts(chosen)
+    if policy.check_chosen is not None:
+        policy.check_chosen(chosen)
     return chosen
 
 
@@ -114,7 +113,7 @@ def fitting_inside(option: PolicyOption) -> tuple[str, ...]:
     if option.kind not in _NESTED:
         return ()
     _, roles = _NESTED[option.kind]
-    return tuple(one.name for one in policies().values() if one.role in roles or (option.kind == "base" and one.name == "adakv"))
+    return tuple(one.name for one in policies().values() if one.role in roles or (option.kind == "base" and one.decodes))
 
 
 def _fitting(policy: Policy, option: PolicyOption, inner: Chosen) -> Chosen:
@@ -125,9 +124,10 @@ def _fitting(policy: Policy, option: PolicyOption, inner: Chosen) -> Chosen:
         raise UsageError(
             f"{policy.name}: {option.name} takes {words}, not {inner.policy.name}.", hint=f"Known: {', '.join(names)}."
         )
-    if inner.policy.name == "finch":
+    if inner.policy.has_delimiter:
         raise UsageError(
-            f"finch does not work inside {policy.name}: it takes its delimiter out of the prompt.", hint="Use it alone."
+            f"{inner.policy.name} does not work inside {policy.name}: it takes its delimiter out of the prompt.",
+            hint="Use it alone.",
         )
     for part in (inner, *inner.inner):
         if part.get("budget") is not None:

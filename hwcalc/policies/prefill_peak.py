@@ -6,13 +6,13 @@ confirm them byte by byte in fp32. Oracle rows: tests/golden/eviction.json and e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
-from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Left, Role, Setting, State
-from hwcalc.policies.scratch import repeats, statistics_bytes, weight_bytes, window_bytes
+from hwcalc.policies.base import EAGER, KVPRESS, Chosen, InPrefill, LayerShape, Role, Setting, State
+from hwcalc.policies.scratch import looking, repeats, weight_bytes
 
 __all__ = ["MEASURED_MODELS", "Peak", "Widths", "peak_of"]
 
@@ -21,16 +21,6 @@ MEASURED_MODELS: Final = frozenset({"llama", "qwen3"})
 
 _INDEX: Final = 8
 """Bytes of an int64: a position, and one of the three indices of a masked pair."""
-_WINDOWED: Final = frozenset({"snapkv", "pyramidkv", "tova", "simlayerkv", "finch"})
-_EXPECTED: Final = frozenset({"expectedattention"})
-_PLAIN: Final = frozenset(
-    {"knorm", "keydiff", "random", "streamingllm", "observedattention", "adakv", "duoattention", "keyrerotation", "perlayercompression",
-     "composed", "think", "criticalkv", "chunkkv", "chunk", "decoding",
-     "compressionratiodecoding", "prefilldecoding"}
-)  # fmt: skip
-"""Policies whose own tensors are smaller than those of the MLP."""
-_AT_LEAST: Final = frozenset({"block", "dms", "merging", "lagkv", "finch", "criticaladakv", "entropygatedchunkkv"})
-"""Policies whose own tensors may be more than what is counted here."""
 _FLASH_KEYS: Final = 512
 _FLASH_QUERIES: Final = ((768, 256), (192, 64), (0, 32))
 """Tiles of torch's attention on the CPU: keys, and queries from so many tokens on."""
@@ -62,11 +52,11 @@ def peak_of(chosen: Chosen | None, prompt: int, state: State, setting: Setting, 
         or any(not one.policy.press or one.get("budget") is not None for one in parts)
     ):
         return None
-    tokens = prompt - 1 if chosen is not None and chosen.policy.name == "finch" else prompt
-    names = {one.policy.name for one in parts}
-    if names - _PLAIN - _WINDOWED - _EXPECTED - _AT_LEAST:
+    made = [one.policy.in_prefill for one in parts]
+    if None in made:
         return None
-    known = setting.element_bytes == 4 and not names & _AT_LEAST
+    tokens = prompt - (chosen is not None and chosen.policy.has_delimiter)
+    known = setting.element_bytes == 4 and all(one is not None and one.complete for one in made)
     low, high = (
         _Prefill(chosen=chosen, tokens=tokens, ends=ends, setting=setting, widths=widths).peak
         for ends in (
@@ -120,7 +110,7 @@ class _Prefill:
             held = self.always + cached + (self.row * self.widths.hidden if number else 0)
             # The scores of eager attention live until the layer ends.
             most = max(most, held + weights + self.row * (2 * self.widths.hidden + 3 * self.widths.mlp))
-        return most + self._streaming
+        return most + self._for_heads
 
     def _attention(self, shape: LayerShape) -> int:
         """Inside the attention: its input and queries, and scores with their softmax, or the tiles of torch's own kernel."""
@@ -136,62 +126,33 @@ class _Prefill:
         return own + queries + 4 * batch * shape.heads * self.tokens + tiles
 
     def _scores(self, one: Chosen, shape: LayerShape, keys: int) -> int:
-        """What a policy makes while it scores so many keys of a layer."""
-        size, batch = self.setting.element_bytes, self.setting.batch
-        repeated = batch * keys * shape.heads * shape.head_dim * size if repeats(shape) else 0
-        width = shape.heads * shape.head_dim * size
-        if one.policy.name in _EXPECTED:
-            return statistics_bytes(one, self.tokens, shape, self.setting)
-        window = _window(one)
-        if window is None or self.setting.attention == EAGER:
-            return 0
-        scores = batch * shape.heads * window * keys
-        return batch * window * width + repeated + max(3 * scores * size + _INDEX + size, scores * window_bytes(size))
+        """What a policy makes while it looks at so many keys of a layer."""
+        made = one.policy.in_prefill
+        return 0 if made is None or made.bytes is None else made.bytes(one, self.tokens, keys, shape, self.setting)
 
     def _buffered(self, shape: LayerShape) -> int:
-        """DMS keeps the scores of the prompt: those of the window are a view of them."""
-        found = 0 if self.chosen is None else sum(one.policy.name == "dms" for one in self.chosen.whole)
-        return found * self.row * shape.kv_heads
+        """Scores of keys that stay behind a layer."""
+        return sum(made.key_scores for made in self._made) * self.row * shape.kv_heads
 
     @property
-    def _streaming(self) -> int:
-        """DuoAttention's mask: a byte for each head."""
-        duo = self.chosen is not None and any(one.policy.name == "duoattention" for one in self.chosen.whole)
-        return sum(shape.kv_heads for shape in self.setting.layers) if duo else 0
+    def _for_heads(self) -> int:
+        """What is there for each head all the time."""
+        return sum(made.head_bytes for made in self._made) * sum(shape.kv_heads for shape in self.setting.layers)
+
+    @property
+    def _made(self) -> tuple[InPrefill, ...]:
+        """What the policies make."""
+        parts = () if self.chosen is None else self.chosen.whole
+        return tuple(one.policy.in_prefill for one in parts if one.policy.in_prefill is not None)
 
 
-def _window(one: Chosen) -> int | None:
-    """The last queries that score the keys; nothing where a policy has none."""
-    if one.policy.name not in _WINDOWED:
-        return None
-    if one.policy.name == "simlayerkv":
-        window: int = one["n_last"]
-        return None if one["lazy_threshold"] == 1 else window
-    return 1 if one.policy.name == "tova" else one["window_size"]
-
-
-def _before(chosen: Chosen | None, tokens: int, setting: Setting) -> Iterator[tuple[Chosen, tuple[int, ...]]]:
-    """Each policy that scores, with the length of each layer that it sees."""
-    lengths = (tokens,) * len(setting.layers)
+def _before(chosen: Chosen | None, tokens: int, setting: Setting) -> Iterable[tuple[Chosen, tuple[int, ...]]]:
+    """Each policy that looks at keys, with the length of each layer that it sees."""
     if chosen is not None and chosen.policy.role is Role.DECODING:
         chosen = chosen.get("prefilling_press")
     if chosen is None:
-        return
-    if chosen.policy.name == "perlayercompression":
-        ratios = chosen["compression_ratios"]
-        lengths = tuple(tokens if ratios[shape.index] else 0 for shape in setting.layers)
-    if chosen.policy.name != "composed":
-        for one in _scoring(chosen):
-            yield one, lengths
-        return
-    state = State(hidden=tokens, layers=tuple(Left(stored=Count.of(tokens)) for _ in lengths))
-    for inner in chosen["presses"]:
-        for one in _scoring(inner):
-            yield one, tuple(left.stored.high for left in state.layers)
-        state = inner.policy.prefill(inner, state, setting)
-
-
-def _scoring(chosen: Chosen) -> tuple[Chosen, ...]:
-    """The policies that look at the keys: none where nothing is to go."""
-    always = chosen.policy.name in {"dms", "simlayerkv", "perlayercompression"}
-    return chosen.whole if always or chosen.ratio else ()
+        return ()
+    made, lengths = chosen.policy.in_prefill, (tokens,) * len(setting.layers)
+    if made is not None and made.seen is not None:
+        return made.seen(chosen, tokens, setting)
+    return [(one, lengths) for one in looking(chosen)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
@@ -35,7 +36,9 @@ _AIME: Final = (
     ("rkv", ((25.4, 17.5), (25.8, 11.2), (34.6, 23.3), (49.6, 39.2))),
     ("triattention", ((42.1, 32.9), (33.8, 19.6), (42.5, 30.0), (59.2, 49.2))),
 )
-_BUDGETS: Final = (("MATH-500", 1024, 68.4, 69.6), ("AIME24", 4096, 54.6, 57.1), ("AIME25", 3072, 40.8, 40.8))
+_BUDGETS: Final[Mapping[str, tuple[tuple[str, int, float, float], ...]]] = {
+    "triattention": (("MATH-500", 1024, 68.4, 69.6), ("AIME24", 4096, 54.6, 57.1), ("AIME25", 3072, 40.8, 40.8)),
+}
 
 
 def quality_of(policy: str) -> tuple[Quality, ...]:
@@ -49,17 +52,10 @@ def quality_of(policy: str) -> tuple[Quality, ...]:
         for (model, budget), scores, fulls in zip(_MODELS, columns, _FULL, strict=True)
         for benchmark, accuracy, full in zip(("AIME24", "AIME25"), scores, fulls, strict=True)
     ]
-    if policy == "triattention":
-        found += [
-            Quality(
-                policy=policy,
-                model="Qwen3-8B",
-                benchmark=name,
-                budget=budget,
-                accuracy=accuracy,
-                full_accuracy=full,
-                source=_README,
-            )
-            for name, budget, accuracy, full in _BUDGETS
-        ]
+    found += [
+        Quality(
+            policy=policy, model="Qwen3-8B", benchmark=name, budget=budget, accuracy=accuracy, full_accuracy=full, source=_README
+        )
+        for name, budget, accuracy, full in _BUDGETS.get(policy, ())
+    ]
     return tuple(found)

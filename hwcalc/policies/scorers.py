@@ -5,11 +5,34 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.policies.base import EAGER, Choice, Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
+from hwcalc.policies.base import (
+    EAGER,
+    Choice,
+    Chosen,
+    Effect,
+    Extra,
+    InPrefill,
+    LayerShape,
+    Policy,
+    PolicyOption,
+    Role,
+    Scored,
+    Setting,
+    State,
+)
 from hwcalc.policies.counting import check_model_scores, check_scores, each_layer, scorer_budget
 from hwcalc.policies.options import BUDGET, DIVIDE, INNER, RATIO, SINKS, quality
 from hwcalc.policies.repeated import budgeted, cut_to, repeated
-from hwcalc.policies.scratch import chunk_scores, eager_scores, query_statistics, window_scores
+from hwcalc.policies.scratch import (
+    AT_LEAST,
+    SMALL,
+    chunk_scores,
+    eager_scores,
+    query_statistics,
+    statistics_bytes,
+    window_scores,
+    window_tensors,
+)
 from hwcalc.policies.worked import share_or_budget
 
 __all__ = ["POLICIES", "SHARE", "SHARE_FORMULA", "act_as_scorer", "more_than_sinks", "scorer"]
@@ -77,6 +100,14 @@ def _last_query(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, .
     return window_scores(1, tokens, setting)
 
 
+def _one_query(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
+    return window_tensors(1, keys, shape, setting)
+
+
+def _statistics(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
+    return statistics_bytes(chosen, queries, shape, setting)
+
+
 def _all_queries(chosen: Chosen, tokens: int, setting: Setting) -> tuple[Extra, ...]:
     return eager_scores(tokens, setting)
 
@@ -115,16 +146,16 @@ _STATISTICS: Final = (
 
 POLICIES: Final = (
     scorer(
-        "knorm", "KnormPress", "L2 norm of keys", "arXiv:2406.11430", aliases=("l2norm", "l2"), memory="a norm for each key"
+        "knorm", "KnormPress", "L2 norm of keys", "arXiv:2406.11430", aliases=("l2norm", "l2"), memory="a norm for each key", in_prefill=SMALL
     ),
-    scorer("keydiff", "KeyDiffPress", "KeyDiff", "arXiv:2504.15364", memory="a normed copy of the keys of a layer"),
-    scorer("random", "RandomPress", "random choice", "a baseline", quality("seed", None)),
+    scorer("keydiff", "KeyDiffPress", "KeyDiff", "arXiv:2504.15364", memory="a normed copy of the keys of a layer", in_prefill=SMALL),
+    scorer("random", "RandomPress", "random choice", "a baseline", quality("seed", None), in_prefill=SMALL),
     scorer(
         "lagkv", "LagKVPress", "LagKV", "arXiv:2504.04704", SINKS, quality("lag_size", 128), quality("cross_scoring", default=False),
-        memory="copies of the keys and values of a layer",
+        memory="copies of the keys and values of a layer", in_prefill=AT_LEAST,
     ),
     scorer(
-        "expectedattention", "ExpectedAttentionPress", "Expected Attention", "arXiv:2510.00636", *_FUTURE,
+        "expectedattention", "ExpectedAttentionPress", "Expected Attention", "arXiv:2510.00636", *_FUTURE, in_prefill=InPrefill(bytes=_statistics),
         check=more_than_sinks, protects=_sinks, extra=query_statistics, memory=_STATISTICS, aliases=("expected",),
     ),
     scorer(
@@ -133,14 +164,14 @@ POLICIES: Final = (
         quality("stats_folder", None), check=more_than_sinks, protects=_sinks, memory=_STATISTICS,
     ),
     scorer(
-        "tova", "TOVAPress", "TOVA", "arXiv:2401.06104", BUDGET, DIVIDE, check=_two_keys, protects=_last_one, extra=_last_query, decode=repeated,
+        "tova", "TOVAPress", "TOVA", "arXiv:2401.06104", BUDGET, DIVIDE, check=_two_keys, protects=_last_one, extra=_last_query, decode=repeated, in_prefill=InPrefill(bytes=_one_query),
         keeps="the tokens to which the last query pays most, one choice for all heads of a layer", cuts_each_step=True,
         chooses=Choice.EACH_LAYER,
         formula=f"{SHARE_FORMULA}; with a budget: min(n, budget) in each decode step too",
         memory="scores of one query: heads x n",
     ),
     scorer(
-        "observedattention", "ObservedAttentionPress", "observed attention", "arXiv:2306.14048", check=check_model_scores, extra=_all_queries,
+        "observedattention", "ObservedAttentionPress", "observed attention", "arXiv:2306.14048", check=check_model_scores, extra=_all_queries, in_prefill=SMALL,
         keeps="the tokens to which all queries of the prompt paid most, as H2O counts", needs=EAGER, kernel="eager alone",
         memory="the scores of eager attention: batch x heads x n x n",
     ),
@@ -173,7 +204,7 @@ POLICIES: Final = (
         keeps="the tokens of highest score times the norm of their projected values",
         formula=f"{SHARE_FORMULA}, with the ratio of the scorer inside", kernel="as the scorer inside", source="arXiv:2502.03805",
         options=(INNER, quality("epsilon", 1e-4), quality("first_stage_ratio", 0.5)), prefill=act_as_scorer,
-        chooses=Choice.EACH_HEAD,
+        chooses=Choice.EACH_HEAD, in_prefill=SMALL,
         worked=share_or_budget, memory="projected values of a layer: heads x n x hidden_size, one head at a time",
     ),
 )  # fmt: skip

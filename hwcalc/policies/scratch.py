@@ -6,11 +6,15 @@ from math import ceil
 from typing import Final
 
 from hwcalc.model import Definition
-from hwcalc.policies.base import Chosen, Extra, LayerShape, Setting
+from hwcalc.policies.base import EAGER, Chosen, Extra, InPrefill, LayerShape, Setting
 
 __all__ = [
+    "AT_LEAST",
+    "BY_WINDOW",
+    "SMALL",
     "chunk_scores",
     "eager_scores",
+    "looking",
     "page_keys",
     "query_statistics",
     "repeats",
@@ -19,11 +23,46 @@ __all__ = [
     "weight_bytes",
     "window_bytes",
     "window_scores",
+    "window_tensors",
 ]
 
 _FIT: Final = "peaks of transformers 5.2.0 on the CPU, fitted over 256, 512 and 1,024 tokens"
 _INDEX: Final = 8
 """Bytes of a position."""
+
+SMALL: Final = InPrefill()
+"""Smaller than the tensors of the MLP."""
+AT_LEAST: Final = InPrefill(complete=False)
+"""Perhaps more than what is counted."""
+
+
+def window_tensors(window: int, keys: int, shape: LayerShape, setting: Setting) -> int:
+    """The last queries, their scores of so many keys with mask and softmax, and keys repeated for each head.
+
+    Eager attention has made the scores already.
+    """
+    if setting.attention == EAGER:
+        return 0
+    size, batch = setting.element_bytes, setting.batch
+    repeated = batch * keys * shape.heads * shape.head_dim * size if repeats(shape) else 0
+    scores = batch * shape.heads * window * keys
+    rows = batch * window * shape.heads * shape.head_dim * size
+    return rows + repeated + max(3 * scores * size + _INDEX + size, scores * window_bytes(size))
+
+
+def _window(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
+    window = chosen["window_size"]
+    return 0 if window is None else window_tensors(window, keys, shape, setting)
+
+
+BY_WINDOW: Final = InPrefill(bytes=_window)
+"""The scores of the last ``window_size`` queries."""
+
+
+def looking(chosen: Chosen) -> tuple[Chosen, ...]:
+    """The policy and those inside that look at the keys: none where nothing is to go."""
+    made = chosen.policy.in_prefill
+    return chosen.whole if chosen.ratio or (made is not None and made.always) else ()
 
 
 def weight_bytes(element_bytes: int) -> int:

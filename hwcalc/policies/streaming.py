@@ -9,6 +9,7 @@ from hwcalc.policies.base import Chosen, Setting, State
 from hwcalc.policies.options import BUDGET, DIVIDE, SINKS
 from hwcalc.policies.repeated import repeated
 from hwcalc.policies.scorers import SHARE_FORMULA, act_as_scorer, more_than_sinks, scorer
+from hwcalc.policies.scratch import SMALL
 
 __all__ = ["POLICIES", "sink_ranges"]
 
@@ -46,7 +47,7 @@ POLICIES: Final = (
     scorer(
         "streamingllm", "StreamingLLMPress", "StreamingLLM: sinks and a window", "arXiv:2309.17453", SINKS, BUDGET, DIVIDE,
         prefill=_prefill, check=more_than_sinks, protects=_ones, decode=repeated, aliases=("streaming", "sinkwindow"), cuts_each_step=True,
-        by_place=True,
+        by_place=True, in_prefill=SMALL,
         keeps="the first n_sink tokens and the last ones", memory="nothing: the positions say all",
         formula=f"{SHARE_FORMULA}; with a budget: min(n, budget) in each decode step too",
     ),

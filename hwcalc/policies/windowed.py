@@ -11,7 +11,7 @@ from hwcalc.policies.counting import check_attention, check_model_scores, each_l
 from hwcalc.policies.options import BUDGET, DIVIDE, RATIO, WINDOW, quality
 from hwcalc.policies.repeated import repeated
 from hwcalc.policies.scorers import SHARE_FORMULA, act_as_scorer, scorer
-from hwcalc.policies.scratch import window_scores
+from hwcalc.policies.scratch import BY_WINDOW, window_scores
 from hwcalc.policies.worked import Worked, all_stay, without_delimiter
 
 __all__ = ["POLICIES", "pyramid_budget"]
@@ -166,14 +166,14 @@ def _finch(chosen: Chosen, state: State, setting: Setting) -> State:
 POLICIES: Final = (
     scorer(
         "snapkv", "SnapKVPress", "SnapKV", "arXiv:2404.14469", WINDOW, quality("kernel_size", 5), BUDGET, DIVIDE,
-        check=_check_window, protects=_window, extra=_scores, decode=repeated, memory=_MEMORY,
+        check=_check_window, protects=_window, extra=_scores, decode=repeated, memory=_MEMORY, in_prefill=BY_WINDOW,
         keeps="the tokens to which the last window_size queries pay most, with the window itself",
         formula=f"{SHARE_FORMULA}, window inside; with a budget: min(n, budget), once or every divide_length tokens",
     ),
     scorer(
         "pyramidkv", "PyramidKVPress", "PyramidKV", "arXiv:2406.02069", WINDOW, quality("kernel_size", 5),
         PolicyOption(name="beta", kind="number", default=20, help="how steep: the last layer keeps 1/beta of the mean", least=1),
-        check=_check_window, protects=_window, budget=pyramid_budget, prefill=_pyramid, worked=_pyramid_worked, extra=_scores, memory=_MEMORY, by_layer=True,
+        check=_check_window, protects=_window, budget=pyramid_budget, prefill=_pyramid, worked=_pyramid_worked, extra=_scores, memory=_MEMORY, by_layer=True, in_prefill=BY_WINDOW,
         keeps="as SnapKV, many tokens in the first layer and few in the last",
         formula="round(hi - layer x (hi - lo) / (layers - 1)), lo = m / beta, hi = 2m - lo, m = n x (1 - compression_ratio)",
     ),
@@ -190,6 +190,7 @@ POLICIES: Final = (
             PolicyOption(name="window_size", kind="count", default=None, help="tokens of the question behind the delimiter", least=1),
             quality("_delimiter", None),
         ),
-        prefill=_finch, worked=without_delimiter, extra=_scores,
+        prefill=_finch, worked=without_delimiter, extra=_scores, has_delimiter=True,
+        in_prefill=replace(BY_WINDOW, complete=False),
     ),
 )  # fmt: skip

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.policies.base import Choice, Chosen, Count, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
+from hwcalc.policies.base import (
+    Choice,
+    Chosen,
+    Count,
+    Effect,
+    Extra,
+    InPrefill,
+    LayerShape,
+    Left,
+    Policy,
+    PolicyOption,
+    Role,
+    Scored,
+    Setting,
+    State,
+)
 from hwcalc.policies.counting import check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER, quality
 from hwcalc.policies.scorers import SHARE_FORMULA
-from hwcalc.policies.scratch import window_scores
+from hwcalc.policies.scratch import AT_LEAST, SMALL, looking, window_scores, window_tensors
 from hwcalc.policies.streaming import sink_ranges
 from hwcalc.policies.worked import all_stay, share_or_budget
 
 __all__ = ["POLICIES"]
-
-_NOT_COMPOSED: Final = frozenset({"adakv", "kvzip", "kvgrad"})
-"""Those that ComposedPress refuses."""
 
 
 def _lazy_crests(chosen: Chosen) -> tuple[int, ...]:
@@ -67,7 +80,7 @@ def _per_layer(chosen: Chosen, state: State, setting: Setting) -> State:
 def _composed(chosen: Chosen, state: State, setting: Setting) -> State:
     """One after the other, each on what the one before has left."""
     for inner in chosen["presses"]:
-        if inner.policy.name in _NOT_COMPOSED:
+        if not inner.policy.composes:
             raise UsageError(f"composed cannot contain {inner.policy.name}.", hint="Use it alone.")
         state = inner.policy.prefill(inner, state, setting)
     return state
@@ -98,6 +111,28 @@ def _lazy_layers(chosen: Chosen, state: State, setting: Setting) -> State:
     return state.with_stored(counts)
 
 
+def _layers_cut(chosen: Chosen, tokens: int, setting: Setting) -> Iterator[tuple[Chosen, tuple[int, ...]]]:
+    """A layer with the ratio 0 is not looked at."""
+    ratios = chosen["compression_ratios"]
+    lengths = tuple(tokens if ratios[shape.index] else 0 for shape in setting.layers)
+    for one in chosen.whole:
+        yield one, lengths
+
+
+def _one_after_another(chosen: Chosen, tokens: int, setting: Setting) -> Iterator[tuple[Chosen, tuple[int, ...]]]:
+    """Each sees what the one before has left."""
+    state = State(hidden=tokens, layers=tuple(Left(stored=Count.of(tokens)) for _ in setting.layers))
+    for inner in chosen["presses"]:
+        for one in looking(inner):
+            yield one, tuple(left.stored.high for left in state.layers)
+        state = inner.policy.prefill(inner, state, setting)
+
+
+def _lazy_window(chosen: Chosen, queries: int, keys: int, shape: LayerShape, setting: Setting) -> int:
+    """A threshold that no layer is above needs no scores."""
+    return 0 if chosen["lazy_threshold"] == 1 else window_tensors(chosen["n_last"], keys, shape, setting)
+
+
 def _channels(chosen: Chosen, state: State, setting: Setting) -> State:
     """Channels of keys are set to zero; no token goes."""
     return state
@@ -107,19 +142,20 @@ POLICIES: Final = (
     Policy(
         name="keyrerotation", press="KeyRerotationPress", title="re-rotated keys", role=Role.PREFILL, effect=Effect.FREES,
         keeps="what the scorer inside keeps, with keys turned to positions without gaps", formula=SHARE_FORMULA, kernel="as the scorer inside",
-        source="kvpress 0.5.5", options=(INNER,), prefill=_share_of_inner, worked=share_or_budget, rerotates=True, memory="a turned copy of the keys of a layer",
+        source="kvpress 0.5.5", options=(INNER,), prefill=_share_of_inner, worked=share_or_budget, rerotates=True, in_prefill=SMALL, memory="a turned copy of the keys of a layer",
     ),
     Policy(
         name="merging", press="MergingPress", title="merged values", role=Role.PREFILL, effect=Effect.FREES,
         keeps="what the scorer inside keeps; values that go are added to their nearest", formula=SHARE_FORMULA,
         kernel="as the scorer inside", source="arXiv:2210.09461", prefill=_share_of_inner, worked=share_or_budget,
-        options=(INNER, quality("similarity_threshold", 0.0), quality("merge_fraction", 1.0)),
+        in_prefill=AT_LEAST, options=(INNER, quality("similarity_threshold", 0.0), quality("merge_fraction", 1.0)),
         memory="similarities of dropped and kept keys: kv_heads x dropped x kept x 4",
     ),
     Policy(
         name="perlayercompression", press="PerLayerCompressionPress", title="a ratio for each layer", role=Role.PREFILL,
         effect=Effect.FREES, keeps="what the scorer inside keeps at the layer's own ratio", by_layer=True,
         formula="max(1, int(n x (1 - ratio of the layer)))", kernel="as the scorer inside", source="arXiv:2406.13035", prefill=_per_layer,
+        in_prefill=InPrefill(always=True, seen=_layers_cut),
         options=(
             INNER,
             PolicyOption(name="compression_ratios", kind="shares", default=None, help="one for each layer", required=True),
@@ -128,14 +164,14 @@ POLICIES: Final = (
     Policy(
         name="composed", press="ComposedPress", title="one after the other", role=Role.PREFILL, effect=Effect.DEPENDS, by_layer=True,
         keeps="what each leaves of what the one before has left", formula="kept of kept of ...", kernel="as its parts",
-        source="kvpress 0.5.5", prefill=_composed,
+        source="kvpress 0.5.5", prefill=_composed, in_prefill=InPrefill(seen=_one_after_another),
         options=(PolicyOption(name="presses", kind="prefills", default=None, help="the policies, in their order", required=True),),
     ),
     Policy(
         name="simlayerkv", press="SimLayerKVPress", title="SimLayerKV", role=Role.PREFILL, effect=Effect.FREES, kernel="any",
         keeps="in lazy layers the first and the last tokens, in the others all",
         formula="n_initial + n_recent - n_last in lazy layers, n in the others", source="arXiv:2410.13846", prefill=_lazy_layers,
-        by_layer=True, chooses=Choice.EACH_LAYER, extra=_lazy_scores, crests=_lazy_crests, memory="scores of n_last queries: heads x n_last x n",
+        by_layer=True, chooses=Choice.EACH_LAYER, extra=_lazy_scores, in_prefill=InPrefill(bytes=_lazy_window, always=True), crests=_lazy_crests, memory="scores of n_last queries: heads x n_last x n",
         options=(
             PolicyOption(name="lazy_threshold", kind="share", default=1.0, help="share of attention above which a layer is lazy"),
             PolicyOption(name="n_last", kind="count", default=1, help="last tokens whose attention decides", least=1),
@@ -147,7 +183,7 @@ POLICIES: Final = (
         name="think", press="ThinKPress", title="ThinK", role=Role.PREFILL, effect=Effect.ZEROES, kernel="any",
         keeps="all tokens; the channels of keys that matter least are set to zero",
         formula="n; int(head_dim x key_channel_compression_ratio) channels of each key are zero and stored", source="arXiv:2407.21018",
-        prefill=_channels, worked=all_stay, memory="norms of channels: heads x head_dim",
+        prefill=_channels, worked=all_stay, in_prefill=SMALL, memory="norms of channels: heads x head_dim",
         options=(
             PolicyOption(name="key_channel_compression_ratio", kind="ratio", default=0.0, help="share of the channels of keys"),
             quality("window_size", 32),

@@ -37,10 +37,10 @@ interface Points {
 interface Part {
   name: string;
   section: "weights" | "activations" | "overhead";
-  /** Equal ends are written once. */
-  low: Amount;
   expected: Amount;
-  high: Amount;
+  /** An end that is left out equals `expected`. */
+  low?: Amount;
+  high?: Amount;
 }
 
 /** The cache of one model by one engine, in one format and layout. Numbers in `gpus` and `total` are places in `terms`. */
@@ -54,9 +54,8 @@ interface Curve {
   crests: number[];
 }
 
-/** The rest of the equation. */
-interface Budget {
-  parts: Part[];
+/** The rest of the equation, but for its parts. */
+interface Rest {
   usable: [low: number, expected: number, high: number];
   total_bytes: number;
   most_sequences: number | null;
@@ -65,19 +64,23 @@ interface Budget {
   least_tokens: number;
 }
 
-/** A place in a list, by several choices; an axis on which nothing depends has one entry. Below zero it is `-1 - place` in `texts`: why the
-    engine refuses that. */
-type Grid = number | Grid[];
+/** A place in a pool by dtype, weights, layout and GPU, in this order. A list of one entry holds for its whole axis, and a number or null
+    for all axes that would follow. */
+type Grid = number | null | Grid[];
 
 interface Runs {
   /** Formats of the cache, the default first. */
   dtypes: string[];
   /** Formats of the weights, the default first. */
   weights: string[];
-  /** Of `curves`, by dtype, layout, GPU. */
+  /** Of `texts`: why the engine refuses that, or null where it does not. The other grids say nothing where it is refused. */
+  refused: Grid;
+  /** Of `curves`. */
   curve: Grid;
-  /** Of `budgets`, by dtype, weights, layout, GPU. */
-  budget: Grid;
+  /** Of `rests`. */
+  rest: Grid;
+  /** Of `parts`, a grid for each part of the equation; null where a run has no such part. */
+  parts: Grid[];
 }
 
 interface Refused {
@@ -89,6 +92,8 @@ interface Model {
   id: string;
   /** What a command line needs to name it; null if it came from standard input or from Python. */
   argument: string | null;
+  /** Options that every command line of it has: `["--assume", "gqa"]`. */
+  words: string[];
   max_seq: number | null;
   parameters: number | null;
   /** Warnings that hold for every plan of it. */
@@ -122,7 +127,7 @@ interface Layout {
   tp: number;
 }
 
-/** Dimensions set by hand: as a {@link Runs} whose curves and budgets have polynomials. */
+/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
   engines: Record<string, Runs | Refused>;
@@ -159,6 +164,8 @@ interface Payload {
   kvplan: string;
   /** Whether `kvplan explore --serve` is behind the page, so that any model can be asked for. */
   live: boolean;
+  /** What is chosen when the page opens; the address fragment comes before it. */
+  first: Partial<State>;
   lengths: { least: number; most: number };
   batches: number[];
   layouts: Layout[];
@@ -168,7 +175,8 @@ interface Payload {
   texts: string[];
   terms: Term[];
   curves: Curve[];
-  budgets: Budget[];
+  parts: Part[];
+  rests: Rest[];
 }
 
 /** What is chosen. Everything is in the address fragment. */
