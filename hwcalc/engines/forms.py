@@ -12,15 +12,27 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 
+from hwcalc.engines.moments import Fullest
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.stairs import Stair, stairs_at
 
-__all__ = ["ENDS", "Amount", "Constant", "Curve", "Largest", "MemoryForm", "PartForm", "Pass", "Points", "Term"]
+__all__ = ["ENDS", "HOST", "Amount", "Constant", "Curve", "Largest", "MemoryForm", "PartForm", "Pass", "Points", "Term", "passed_tokens"]
 
 ENDS: Final = ("low", "expected", "high")
+HOST: Final = "host"
+"""The section of parts that lie in the memory of the host."""
+_OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+"""An end of what there is -> that of what is needed. The low end takes every part at its high end."""
+
+
+def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
+    """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
+    passed = sequences * tokens
+    return passed if chunk is None else min(passed, max(sequences, chunk))
 
 
 @frozen
@@ -60,6 +72,10 @@ class Curve:
     once_bytes: int = 0
     total_once_bytes: int = 0
 
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        """Bytes on one of the GPUs, for so many sequences of a replica."""
+        return sequences * sum(term.bytes(tokens) for term in self.gpus[gpu]) + self.once_bytes
+
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes on the fullest GPU, for so many sequences of a replica."""
         return sequences * max(sum(term.bytes(tokens) for term in terms) for terms in self.gpus) + self.once_bytes
@@ -74,6 +90,11 @@ class Constant:
     """The same at every length and for every number of sequences."""
 
     bytes: int
+
+    @classmethod
+    def of(cls, size: int) -> Constant:
+        """So many bytes."""
+        return cls(bytes=size)
 
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
@@ -94,11 +115,13 @@ class Pass:
     logits: int
     logit_bytes: float
 
+    def passed(self, tokens: int, sequences: int) -> int:
+        """Tokens that are processed at once."""
+        return passed_tokens(tokens, sequences, self.chunk)
+
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
-        passed = sequences * tokens
-        if self.chunk is not None:
-            passed = min(passed, max(sequences, self.chunk))
+        passed = self.passed(tokens, sequences)
         return int(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
 
 
@@ -129,7 +152,23 @@ class Points:
         return self.values[sequences][place]
 
 
-Amount = Constant | Pass | Largest | Points
+@frozen
+class PerGpu:
+    """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
+
+    amounts: tuple[Amount, ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """The largest of them."""
+        return max(amount.at(tokens, sequences) for amount in self.amounts)
+
+
+Amount = Constant | Pass | Largest | Points | Fullest | PerGpu
+
+
+def amount_on(gpu: int, amount: Amount) -> Amount:
+    """The amount on one of the GPUs of a curve."""
+    return amount.amounts[gpu] if isinstance(amount, PerGpu) else amount
 
 
 @frozen
@@ -142,6 +181,22 @@ class PartForm:
     expected: Amount
     high: Amount
 
+    def on(self, gpu: int, end: str) -> Amount:
+        """The amount at an end of the range on one of the GPUs of the curve."""
+        amount: Amount = getattr(self, end)
+        return amount_on(gpu, amount)
+
+
+@frozen
+class HostRoom:
+    """Memory of the host that must be there beside the GPUs: for parts with the section :data:`HOST`, which lie on no GPU.
+
+    ``room`` is low, expected and high. If it is ``shared``, the GPUs take what they need of it as well.
+    """
+
+    room: tuple[int, int, int]
+    shared: bool = False
+
 
 @frozen
 class MemoryForm:
@@ -149,7 +204,8 @@ class MemoryForm:
 
     ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if ``(left // block_bytes - null_blocks) x block_bytes``
     holds it; for engines without blocks, ``block_bytes`` is 1. At most ``most_sequences`` run at once, because of ``limited_by``.
-    The form holds from ``least_tokens`` on.
+    The form holds from ``least_tokens`` on; sequences of more than ``most_tokens`` are refused, and ``model_tokens`` are those that the
+    model is made for.
     """
 
     curve: Curve
@@ -162,6 +218,9 @@ class MemoryForm:
     limited_by: str | None = None
     dp: int = 1
     least_tokens: int = 1
+    most_tokens: int | None = None
+    model_tokens: int | None = None
+    host: HostRoom | None = None
     crests: tuple[int, ...] = ()
     """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
 
@@ -169,29 +228,62 @@ class MemoryForm:
         """Sequences of the fullest replica."""
         return -(-sequences // self.dp)
 
+    @cached_property
+    def gpus_differ(self) -> bool:
+        """Whether each GPU of the curve has parts of its own."""
+        return any(isinstance(part.high, PerGpu) for part in self.parts)
+
+    def fullest(self, tokens: int, sequences: int) -> int:
+        """The place in the curve of the GPU of which the answer speaks: it needs most at the high end of the parts."""
+        gpus = range(len(self.curve.gpus))
+        return max(gpus, key=lambda gpu: self._needed_on(gpu, tokens, sequences, "high")) if len(gpus) > 1 else 0
+
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
-        """Bytes of the parts of a section, or of all, at one end of their ranges."""
-        own = self.replica(sequences)
-        return sum(getattr(part, end).at(tokens, own) for part in self.parts if section in (None, part.section))
+        """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
+        gpu = self.fullest(tokens, sequences) if self.gpus_differ else 0
+        return self._parts_on(gpu, tokens, sequences, end, section)
 
     def left(self, tokens: int, sequences: int, end: str) -> int:
-        """Bytes that a GPU has left for the cache. The low end takes every part at its high end."""
-        other = {"low": "high", "expected": "expected", "high": "low"}[end]
-        return self.usable[ENDS.index(end)] - self.parts_bytes(tokens, sequences, other)
+        """Bytes that the fullest GPU has left for the cache."""
+        return self.usable[ENDS.index(end)] - self.parts_bytes(tokens, sequences, _OPPOSITE[end])
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes of the cache on the fullest GPU."""
+        if self.gpus_differ:
+            return self.curve.bytes_on(self.fullest(tokens, sequences), tokens, self.replica(sequences))
         return self.curve.needed_bytes(tokens, self.replica(sequences))
 
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
         """Whether so many sequences of so many tokens fit at one end of the estimates."""
         if self.most_sequences is not None and sequences > self.most_sequences:
             return False
-        lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
-        return all(self._held(length, sequences, end) for length in lengths)
-
-    def _held(self, tokens: int, sequences: int, end: str) -> bool:
+        if self.most_tokens is not None and tokens > self.most_tokens:
+            return False
+        if self.gpus_differ:
+            gpus = range(len(self.curve.gpus))
+            held = all(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) <= self.usable[ENDS.index(end)] for gpu in gpus)
+            return held and self._host_holds(tokens, sequences, end)
         left = self.left(tokens, sequences, end)
-        return left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= self.needed_bytes(
-            tokens, sequences
-        )
+        lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
+        most = max(self.needed_bytes(length, sequences) for length in lengths)
+        held = left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= most
+        return held and self._host_holds(tokens, sequences, end)
+
+    def _host_holds(self, tokens: int, sequences: int, end: str) -> bool:
+        """Whether the host has the memory that is needed there."""
+        if self.host is None:
+            return True
+        needed = self._parts_on(0, tokens, sequences, _OPPOSITE[end], HOST)
+        if self.host.shared:
+            gpus = range(len(self.curve.gpus))
+            needed += sum(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) for gpu in gpus)
+        return needed <= self.host.room[ENDS.index(end)]
+
+    def _needed_on(self, gpu: int, tokens: int, sequences: int, end: str) -> int:
+        cache = self.curve.bytes_on(gpu, tokens, self.replica(sequences))
+        return cache + self._parts_on(gpu, tokens, sequences, end, None)
+
+    def _parts_on(self, gpu: int, tokens: int, sequences: int, end: str, section: str | None) -> int:
+        own = self.replica(sequences)
+        parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
+        return sum(part.on(gpu, end).at(tokens, own) for part in parts)
