@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "diff": "hwcalc.cli.diff",
     "compare": "hwcalc.cli.compare",
     "sweep": "hwcalc.cli.sweep",
+    "explore": "hwcalc.cli.explore",
     "recommend": "hwcalc.cli.recommend",
     "fit": "hwcalc.cli.fit",
     "check": "hwcalc.cli.check",

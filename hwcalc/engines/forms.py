@@ -20,7 +20,23 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.stairs import Stair, stairs_at
 
-__all__ = ["ENDS", "HOST", "Amount", "Constant", "Curve", "Largest", "MemoryForm", "PartForm", "Pass", "Points", "Term", "passed_tokens"]
+__all__ = [
+    "ENDS",
+    "HOST",
+    "Amount",
+    "Constant",
+    "Curve",
+    "Fullest",
+    "HostRoom",
+    "Largest",
+    "MemoryForm",
+    "PartForm",
+    "Pass",
+    "PerGpu",
+    "Points",
+    "Term",
+    "passed_tokens",
+]
 
 ENDS: Final = ("low", "expected", "high")
 HOST: Final = "host"
@@ -166,11 +182,6 @@ class PerGpu:
 Amount = Constant | Pass | Largest | Points | Fullest | PerGpu
 
 
-def amount_on(gpu: int, amount: Amount) -> Amount:
-    """The amount on one of the GPUs of a curve."""
-    return amount.amounts[gpu] if isinstance(amount, PerGpu) else amount
-
-
 @frozen
 class PartForm:
     """A term of the memory equation, as :class:`~hwcalc.engines.budget.BudgetPart`."""
@@ -184,7 +195,7 @@ class PartForm:
     def on(self, gpu: int, end: str) -> Amount:
         """The amount at an end of the range on one of the GPUs of the curve."""
         amount: Amount = getattr(self, end)
-        return amount_on(gpu, amount)
+        return amount.amounts[gpu] if isinstance(amount, PerGpu) else amount
 
 
 @frozen

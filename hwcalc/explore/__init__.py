@@ -2,6 +2,12 @@
 
 Python hands the page each engine's memory in one normal form (:mod:`hwcalc.engines.forms`); a small evaluator in ``page/forms.js`` draws
 it. The page repeats no rule of a cache.
+
+The package is also the function: ``hwcalc.explore(...)`` is :func:`hwcalc.explore.build.explore`.
 """
 
 from __future__ import annotations
+
+from hwcalc.packages import make_callable
+
+make_callable(__name__, "hwcalc.explore.build", "explore")

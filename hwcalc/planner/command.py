@@ -33,9 +33,14 @@ class CommandLine:
         return CommandLine(model=self.model, given={**self.given, **settings})
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """The options and their values."""
+        return tuple(word for row in OPTIONS for word in _words(row, self.given.get(row.name)))
+
+    @property
     def text(self) -> str:
         """The line, every word quoted for a shell."""
-        words = [word for row in OPTIONS for word in _words(row, self.given.get(row.name))]
+        words = self.words
         if self.model is None:
             return " ".join(("kvplan", *map(shell_word, words)))
         if self.model != STANDARD_INPUT and self.model.startswith("-"):

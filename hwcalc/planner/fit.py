@@ -146,7 +146,16 @@ def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
         requested_bytes=budget.requested_bytes,
         margin_bytes=budget.margin_bytes,
         parts=tuple(
-            BudgetPartInfo(**{**vars(part), "section": part.section.value, "definition": definition(part)})
+            BudgetPartInfo(
+                name=part.name,
+                section=part.section.value,
+                low=part.low,
+                expected=part.expected,
+                high=part.high,
+                source=part.source,
+                definition=definition(part),
+                steps=part.steps,
+            )
             for part in budget.parts
         ),
         low=budget.low,

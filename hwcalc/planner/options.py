@@ -48,7 +48,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="seq",
         in_reconciliation=True,
         group="workload",
-        also_in=("fit", "strategies"),
+        also_in=("fit", "strategies", "explore"),
     ),
     PlanOption(
         "batch",
@@ -67,7 +67,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="batch",
         in_reconciliation=True,
         group="workload",
-        also_in=("fit", "strategies"),
+        also_in=("fit", "strategies", "explore"),
     ),
     PlanOption(
         "dtype",
@@ -84,7 +84,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="kv_dtype",
         in_reconciliation=True,
         group="engine",
-        also_in=("fit", "strategies"),
+        also_in=("fit", "strategies", "explore"),
     ),
     PlanOption(
         "weights",
@@ -100,7 +100,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Weight format: bf16, fp8, awq, ... Default: as published.",
         document="weights",
         in_reconciliation=True,
-        also_in=("fit", "strategies"),
+        also_in=("fit", "strategies", "explore"),
     ),
     PlanOption(
         "engine",
@@ -117,7 +117,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
         document="engine",
         group="engine",
-        also_in=("fit", "strategies"),
+        also_in=("fit", "strategies", "explore"),
     ),
     PlanOption(
         "gpu",
@@ -128,14 +128,15 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         helps={
             "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
             "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+            "explore": "Accelerators to choose from, the first one chosen: l4,h100-sxm5-80gb. Default: eight usual ones.",
             "fit": "Accelerator: rtx-4060-ti, m4-24gb, local; without one: cpu-32gb. Default: this machine's.",
         },
-        lists=("compare", "sweep"),
+        lists=("compare", "sweep", "explore"),
         not_in=("recommend",),
         check="Accelerator: l4, h100-sxm5-80gb.",
         in_reconciliation=True,
         group="hardware",
-        also_in=("fit", "strategies"),
+        also_in=("fit", "strategies", "explore"),
     ),
     PlanOption(
         "gpus",
@@ -146,7 +147,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="How many.",
         in_receipt=False,
         group="hardware",
-        also_in=("fit",),
+        also_in=("fit", "explore"),
     ),
     PlanOption(
         "instance",
@@ -175,6 +176,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="tp",
         in_reconciliation=True,
         group="hardware",
+        also_in=("explore",),
     ),
     *(
         PlanOption(
@@ -201,7 +203,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         in_reconciliation=True,
         of_budget=True,
         group="engine",
-        also_in=("fit",),
+        also_in=("fit", "explore"),
     ),
     PlanOption(
         "kv_memory",
@@ -223,7 +225,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="margin",
         of_budget=True,
         group="hardware",
-        also_in=("fit",),
+        also_in=("fit", "explore"),
     ),
     PlanOption(
         "lora",
@@ -252,7 +254,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Encoder tokens for cross attention.",
         document="encoder_seq",
         group="workload",
-        also_in=("strategies",),
+        also_in=("strategies", "explore"),
     ),
     PlanOption(
         "engine_options",
@@ -276,7 +278,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         complete="assumptions",
         check="Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa.",
         reads_model=True,
-        also_in=("strategies",),
+        also_in=("strategies", "explore"),
     ),
     *(
         PlanOption(
@@ -288,7 +290,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
             check=None,
             in_receipt=False,
             reads_model=True,
-            also_in=("strategies",),
+            also_in=("strategies", "explore"),
         )
         for name, words in DIMENSIONS.items()
     ),
@@ -299,14 +301,14 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "Branch, tag or commit of the model.",
         in_receipt=False,
         reads_model=True,
-        also_in=("strategies",),
+        also_in=("strategies", "explore"),
     ),
     PlanOption(
         "offline",
         "flag",
         "",
         "Use no network (HF_HUB_OFFLINE=1 does the same).",
-        also_in=("check", "strategies"),
+        also_in=("check", "strategies", "explore"),
         check=None,
         in_receipt=False,
         reads_model=True,
@@ -316,7 +318,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "secret",
         "T",
         "Token for the Hub. Default: HF_TOKEN, or the login that hf auth login stored.",
-        also_in=("check", "strategies"),
+        also_in=("check", "strategies", "explore"),
         check=None,
         in_receipt=False,
         reads_model=True,
@@ -326,7 +328,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "text",
         "URL",
         "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co.",
-        also_in=("check", "strategies"),
+        also_in=("check", "strategies", "explore"),
         check=None,
         in_receipt=False,
         reads_model=True,

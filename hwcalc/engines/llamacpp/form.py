@@ -13,7 +13,7 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
 from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.compute import copies_of, moments_of, part_of
-from hwcalc.engines.llamacpp.equation import budget_of, host_room, room_of
+from hwcalc.engines.llamacpp.equation import budget_of, host_room
 from hwcalc.engines.llamacpp.graph import host_moments, output_bytes
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.placement import assignment_of, placement_of
@@ -62,19 +62,19 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     if not one.server or one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or placement is None:
         return None
     assignment = assignment_of(far)
-    budget, rooms = budget_of(far, options, placement).value, [room_of(far, options, end) for end in ENDS]
-    if not assignment.everything or assignment.largest_moved or budget is None or None in rooms:
+    budget = budget_of(far, options, placement).value
+    if not assignment.everything or assignment.largest_moved or budget is None:
         return None
     devices = range(len(placement.gpus))
-    host = tuple(host_room(far, lambda _: 0, end) for end in ENDS)
+    low, expected, high = (host_room(far, lambda _: 0, end) for end in ENDS)
     return MemoryForm(
         curve=Curve(gpus=tuple(_terms(far, assignment, device) for device in devices), total=_terms(far, assignment, None)),
         parts=(*_gpu_parts(far, assignment, placement), *_host_parts(far, assignment, placement)),
-        usable=(rooms[0] or 0, rooms[1] or 0, rooms[2] or 0),
+        usable=budget.usable,
         total_bytes=budget.total_bytes,
         most_sequences=MAX_SEQUENCES,
         limited_by="n_seq_max",
-        host=HostRoom(room=(host[0], host[1], host[2]), shared=gpu.shares_host_memory),
+        host=HostRoom(room=(low, expected, high), shared=gpu.shares_host_memory),
     )
 
 
@@ -100,15 +100,18 @@ def _terms(far: LlamacppOpened, assignment: Assignment, device: int | None) -> t
         for kind in kinds if device in (None, place) else ():
             layers.setdefault(kind, []).append(number)
     terms = [
-        term for kind, numbers in layers.items() for term in _terms_of(far, kind.name, numbers, far.kind_tensors[kind])
+        term
+        for kind, numbers in layers.items()
+        for term in _terms_of(far, kind.name, far.kind_tensors[kind], LayerNumbers(numbers), len(numbers))
     ]
-    last = len(assignment.blocks) - 1
-    if last >= 0 and device in (None, assignment.blocks[last]):
-        terms += [term for tensor in far.extras for term in _terms_of(far, tensor.name, [last], (tensor,))]
+    if assignment.blocks and device in (None, assignment.blocks[-1]):
+        terms += _terms_of(far, "model", far.extras, LayerNumbers(), 1)
     return tuple(terms)
 
 
-def _terms_of(far: LlamacppOpened, kind: str, layers: list[int], tensors: Iterable[StoredTensor]) -> Iterable[Term]:
+def _terms_of(
+    far: LlamacppOpened, kind: str, tensors: Iterable[StoredTensor], layers: LayerNumbers, count: int
+) -> Iterable[Term]:
     """A term for the tensors that have the same cells, and one for the states."""
     sizes: dict[str, list[StoredTensor]] = {}
     for tensor in tensors:
@@ -117,8 +120,8 @@ def _terms_of(far: LlamacppOpened, kind: str, layers: list[int], tensors: Iterab
         stairs = _stairs(far, size)
         yield Term(
             kind=kind,
-            layers=LayerNumbers(layers),
-            count=len(layers),
+            layers=layers,
+            count=count,
             unit_bytes=sum(tensor.bytes // (tensor.positions if stairs else 1) for tensor in alike),
             stairs=(stairs or _ONE,),
             rule=_words(far, size),
@@ -143,7 +146,7 @@ def _gpu_parts(far: LlamacppOpened, assignment: Assignment, placement: Placement
 
 def _together(name: str, section: str, each: list[tuple[PartForm, ...]]) -> PartForm:
     """One part of all GPUs: the same amounts for all, or those of each."""
-    nothing = PartForm(name=name, section=section, low=Constant(bytes=0), expected=Constant(bytes=0), high=Constant(bytes=0))
+    nothing = PartForm(name=name, section=section, low=Constant.of(0), expected=Constant.of(0), high=Constant.of(0))
     parts = [next((part for part in parts if (part.name, part.section) == (name, section)), nothing) for parts in each]
     if len(set(parts)) == 1:
         return parts[0]
@@ -158,9 +161,9 @@ def _parts_of(far: LlamacppOpened, assignment: Assignment, device: int, share: D
         PartForm(
             name=one.name,
             section=one.section.value,
-            low=Constant(bytes=one.low),
-            expected=Constant(bytes=one.expected),
-            high=Constant(bytes=one.high),
+            low=Constant.of(one.low),
+            expected=Constant.of(one.expected),
+            high=Constant.of(one.high),
         )
         for one in share.parts
         if one.section is not Section.ACTIVATIONS
@@ -181,7 +184,7 @@ def _host_parts(far: LlamacppOpened, assignment: Assignment, placement: Placemen
 
 
 def _constant(name: str, section: str, size: int) -> PartForm:
-    amount = Constant(bytes=size)
+    amount = Constant.of(size)
     return PartForm(name=name, section=str(section), low=amount, expected=amount, high=amount)
 
 

@@ -44,6 +44,7 @@ from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Vllm"]
@@ -192,6 +193,11 @@ class Vllm(Engine):
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
         length = layout.longest(own, bound)
         return length if settings.same_batches(length) else None
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        from hwcalc.engines.vllm.form import plan_form
+
+        return plan_form(of_vllm(opened))
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
         tokens = of_vllm(opened).settings.batched_tokens

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.formulas.frozen import fields, frozen, replace
+from hwcalc.formulas.stairs import Stair, blocks_stair
 
 __all__ = [
     "ChunkSpec",
@@ -31,6 +32,14 @@ __all__ = [
     "WindowSpec",
     "ceil_div",
 ]
+
+_UNBOUNDED: Final = 2**63
+_Steps = tuple[tuple[int, int, int, int], ...]
+
+
+def _always(blocks: int) -> Stair:
+    """The same number of blocks at every length."""
+    return Stair(times=blocks, add=1, most=1)
 
 
 def ceil_div(number: int, divisor: int) -> int:
@@ -89,8 +98,19 @@ class LayerSpec:
         return cls(block_size=block_size, page=page, tag=tag, alignment=alignment, unaligned=unaligned, **more)
 
     @abstractmethod
+    def stairs(self, limits: Limits) -> tuple[Stair, ...]:
+        """The most blocks that one request holds at once, as a sum of stairs over its length."""
+
     def blocks(self, length: int, limits: Limits) -> int:
         """The most blocks that one request of ``length`` tokens holds at once."""
+        known: tuple[Limits, _Steps] | None = vars(self).get("_known")
+        if known is None or known[0] is not limits:
+            # Kept: blocks are counted at very many lengths, all with the limits of one layout.
+            steps = tuple(
+                (times, per, add, _UNBOUNDED if most is None else most) for times, per, add, most in self.stairs(limits)
+            )
+            known = vars(self)["_known"] = limits, steps
+        return sum([times * min((length + add) // per, most) for times, per, add, most in known[1]])
 
     @abstractmethod
     def counted(self, length: int, limits: Limits) -> Step:
@@ -131,8 +151,8 @@ class FullSpec(LayerSpec):
 
     form: ClassVar[str] = "full"
 
-    def blocks(self, length: int, limits: Limits) -> int:
-        return ceil_div(ceil_div(length, limits.dcp), self.block_size)
+    def stairs(self, limits: Limits) -> tuple[Stair, ...]:
+        return (blocks_stair(limits.dcp * self.block_size),)
 
     def counted(self, length: int, limits: Limits) -> Step:
         if limits.dcp == 1:
@@ -161,10 +181,9 @@ class WindowSpec(LayerSpec):
     limit: int
     __hash__ = LayerSpec.__hash__
 
-    def blocks(self, length: int, limits: Limits) -> int:
+    def stairs(self, limits: Limits) -> tuple[Stair, ...]:
         """A window may start inside a block, which takes one more block: with blocks of two, the window BCD of ABCD lies in [AB][CD]."""
-        kept = min(self.limit - 1 + limits.retained + limits.in_flight, length)
-        return ceil_div(kept, self.block_size) + 1
+        return blocks_stair(self.block_size, self.limit - 1 + limits.retained + limits.in_flight), _always(1)
 
     def counted(self, length: int, limits: Limits) -> Step:
         scheduled, sizes = limits.scheduled
@@ -202,8 +221,8 @@ class ChunkSpec(WindowSpec):
 
     form: ClassVar[str] = "chunked"
 
-    def blocks(self, length: int, limits: Limits) -> int:
-        return ceil_div(min(self.limit + limits.in_flight, length), self.block_size)
+    def stairs(self, limits: Limits) -> tuple[Stair, ...]:
+        return (blocks_stair(self.block_size, self.limit + limits.in_flight),)
 
     def counted(self, length: int, limits: Limits) -> Step:
         scheduled, sizes = limits.scheduled
@@ -216,8 +235,8 @@ class CrossSpec(LayerSpec):
 
     form: ClassVar[str] = "cross"
 
-    def blocks(self, length: int, limits: Limits) -> int:
-        return ceil_div(limits.encoder_tokens, self.block_size)
+    def stairs(self, limits: Limits) -> tuple[Stair, ...]:
+        return (_always(ceil_div(limits.encoder_tokens, self.block_size)),)
 
     def counted(self, length: int, limits: Limits) -> Step:
         return self._counted("ceil(encoder_tokens / block_size)", length, limits, encoder_tokens=limits.encoder_tokens)
@@ -237,8 +256,8 @@ class StateSpec(LayerSpec):
     every: bool = False
     __hash__ = LayerSpec.__hash__
 
-    def blocks(self, length: int, limits: Limits) -> int:
-        return self.states + (ceil_div(length, self.block_size) if self.every else 0)
+    def stairs(self, limits: Limits) -> tuple[Stair, ...]:
+        return (_always(self.states), *((blocks_stair(self.block_size),) if self.every else ()))
 
     def counted(self, length: int, limits: Limits) -> Step:
         if self.every:

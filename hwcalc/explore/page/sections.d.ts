@@ -6,5 +6,63 @@ interface Behind {
   show(make: () => HTMLElement): void;
 }
 
-/** The chart library of vendor/, which stands in the page before our own script. */
-declare const uPlot: typeof import("./vendor/uPlot");
+interface Segment {
+  /** `weights`, `cache`, `state`, `activations`, `overhead`, `free`, `plain` or `without`: its colour and pattern. */
+  kind: string;
+  bytes: number;
+}
+
+interface BarRow {
+  name: string | Node;
+  segments: Segment[];
+  /** What stands at the right; the sum of the segments, if nothing is given. */
+  value?: string;
+  verdict?: Verdict;
+  note?: string;
+  /** Why there is no bar. */
+  refused?: string;
+  chosen?: boolean;
+}
+
+/** A model in the chart of lengths. */
+interface CurveLine {
+  model: Model;
+  /** Of the model, which gives the line its number, colour and dash. */
+  place: number;
+  /** Bytes at each length of the grid; null past its end. */
+  values: (number | null)[];
+  bytes(length: number): number | null;
+  /** The last length that is drawn: the model's own, or the chosen one if that is longer. */
+  end: number;
+  /** The most tokens that fit; 0 if none do. */
+  fits: number;
+  /** Only known at some points. */
+  sampled: boolean;
+}
+
+interface Curves {
+  lengths: number[];
+  lines: CurveLine[];
+  /** What a GPU has, or has left for the cache of the chosen model. */
+  room: (number | null)[];
+  refused: { model: Model; refused: string }[];
+}
+
+/** All that the chart of lengths shows. */
+interface Drawing {
+  curves: Curves;
+  state: State;
+  shown: "cache" | "total";
+  /** Ids of the models whose lines are not shown. */
+  hidden: Set<string>;
+}
+
+/** Colours as a canvas takes them. */
+interface Palette {
+  ink: string;
+  grid: string;
+  surface: string;
+  font: string;
+  /** Of the lines, by the place of the model. */
+  lines: string[];
+}

@@ -47,9 +47,9 @@ interface Part {
 interface Curve {
   gpus: number[][];
   total: number[];
-  once_bytes: number;
-  total_once_bytes: number;
-  block_bytes: number;
+  once_bytes: Count;
+  total_once_bytes: Count;
+  block_bytes: Count;
   null_blocks: number;
   crests: number[];
 }
@@ -90,7 +90,7 @@ interface Refused {
 
 interface Model {
   id: string;
-  /** What a command line needs to name it; null if it came from standard input or from Python. */
+  /** The word that names it on a command line: `-` if it came from standard input or from Python, null for the bare equation. */
   argument: string | null;
   /** Options that every command line of it has: `["--assume", "gqa"]`. */
   words: string[];
@@ -113,6 +113,8 @@ interface Engine {
   definition: string;
   /** Options that every state of the page has, such as n_gpu_layers=all. */
   options: Record<string, string>;
+  /** Whether several GPUs share the layers (pp = count) rather than each layer and the sequences (tp, dp). */
+  splits_layers: boolean;
 }
 
 interface Gpu {
@@ -195,18 +197,21 @@ interface State {
   hand: Record<Dimension, number> | null;
 }
 
+/** A bigint only where a number would not be exact, beyond 2^53: `Number(bytes)` before arithmetic for drawing. */
+type Bytes = number | bigint;
+type End = "low" | "expected" | "high";
 type Verdict = "fits" | "probably" | "probably_not" | "no";
 
 /** The answer, with the names of a plan's JSON. */
 interface Answer {
-  cache: { total_bytes: number; per_gpu_bytes: number };
-  per_gpu: { weights: number; cache: number; activations: number; overhead: number; total: number };
+  cache: { total_bytes: Bytes; per_gpu_bytes: Bytes };
+  per_gpu: { weights: number; cache: Bytes; activations: number; overhead: number; total: Bytes };
   fit: {
     usable_bytes: number;
-    needed_bytes: number;
-    needed_low_bytes: number;
-    needed_high_bytes: number;
-    headroom_bytes: number;
+    needed_bytes: Bytes;
+    needed_low_bytes: Bytes;
+    needed_high_bytes: Bytes;
+    headroom_bytes: Bytes;
     verdict: Verdict;
     max_seq: number;
     expected_max_seq: number;
@@ -219,3 +224,104 @@ interface Answer {
 interface NoAnswer {
   refused: string;
 }
+
+/* The form of a state, taken out of the pools (data.js), for the evaluator (forms.js). Dimensions set by hand are put in. */
+
+/** Without `most` a stair never ends: it is infinite here. */
+type PlainStair = [times: number, per: number, add: number, most: number];
+
+interface PlainTerm {
+  kind: string;
+  layers: string;
+  rule: string;
+  count: number;
+  unit_bytes: number;
+  unit_tokens: number;
+  stairs: PlainStair[][];
+}
+
+type PlainAmount =
+  | number
+  | { pass: [element_bytes: number, width: number, chunk: number | null, logits: number, logit_bytes: number] }
+  | { largest: PlainTerm[] }
+  | { points: Points };
+
+interface PlainPart extends Record<End, PlainAmount> {
+  name: string;
+  section: Part["section"];
+}
+
+interface Form {
+  gpus: PlainTerm[][];
+  total: PlainTerm[];
+  once_bytes: number;
+  total_once_bytes: number;
+  block_bytes: number;
+  null_blocks: number;
+  crests: number[];
+  parts: PlainPart[];
+  usable: Record<End, number>;
+  /** What programs see of the GPU. */
+  total_bytes: number;
+  most_sequences: number | null;
+  limited_by: string | null;
+  dp: number;
+  least_tokens: number;
+  /** The model's own length. */
+  max_seq: number | null;
+  /** Where only some lengths and numbers of sequences are known: these. */
+  points: { lengths: number[]; batches: number[] } | null;
+}
+
+/** The bytes of a state without the solvers, on the fullest GPU but for `total_cache`. */
+interface Sizes {
+  cache: Bytes;
+  total_cache: Bytes;
+  weights: number;
+  activations: number;
+  overhead: number;
+  total: Bytes;
+  usable: number;
+  verdict: Verdict;
+}
+
+/** One sequence in all the layers of a term. */
+interface TermSizes {
+  term: PlainTerm;
+  count: number;
+  units: number;
+  bytes: number;
+}
+
+/* What the sections of the page share (main.js makes it). A section is made once, by `xSection(page)`; main.js puts its element into the
+   page and calls `update` for each new state, at most once a frame. A section that throws shows its error and leaves the others alone. */
+
+interface Page {
+  payload: Payload;
+  /** The payload whose pools have what a model's places mean: another one for a model that came later. */
+  pools(model: Model): Payload;
+  /** Take the models of another payload in, which has the same axes. */
+  add(other: Payload): void;
+  /** What is chosen now. */
+  state(): State;
+  /** Choose something else. While a slider is held, `settled` is false: the address follows later and the history not at all. */
+  set(change: Partial<State>, settled?: boolean): void;
+  answer(state: State): Answer | NoAnswer;
+  sizes(state: State): Sizes | NoAnswer;
+  /** Of all GPUs, in the order of the curve. */
+  terms(state: State): TermSizes[] | NoAnswer;
+  /** For a loop over many lengths: `sizesAt(form, tokens, sequences)`. It does not depend on `seq` and `batch`. */
+  form(state: State): Form | NoAnswer;
+  /** The nearest state that the page has: what is not known becomes its default, what is too large the largest. */
+  valid(wanted: Partial<Record<keyof State, unknown>>): State;
+  /** The command line of a state. */
+  command(state: State): string;
+}
+
+interface Section {
+  element: HTMLElement;
+  update(state: State, answer: Answer | NoAnswer): void;
+}
+
+/** For tests, and for whoever has a console. */
+declare var kvplan: { payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string };

@@ -105,8 +105,9 @@ def test_a_command_has_three_examples(capsys: Capture, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example.line for _, example in EXAMPLES])
 @pytest.mark.usefixtures("folder")
-def test_every_example_runs(capsys: Capture, name: str, example: Example) -> None:
-    """Without network, with status 0, or 1 where the answer is no."""
+def test_every_example_runs(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str, example: Example) -> None:
+    """Without network, with status 0, or 1 where the answer is no. A server ends at once."""
+    monkeypatch.setattr("socketserver.BaseServer.serve_forever", lambda _server: None)
     if name == "probe" and find_spec("torch") is None:
         pytest.skip("torch is not installed")
     words = shlex.split(example.line.partition(" > ")[0])

@@ -1,0 +1,165 @@
+"""The forms of engines as the page reads them: pools of equal pieces, and grids of places in these pools (``page/types.d.ts``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, Final
+
+from hwcalc.engines.forms import Amount, Constant, Largest, MemoryForm, PartForm, Pass, Points, Term
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas.stairs import Stair
+
+__all__ = ["LARGEST", "Pools", "grid_of"]
+
+LARGEST: Final = 2**53 - 1
+"""The largest whole number that JavaScript reads exactly."""
+
+Place = tuple[int, ...]
+
+
+class Pools:
+    """Pieces that many forms have in common. Each is written once, and is known by its place."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[str, list[Any]] = {name: [] for name in ("texts", "terms", "curves", "parts", "rests")}
+        self._places: dict[tuple[str, str], int] = {}
+
+    def put(self, pool: str, piece: Any) -> int:
+        """The place of a piece that is JSON already. Raises :class:`~hwcalc.errors.UnsupportedError` for a number that is too large."""
+        text = piece if isinstance(piece, str) else json.dumps(piece, separators=(",", ":"), allow_nan=False)
+        place = self._places.get((pool, text))
+        if place is None:
+            _check(piece)
+            pieces = self._pieces[pool]
+            place = self._places[pool, text] = len(pieces)
+            pieces.append(piece)
+        return place
+
+    def text(self, text: str) -> int:
+        """The place of a text."""
+        return self.put("texts", text)
+
+    def term(self, term: Term) -> int:
+        """The place of layers that grow alike."""
+        piece = {
+            "kind": self.text(term.kind),
+            "layers": self.text(term.layers.text),
+            "count": term.count,
+            "unit_bytes": term.unit_bytes,
+            "unit_tokens": term.unit_tokens,
+            "stairs": [[_stair(stair) for stair in sums] for sums in term.stairs],
+            "rule": self.text(term.rule),
+        }
+        return self.put("terms", piece)
+
+    def curve(self, form: MemoryForm) -> int:
+        """The place of the cache of a form."""
+        curve = form.curve
+        piece = {
+            "gpus": [[self.term(term) for term in terms] for terms in curve.gpus],
+            "total": [self.term(term) for term in curve.total],
+            "once_bytes": curve.once_bytes,
+            "total_once_bytes": curve.total_once_bytes,
+            "block_bytes": form.block_bytes,
+            "null_blocks": form.null_blocks,
+            "crests": list(form.crests),
+        }
+        return self.put("curves", piece)
+
+    def part(self, part: PartForm) -> int:
+        """The place of a part of the memory equation."""
+        piece = {"name": part.name, "section": str(part.section), "expected": self.amount(part.expected)}
+        for end in ("low", "high"):
+            amount = self.amount(getattr(part, end))
+            if amount != piece["expected"]:
+                piece[end] = amount
+        return self.put("parts", piece)
+
+    def rest(self, form: MemoryForm) -> int:
+        """The place of what a form has beside its cache and parts."""
+        piece = {
+            "usable": list(form.usable),
+            "total_bytes": form.total_bytes,
+            "most_sequences": form.most_sequences,
+            "limited_by": form.limited_by,
+            "dp": form.dp,
+            "least_tokens": form.least_tokens,
+        }
+        return self.put("rests", piece)
+
+    def amount(self, amount: Amount) -> Any:
+        """An amount as JSON."""
+        if isinstance(amount, Constant):
+            return amount.bytes
+        if isinstance(amount, Pass):
+            return {"pass": [amount.element_bytes, amount.width, amount.chunk, amount.logits, amount.logit_bytes]}
+        if isinstance(amount, Largest):
+            return {"largest": [self.term(term) for term in amount.terms]}
+        return {"points": _points(amount)}
+
+    def document(self) -> dict[str, list[Any]]:
+        """All pools by name."""
+        return self._pieces
+
+
+def _stair(stair: Stair) -> list[int | None]:
+    return [stair.times, stair.per, stair.add, stair.most]
+
+
+def _points(points: Points) -> dict[str, Any]:
+    values = {str(sequences): list(found) for sequences, found in sorted(points.values.items())}
+    return {"lengths": list(points.lengths), "values": values}
+
+
+def _check(piece: Any) -> None:
+    """Raise an error for a number that JavaScript would round."""
+    if isinstance(piece, int) and abs(piece) > LARGEST:
+        raise UnsupportedError(
+            f"the page counts to {LARGEST:,}, and this model needs {piece:,}.", hint="Plan it by itself: kvplan MODEL"
+        )
+    for each in piece.values() if isinstance(piece, Mapping) else piece if isinstance(piece, list) else ():
+        _check(each)
+
+
+def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: frozenset[Place] = frozenset()) -> Any:
+    """Cells as nested lists, one level for each axis. Nothing is said of the ``ignored`` places.
+
+    An axis on which nothing depends has one entry, and what is the same further in is written once.
+
+    >>> grid_of({(0, 0): 7, (0, 1): 8, (1, 0): 7, (1, 1): 8}, (2, 2))
+    [[7, 8]]
+    >>> grid_of({(0, 0): 7, (0, 1): 7, (1, 0): 7, (1, 1): 8}, (2, 2), frozenset({(1, 1)}))
+    7
+    """
+    known = {place: cell for place, cell in cells.items() if place not in ignored}
+    kept = list(range(len(sizes)))
+    for axis in range(len(sizes)):
+        others = [one for one in kept if one != axis]
+        fewer: dict[Place, int | None] = {}
+        if all(fewer.setdefault(_at(place, others), cell) == cell for place, cell in known.items()):
+            kept = others
+    table = {_at(place, kept): cell for place, cell in known.items()}
+    shape = [range(size) if axis in kept else (0,) for axis, size in enumerate(sizes)]
+    return _nested(table, shape, kept, ())
+
+
+def _at(place: Place, axes: Sequence[int]) -> Place:
+    return tuple(place[axis] for axis in axes)
+
+
+def _nested(table: Mapping[Place, int | None], shape: Sequence[Sequence[int]], kept: Sequence[int], place: Place) -> Any:
+    """The lists from one place on."""
+    axis = len(place)
+    if axis == len(shape):
+        return table.get(_at(place, kept))
+    entries = [_nested(table, shape, kept, (*place, number)) for number in shape[axis]]
+    if any(entry != entries[0] for entry in entries):
+        return entries
+    return [entries[0]] if isinstance(entries[0], list) else entries[0]
+
+
+def every(sizes: Sequence[int]) -> tuple[Place, ...]:
+    """All places of a grid with axes of these sizes, the last one changing fastest."""
+    return tuple(product(*map(range, sizes)))

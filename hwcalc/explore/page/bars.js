@@ -1,0 +1,83 @@
+// Horizontal bars of SVG. What a segment is can be seen by its colour and by its pattern; what it is exactly stands in the table behind.
+
+import { html, svg, human } from "./tables.js";
+
+/** Drawn over the colour of a segment: a second sign beside it. @type {Record<string, [size: number, path: string]>} */
+const PATTERNS = {
+  cache: [7, "M-1 8 L8 -1 M-1 1 L1 -1 M6 8 L8 6"],
+  state: [8, "M0 4 L4 0 L8 4 L4 8 Z"],
+  activations: [6, "M1.5 3 a1.5 1.5 0 1 0 3 0 a1.5 1.5 0 1 0 -3 0"],
+  overhead: [5, "M2.5 0 L2.5 5"],
+  without: [7, "M-1 8 L8 -1 M-1 1 L1 -1 M6 8 L8 6 M-1 -1 L8 8"],
+};
+
+const BAR_HEIGHT = 20;
+const VERDICT_WORDS = /** @type {const} */ ({ fits: "fits", probably: "probably fits", probably_not: "probably does not fit", no: "does not fit" });
+
+function makePatterns() {
+  const patterns = Object.entries(PATTERNS).map(([kind, [size, path]]) =>
+    svg("pattern", { id: `pattern-${kind}`, width: size, height: size, patternUnits: "userSpaceOnUse" }, svg("path", { d: path, class: "pattern-line" })),
+  );
+  document.body.append(svg("svg", { id: "patterns", width: 0, height: 0, "aria-hidden": "true", focusable: "false" }, svg("defs", {}, ...patterns)));
+}
+
+/** A rectangle in the colour of a kind, with its pattern over it. @param {string} kind @param {Record<string, string | number>} place */
+function block(kind, place) {
+  if (document.getElementById("patterns") === null) makePatterns();
+  return svg("g", { class: `segment segment-${kind}` }, svg("rect", place), kind in PATTERNS ? svg("rect", { ...place, fill: `url(#pattern-${kind})`, class: "overlay" }) : null);
+}
+
+/**
+ * One stacked bar as wide as its box. `limit` is a line across it, where a GPU is full.
+ * @param {Segment[]} segments @param {number} most what the whole width stands for
+ * @param {{ limit?: number | null, label?: string }} [options]
+ */
+export function bar(segments, most, { limit = null, label } = {}) {
+  const percent = (/** @type {number} */ bytes) => `${most > 0 ? Math.min(100, (100 * bytes) / most) : 0}%`;
+  let start = 0;
+  const blocks = segments.map(({ kind, bytes }) => {
+    const place = { x: percent(start), y: 0, width: percent(bytes), height: BAR_HEIGHT };
+    start += bytes;
+    return block(kind, place);
+  });
+  const mark = limit === null ? null : svg("line", { class: "limit", x1: percent(limit), x2: percent(limit), y1: -3, y2: BAR_HEIGHT + 3 });
+  const named = label === undefined ? { "aria-hidden": "true" } : { role: "img", "aria-label": label };
+  return svg("svg", { class: "bar", width: "100%", height: BAR_HEIGHT, ...named }, ...blocks, mark);
+}
+
+/** What the colours and patterns of bars mean. @param {[kind: string, words: string][]} kinds */
+export function barLegend(kinds) {
+  const swatch = (/** @type {string} */ kind) => svg("svg", { class: "swatch", width: 18, height: 12, "aria-hidden": "true" }, block(kind, { x: 0, y: 0, width: 18, height: 12 }));
+  return html("ul", { class: "bar-legend" }, ...kinds.map(([kind, words]) => html("li", {}, swatch(kind), words)));
+}
+
+/** A verdict in the words of the command line, with a sign before it (page.css). @param {Verdict} verdict */
+export function verdictBadge(verdict) {
+  return html("span", { class: "verdict", "data-verdict": verdict }, VERDICT_WORDS[verdict]);
+}
+
+/**
+ * Bars under each other on one scale. The numbers stand beside them as text, so the bars themselves are not read out.
+ * @param {BarRow[]} rows @param {number | null} [limit]
+ */
+export function barRows(rows, limit = null) {
+  const most = Math.max(1, limit ?? 0, ...rows.map((row) => row.segments.reduce((sum, segment) => sum + segment.bytes, 0)));
+  const one = (/** @type {BarRow} */ row) =>
+    html(
+      "li",
+      { class: row.chosen ? "bar-row chosen" : "bar-row", "aria-current": row.chosen ? "true" : null },
+      html("span", { class: "bar-name" }, row.name),
+      row.refused === undefined ? bar(row.segments, most, { limit }) : html("span", { class: "refused" }, row.refused),
+      html("span", { class: "bar-value" }, row.value ?? human(row.segments.reduce((sum, segment) => sum + segment.bytes, 0)), row.verdict === undefined ? null : verdictBadge(row.verdict)),
+      row.note === undefined ? null : html("span", { class: "bar-note" }, row.note),
+    );
+  return html("ul", { class: "bars" }, ...rows.map(one));
+}
+
+/**
+ * The frame that all charts share: a title, a sentence that says what is shown, the chart, and what stands behind it.
+ * @param {string} id @param {string} title @param {...(Node | null)} children
+ */
+export function panel(id, title, ...children) {
+  return html("section", { class: "panel", id, "aria-labelledby": `${id}-title` }, html("h2", { id: `${id}-title` }, title), ...children);
+}

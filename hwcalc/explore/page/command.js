@@ -1,0 +1,42 @@
+// The command line that gives the numbers of a state.
+
+import { modelOf, runsOf } from "./data.js";
+import { DIMENSIONS } from "./state.js";
+
+/**
+ * A word as a POSIX shell reads it back.
+ * @param {string} word
+ */
+export function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+/**
+ * @param {Payload} payload
+ * @param {State} state
+ * @returns {string}
+ */
+export function commandOf(payload, state) {
+  const model = modelOf(payload, state);
+  const engine = payload.engines.find((engine) => engine.name === state.engine);
+  const runs = runsOf(model, state.engine, state.hand !== null);
+  const splits = engine?.splits_layers ?? false;
+  const words = ["kvplan", "plan", model.argument ?? "-", ...model.words];
+  const option = (/** @type {string} */ name, /** @type {string | number} */ value) => words.push(`--${name}`, String(value));
+  option("engine", state.engine);
+  for (const [name, value] of Object.entries(engine?.options ?? {})) option("engine-option", `${name}=${value}`);
+  option("gpu", state.gpu);
+  for (const [name, size] of Object.entries({ tp: state.tp, dp: splits ? 1 : state.count / state.tp, pp: splits ? state.count : 1 })) {
+    if (size > 1) option(name, size);
+  }
+  option("seq", state.seq);
+  if (state.batch > 1) option("batch", state.batch);
+  if (runs !== null && "curve" in runs) {
+    // The first of each is what the command takes without a word.
+    if (state.dtype !== runs.dtypes[0]) option("dtype", state.dtype);
+    if (state.weights !== runs.weights[0]) option("weights", state.weights);
+  }
+  if (state.policy !== null) option("policy", state.policy);
+  if (state.hand !== null) for (const name of DIMENSIONS) option(name.replace("_", "-"), state.hand[name]);
+  return words.map(quoted).join(" ");
+}

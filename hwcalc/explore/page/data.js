@@ -1,0 +1,214 @@
+// From a state to its form: the places that the grids of a model give in the pools of the payload, with dimensions by hand put in.
+
+import { substitute } from "./forms.js";
+
+/**
+ * What a grid has at a place on each of its axes.
+ * @param {Grid} grid
+ * @param {number[]} places
+ * @returns {number | null}
+ */
+export function gridAt(grid, places) {
+  let found = grid;
+  for (const place of places) {
+    if (!Array.isArray(found)) break;
+    found = found[found.length === 1 ? 0 : place] ?? null;
+  }
+  return Array.isArray(found) ? null : found;
+}
+
+/**
+ * The model of a state.
+ * @param {Payload} payload
+ * @param {State} state
+ * @returns {Model}
+ */
+export function modelOf(payload, state) {
+  const model = payload.models.find((model) => model.id === state.model);
+  if (model === undefined) throw new Error(`no model ${state.model} in this page`);
+  return model;
+}
+
+/**
+ * What an engine has for a model, by its own dimensions or by those set by hand.
+ * @param {Model} model
+ * @param {string} engine
+ * @param {boolean} byHand
+ * @returns {Runs | Refused | null}
+ */
+export function runsOf(model, engine, byHand) {
+  const engines = byHand && isHand(model.hand) ? model.hand.engines : model.engines;
+  return Object.hasOwn(engines, engine) ? engines[engine] ?? null : null;
+}
+
+/**
+ * @param {Model["hand"]} hand
+ * @returns {hand is Hand}
+ */
+export function isHand(hand) {
+  return typeof hand === "object" && hand !== null;
+}
+
+/**
+ * Dimensions as one rank has them: at least one head.
+ * @param {Record<Dimension, number> | null} hand
+ * @param {number} tp
+ */
+export function rankDimensions(hand, tp) {
+  if (hand === null) return null;
+  const share = (/** @type {number} */ heads) => Math.max(1, Math.ceil(heads / tp));
+  return { ...hand, heads: share(hand.heads), kv_heads: share(hand.kv_heads) };
+}
+
+/**
+ * The forms of a payload's states. Each is taken out of the pools once.
+ * @param {Payload} payload
+ * @param {(model: Model) => Payload} poolsOf The pools in which the places of a model lie.
+ * @returns {(state: State) => Form | NoAnswer}
+ */
+export function formsOf(payload, poolsOf = () => payload) {
+  /** @type {Map<string, Form | NoAnswer>} */
+  const known = new Map();
+  return (state) => {
+    const { model, engine, gpu, count, tp, dtype, weights, hand } = state;
+    const key = JSON.stringify([model, engine, gpu, count, tp, dtype, weights, hand]);
+    let form = known.get(key);
+    if (form === undefined) {
+      const described = modelOf(payload, state);
+      form = taken(poolsOf(described), described, state);
+      // Dimensions by hand have no end of combinations.
+      if (known.size > 5000) known.clear();
+      known.set(key, form);
+    }
+    return form;
+  };
+}
+
+/**
+ * @param {Payload} payload
+ * @param {Model} model
+ * @param {State} state
+ * @returns {Form | NoAnswer}
+ */
+function taken(payload, model, state) {
+  const runs = runsOf(model, state.engine, state.hand !== null);
+  if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
+  if (!("curve" in runs)) return { refused: textAt(payload, runs.refused) };
+  const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp);
+  const gpu = payload.gpus.findIndex((gpu) => gpu.id === state.gpu);
+  const places = [runs.dtypes.indexOf(state.dtype), runs.weights.indexOf(state.weights), layout, gpu];
+  if (places.some((place) => place < 0)) return { refused: "This page does not have this combination." };
+  const why = gridAt(runs.refused, places);
+  if (why !== null) return { refused: textAt(payload, why) };
+  const curve = payload.curves[gridAt(runs.curve, places) ?? -1];
+  const rest = payload.rests[gridAt(runs.rest, places) ?? -1];
+  if (curve === undefined || rest === undefined) return { refused: "This page does not have this combination." };
+  const parts = runs.parts.flatMap((grid) => payload.parts[gridAt(grid, places) ?? -1] ?? []);
+  return formOf(payload, curve, rest, parts, rankDimensions(state.hand, state.tp), model.max_seq);
+}
+
+/**
+ * @param {Payload} payload
+ * @param {number} place
+ */
+function textAt(payload, place) {
+  return payload.texts[place] ?? "";
+}
+
+/**
+ * @param {Payload} payload
+ * @param {Curve} curve
+ * @param {Rest} rest
+ * @param {Part[]} parts
+ * @param {Record<Dimension, number> | null} dimensions
+ * @param {number | null} maxSeq
+ * @returns {Form}
+ */
+function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
+  const term = (/** @type {number} */ place) => plainTerm(payload, place, dimensions);
+  const count = (/** @type {Count} */ value) => substitute(value, dimensions);
+  const plain = parts.map((part) => plainPart(part, term, count));
+  const [low, expected, high] = rest.usable;
+  return {
+    gpus: curve.gpus.map((terms) => terms.map(term)),
+    total: curve.total.map(term),
+    once_bytes: count(curve.once_bytes),
+    total_once_bytes: count(curve.total_once_bytes),
+    block_bytes: count(curve.block_bytes),
+    null_blocks: curve.null_blocks,
+    crests: curve.crests,
+    parts: plain,
+    usable: { low, expected, high },
+    total_bytes: rest.total_bytes,
+    most_sequences: rest.most_sequences,
+    limited_by: rest.limited_by,
+    dp: rest.dp,
+    least_tokens: rest.least_tokens,
+    max_seq: maxSeq,
+    points: pointsOf(plain, payload.batches, rest.dp),
+  };
+}
+
+/**
+ * @param {Payload} payload
+ * @param {number} place
+ * @param {Record<Dimension, number> | null} dimensions
+ * @returns {PlainTerm}
+ */
+function plainTerm(payload, place, dimensions) {
+  const term = payload.terms[place];
+  if (term === undefined) throw new Error(`the page has no term ${place}`);
+  return {
+    kind: textAt(payload, term.kind),
+    layers: textAt(payload, term.layers),
+    rule: textAt(payload, term.rule),
+    count: substitute(term.count, dimensions),
+    unit_bytes: substitute(term.unit_bytes, dimensions),
+    unit_tokens: term.unit_tokens,
+    stairs: term.stairs.map((sum) => sum.map(([each, per, add, most]) => [substitute(each, dimensions), per, add, most ?? Infinity])),
+  };
+}
+
+/**
+ * @param {Part} part
+ * @param {(place: number) => PlainTerm} term
+ * @param {(count: Count) => number} count
+ * @returns {PlainPart}
+ */
+function plainPart(part, term, count) {
+  /** @type {(amount: Amount) => PlainAmount} */
+  const plain = (amount) => {
+    if (typeof amount === "number" || Array.isArray(amount) || "max" in amount) return count(amount);
+    if ("pass" in amount) {
+      const [elementBytes, width, chunk, logits, logitBytes] = amount.pass;
+      return { pass: [elementBytes, count(width), chunk, count(logits), logitBytes] };
+    }
+    return "largest" in amount ? { largest: amount.largest.map(term) } : amount;
+  };
+  const expected = plain(part.expected);
+  return {
+    name: part.name,
+    section: part.section,
+    low: part.low === undefined ? expected : plain(part.low),
+    expected,
+    high: part.high === undefined ? expected : plain(part.high),
+  };
+}
+
+/**
+ * The lengths and numbers of sequences at which every part is known; null if that is all.
+ * @param {PlainPart[]} parts
+ * @param {number[]} batches
+ * @param {number} dp
+ * @returns {Form["points"]}
+ */
+function pointsOf(parts, batches, dp) {
+  const amounts = parts.flatMap((part) => [part.low, part.expected, part.high]);
+  const points = amounts.flatMap((amount) => (typeof amount === "object" && "points" in amount ? [amount.points] : []));
+  const [first, ...others] = points;
+  if (first === undefined) return null;
+  return {
+    lengths: first.lengths.filter((length) => others.every((other) => other.lengths.includes(length))),
+    batches: batches.filter((batch) => points.every((one) => Object.hasOwn(one.values, Math.ceil(batch / dp)))),
+  };
+}

@@ -1,0 +1,315 @@
+// The evaluator of the normal form of a GPU's memory: hwcalc/engines/forms.py in another language. It knows no rule of any cache.
+//
+// Lengths and bytes of one sequence stay far below 2^53, where doubles are exact. Only products with the number of sequences, and sums of
+// these, can go beyond: what is shown of them is formed by `times` and `plus`, which give a BigInt there. A comparison needs none: bytes
+// beyond 2^53 are more than any GPU has, however they are rounded.
+
+/** @type {Record<End, End>} The low end of what is left takes every part at its high end. */
+const OTHER_END = { low: "high", expected: "expected", high: "low" };
+/** No search goes beyond this many tokens or sequences. */
+const UNLIMITED = 2 ** 40;
+
+/**
+ * The product, exact.
+ * @param {Bytes} first
+ * @param {Bytes} second
+ * @returns {Bytes}
+ */
+export function times(first, second) {
+  const product = Number(first) * Number(second);
+  return Number.isSafeInteger(product) ? product : BigInt(first) * BigInt(second);
+}
+
+/**
+ * The sum, exact.
+ * @param {...Bytes} numbers
+ * @returns {Bytes}
+ */
+export function plus(...numbers) {
+  let sum = 0;
+  let exact = true;
+  for (const number of numbers) {
+    sum += Number(number);
+    exact &&= typeof number === "number" && Number.isSafeInteger(sum);
+  }
+  if (exact) return sum;
+  let whole = 0n;
+  for (const number of numbers) whole += BigInt(number);
+  return Number.isSafeInteger(Number(whole)) ? Number(whole) : whole;
+}
+
+/**
+ * A count with the dimensions of a rank put in.
+ * @param {Count} count
+ * @param {Record<Dimension, number> | null} dimensions
+ * @returns {number}
+ */
+export function substitute(count, dimensions) {
+  if (typeof count === "number") return count;
+  if (dimensions === null) throw new Error("a polynomial without dimensions");
+  const value = (/** @type {Polynomial} */ polynomial) =>
+    polynomial.reduce((sum, [coefficient, names]) => sum + names.reduce((product, name) => product * dimensions[name], coefficient), 0);
+  return Array.isArray(count) ? value(count) : Math.max(...count.max.map(value));
+}
+
+/**
+ * @param {PlainStair[]} stairs
+ * @param {number} tokens
+ */
+function stairsAt(stairs, tokens) {
+  let sum = 0;
+  for (const [each, per, add, most] of stairs) {
+    const steps = Math.floor((tokens + add) / per);
+    sum += each * (steps < most ? steps : most);
+  }
+  return tokens > 0 ? sum : 0;
+}
+
+/**
+ * Positions or blocks of one layer and one sequence: of several sums the largest.
+ * @param {PlainTerm} term
+ * @param {number} tokens
+ */
+export function unitsAt(term, tokens) {
+  let largest = 0;
+  for (const stairs of term.stairs) largest = Math.max(largest, stairsAt(stairs, tokens));
+  return largest;
+}
+
+/**
+ * Bytes of all layers of a term for one sequence.
+ * @param {PlainTerm} term
+ * @param {number} tokens
+ */
+export function termBytes(term, tokens) {
+  return term.count * term.unit_bytes * unitsAt(term, tokens);
+}
+
+/**
+ * Bytes of one sequence on the GPU that holds most of it.
+ * @param {Form} form
+ * @param {number} tokens
+ */
+function sequenceBytes(form, tokens) {
+  let largest = 0;
+  for (const terms of form.gpus) {
+    let sum = 0;
+    for (const term of terms) sum += termBytes(term, tokens);
+    largest = Math.max(largest, sum);
+  }
+  return largest;
+}
+
+/**
+ * Sequences of the fullest replica.
+ * @param {Form} form
+ * @param {number} sequences
+ */
+export function replica(form, sequences) {
+  return Math.ceil(sequences / form.dp);
+}
+
+/**
+ * Bytes of the cache on the fullest GPU.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ */
+export function neededBytes(form, tokens, sequences) {
+  return plus(times(replica(form, sequences), sequenceBytes(form, tokens)), form.once_bytes);
+}
+
+/**
+ * Bytes of the cache on all GPUs.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ */
+export function totalBytes(form, tokens, sequences) {
+  const each = form.total.reduce((sum, term) => sum + termBytes(term, tokens), 0);
+  return plus(times(sequences, each), form.total_once_bytes);
+}
+
+/**
+ * One amount, for so many sequences of a replica.
+ * @param {PlainAmount} amount
+ * @param {number} tokens
+ * @param {number} sequences
+ * @returns {number}
+ */
+function amountAt(amount, tokens, sequences) {
+  if (typeof amount === "number") return amount;
+  if ("pass" in amount) {
+    const [elementBytes, width, chunk, logits, logitBytes] = amount.pass;
+    const all = sequences * tokens;
+    const passed = chunk === null ? all : Math.min(all, Math.max(sequences, chunk));
+    return Math.trunc(elementBytes * passed * width + sequences * logits * logitBytes);
+  }
+  if ("largest" in amount) return sequences * amount.largest.reduce((most, term) => Math.max(most, termBytes(term, tokens)), 0);
+  const place = amount.points.lengths.indexOf(tokens);
+  const value = amount.points.values[sequences]?.[place];
+  // Between the points nothing is known; data.js lets nobody stand there.
+  return value === undefined ? NaN : value;
+}
+
+/**
+ * Bytes of the parts of a section, or of all, at one end of their ranges.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ * @param {Part["section"] | null} section
+ */
+export function partsBytes(form, tokens, sequences, end, section = null) {
+  const own = replica(form, sequences);
+  let sum = 0;
+  for (const part of form.parts) if (section === null || part.section === section) sum += amountAt(part[end], tokens, own);
+  return sum;
+}
+
+/**
+ * Bytes that a GPU has left for the cache.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ */
+export function leftBytes(form, tokens, sequences, end) {
+  return form.usable[end] - partsBytes(form, tokens, sequences, OTHER_END[end]);
+}
+
+/**
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ */
+function held(form, tokens, sequences, end) {
+  const left = leftBytes(form, tokens, sequences, end);
+  const pool = (Math.floor(left / form.block_bytes) - form.null_blocks) * form.block_bytes;
+  return left >= 0 && pool >= replica(form, sequences) * sequenceBytes(form, tokens) + form.once_bytes;
+}
+
+/**
+ * Whether so many sequences of so many tokens fit at one end of the estimates.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ */
+export function holds(form, tokens, sequences, end = "expected") {
+  if (form.most_sequences !== null && sequences > form.most_sequences) return false;
+  for (const period of form.crests) {
+    const crest = Math.floor(tokens / period) * period - 1;
+    if (crest > 0 && !held(form, crest, sequences, end)) return false;
+  }
+  return held(form, tokens, sequences, end);
+}
+
+/**
+ * By the expected value, and whether both ends of the estimate agree.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @returns {Verdict}
+ */
+export function verdictOf(form, tokens, sequences) {
+  const fits = holds(form, tokens, sequences);
+  if (fits) return holds(form, tokens, sequences, "low") && holds(form, tokens, sequences, "high") ? "fits" : "probably";
+  return holds(form, tokens, sequences, "high") || holds(form, tokens, sequences, "low") ? "probably_not" : "no";
+}
+
+/**
+ * The largest number from 0 to `bound` for which `good` is true; every number below a good one is good.
+ * @param {(number: number) => boolean} good
+ * @param {number} bound
+ */
+function lastYes(good, bound) {
+  let low = 0;
+  let high = bound + 1;
+  while (high - low > 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (good(middle)) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+/**
+ * The most tokens that each of the sequences can have, up to the model's own length or the planned one if that is more.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ * @param {number} atMost
+ */
+export function longest(form, tokens, sequences, end, atMost = UNLIMITED) {
+  const bound = form.max_seq === null ? UNLIMITED : Math.max(form.max_seq, tokens);
+  return lastYes((length) => holds(form, length, sequences, end), Math.min(bound, atMost));
+}
+
+/**
+ * The most sequences of this length at once.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {End} end
+ * @param {number} atMost
+ */
+export function most(form, tokens, end, atMost = UNLIMITED) {
+  return lastYes((sequences) => holds(form, tokens, sequences, end), Math.min(form.most_sequences ?? UNLIMITED, atMost));
+}
+
+/**
+ * The bytes alone, without the solvers: for a curve of many lengths.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @returns {Sizes}
+ */
+export function sizesAt(form, tokens, sequences) {
+  const part = (/** @type {Part["section"]} */ section) => partsBytes(form, tokens, sequences, "expected", section);
+  const [weights, activations, overhead] = [part("weights"), part("activations"), part("overhead")];
+  const cache = neededBytes(form, tokens, sequences);
+  return {
+    cache,
+    total_cache: totalBytes(form, tokens, sequences),
+    weights,
+    activations,
+    overhead,
+    total: plus(weights, activations, overhead, cache),
+    usable: form.usable.expected,
+    verdict: verdictOf(form, tokens, sequences),
+  };
+}
+
+/**
+ * The answer for so many sequences of so many tokens, with the names of a plan's JSON.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ * @returns {Answer}
+ */
+export function answerAt(form, tokens, sequences) {
+  const { cache, total_cache, weights, activations, overhead, total, verdict } = sizesAt(form, tokens, sequences);
+  const left = (/** @type {End} */ end) => leftBytes(form, tokens, sequences, end);
+  const needed = (/** @type {End} */ end) => plus(form.usable.expected, -left(end), cache);
+  const expectedSeq = longest(form, tokens, sequences, "expected");
+  const expectedBatch = most(form, tokens, "expected");
+  const low = needed("high");
+  return {
+    cache: { total_bytes: total_cache, per_gpu_bytes: cache },
+    per_gpu: { weights, cache, activations, overhead, total },
+    fit: {
+      usable_bytes: form.usable.expected,
+      needed_bytes: needed("expected"),
+      needed_low_bytes: low < 0 ? 0 : low,
+      needed_high_bytes: needed("low"),
+      headroom_bytes: plus(left("expected"), times(-1, cache)),
+      verdict,
+      max_seq: longest(form, tokens, sequences, "low", expectedSeq),
+      expected_max_seq: expectedSeq,
+      max_batch: most(form, tokens, "low", expectedBatch),
+      expected_max_batch: expectedBatch,
+    },
+  };
+}

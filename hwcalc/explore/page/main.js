@@ -1,0 +1,170 @@
+// One store, one loop: a change of the state is drawn in the next frame, by every section.
+
+import { answersOf } from "./answer.js";
+import { commandOf } from "./command.js";
+import { controlsSection } from "./controls.js";
+import { formsOf, modelOf } from "./data.js";
+import { gaugeSection } from "./gauge.js";
+import { fragmentOf, validState, wantedBy } from "./state.js";
+import { html } from "./tables.js";
+
+/** @type {((page: Page) => Section)[]} */
+const SECTIONS = [controlsSection, gaugeSection];
+/** How long a slider rests before the address follows. */
+const REST_MS = 250;
+
+/**
+ * The store of a payload, and what happens after a change.
+ * @param {Payload} payload
+ * @param {Partial<Record<keyof State, unknown>>} wanted
+ * @param {(state: State, before: State, settled: boolean) => void} changed
+ * @returns {Page}
+ */
+function pageOf(payload, wanted, changed) {
+  /** @type {Map<Model, Payload>} */
+  const later = new Map();
+  const pools = (/** @type {Model} */ model) => later.get(model) ?? payload;
+  const forms = formsOf(payload, pools);
+  const valid = (/** @type {Partial<Record<keyof State, unknown>>} */ state) => validState(payload, forms, state);
+  let state = valid(wanted);
+  return {
+    payload,
+    pools,
+    add(other) {
+      for (const model of other.models) {
+        if (payload.models.some((known) => known.id === model.id)) continue;
+        later.set(model, other);
+        payload.models.push(model);
+      }
+    },
+    state: () => state,
+    set(change, settled = true) {
+      const before = state;
+      state = valid({ ...state, ...change });
+      changed(state, before, settled);
+    },
+    form: forms,
+    ...answersOf(forms),
+    valid,
+    command: (state) => commandOf(payload, state),
+  };
+}
+
+/**
+ * Writes states into the address. Changes of one and the same thing are one step of the history.
+ * @param {() => State} now
+ */
+function addressOf(now) {
+  let timer = 0;
+  /** @type {string | null} */
+  let stepOf = null;
+  const write = (/** @type {string} */ what) => {
+    const fragment = fragmentOf(now());
+    if (fragment === location.hash) return;
+    if (what === stepOf) history.replaceState(null, "", fragment);
+    else history.pushState(null, "", fragment);
+    stepOf = what;
+  };
+  return {
+    /** @param {State} state @param {State} before @param {boolean} settled */
+    follow(state, before, settled) {
+      const names = /** @type {(keyof State)[]} */ (Object.keys(state));
+      const what = names.filter((name) => JSON.stringify(state[name]) !== JSON.stringify(before[name])).join() || (stepOf ?? "");
+      clearTimeout(timer);
+      if (settled) write(what);
+      // Browsers stop scripts that write the address at every move of a slider.
+      else timer = setTimeout(() => write(what), REST_MS);
+    },
+    /** The state came from the address: the next change is a step of its own. */
+    came() {
+      clearTimeout(timer);
+      stepOf = null;
+    },
+  };
+}
+
+/**
+ * A section that fails says so, and leaves the others alone.
+ * @param {(page: Page) => Section} make
+ * @param {Page} page
+ * @returns {Section}
+ */
+function guarded(make, page) {
+  const failed = (/** @type {unknown} */ error) => {
+    console.error(error);
+    return html("p", { class: "refused", role: "alert" }, `This part of the page failed: ${error instanceof Error ? error.message : error}`);
+  };
+  /** @type {Section} */
+  let section;
+  try {
+    section = make(page);
+  } catch (error) {
+    return { element: failed(error), update: () => undefined };
+  }
+  /** @type {HTMLElement | null} */
+  let message = null;
+  return {
+    element: section.element,
+    update(state, answer) {
+      message?.remove();
+      message = null;
+      try {
+        section.update(state, answer);
+      } catch (error) {
+        message = failed(error);
+        section.element.prepend(message);
+      }
+    },
+  };
+}
+
+/** The fragment is the state, so a link inside the page moves the focus by itself. */
+function followSkips() {
+  for (const link of document.querySelectorAll("a.skip")) {
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      document.getElementById(link.getAttribute("href")?.slice(1) ?? "")?.focus();
+    });
+  }
+}
+
+/** @param {HTMLElement} root */
+function start(root) {
+  /** @type {Payload} */
+  const payload = JSON.parse(document.getElementById("payload")?.textContent ?? "{}");
+  let drawn = 0;
+  const draw = () => {
+    drawn = 0;
+    const state = page.state();
+    const answer = page.answer(state);
+    document.title = `${modelOf(payload, state).id}: ${root.dataset["title"] ?? "kvplan"}`;
+    for (const section of sections) section.update(state, answer);
+  };
+  const address = addressOf(() => page.state());
+  const page = pageOf(payload, wantedBy(location.hash), (state, before, settled) => {
+    address.follow(state, before, settled);
+    drawn ||= requestAnimationFrame(draw);
+  });
+  const sections = SECTIONS.map((make) => guarded(make, page));
+  root.replaceChildren(...sections.map((section) => section.element));
+  const arrive = () => {
+    if (fragmentOf(page.state()) === location.hash) return;
+    page.set(page.valid(wantedBy(location.hash)), false);
+    address.came();
+  };
+  addEventListener("popstate", arrive);
+  addEventListener("hashchange", arrive);
+  const whole = (/** @type {Partial<State> | undefined} */ state) => page.valid({ ...page.state(), ...state });
+  globalThis.kvplan = {
+    payload,
+    state: () => page.state(),
+    set: (change) => page.set(change),
+    answer: (state) => page.answer(whole(state)),
+    command: (state) => page.command(whole(state)),
+  };
+  followSkips();
+  draw();
+}
+
+const main = typeof document === "undefined" ? null : document.querySelector("main");
+if (main !== null) start(main);

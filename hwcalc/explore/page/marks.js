@@ -1,0 +1,132 @@
+// What is drawn over the lines of the chart: their numbers, the chosen length, where a model no longer fits.
+
+import { exact } from "./tables.js";
+
+const COLORS = 8;
+const DASHES = [[], [7, 4], [2, 3]];
+const MARK = 5;
+const LINE_HEIGHT = 13;
+
+/** How the line of the n-th model looks: another colour for eight of them, then another dash. @param {number} place */
+export function lineStyle(place) {
+  return { color: (place % COLORS) + 1, dash: DASHES[Math.floor(place / COLORS) % DASHES.length] ?? [] };
+}
+
+/** A colour as a canvas takes it: of `light-dark(...)` it knows nothing. @param {HTMLElement} element @param {string} color */
+export function pixelsOf(element, color) {
+  const probe = element.appendChild(document.createElement("i"));
+  probe.style.color = color;
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+}
+
+/**
+ * Text with a border of the ground's colour, so that a line behind it does not cross it.
+ * @param {CanvasRenderingContext2D} context @param {string} text @param {number} x @param {number} y @param {string} color @param {string} ground
+ */
+function write(context, text, x, y, color, ground) {
+  context.lineWidth = 4 * devicePixelRatio;
+  context.lineJoin = "round";
+  context.strokeStyle = ground;
+  context.strokeText(text, x, y);
+  context.fillStyle = color;
+  context.fillText(text, x, y);
+}
+
+/** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} size @param {string} color */
+function cross(context, x, y, size, color) {
+  context.beginPath();
+  context.strokeStyle = color;
+  context.lineWidth = 2.5 * devicePixelRatio;
+  context.moveTo(x - size, y - size);
+  context.lineTo(x + size, y + size);
+  context.moveTo(x + size, y - size);
+  context.lineTo(x - size, y + size);
+  context.stroke();
+}
+
+/**
+ * Moves labels down that would cover each other.
+ * @param {{ x: number, y: number }[]} labels @param {number} height
+ */
+function apart(labels, height) {
+  labels.sort((one, other) => one.y - other.y);
+  for (const [place, label] of labels.entries()) {
+    for (const above of labels.slice(0, place)) {
+      if (Math.abs(above.x - label.x) < 2 * height && label.y - above.y < height) label.y = above.y + height;
+    }
+  }
+}
+
+/**
+ * @param {uPlot} chart
+ * @param {Drawing} drawing
+ * @param {Palette} palette
+ */
+export function marksOf(chart, { curves, state, shown, hidden }, palette) {
+  const { ink, surface, lines } = palette;
+  const context = chart.ctx;
+  const scale = devicePixelRatio;
+  const at = (/** @type {number} */ tokens, /** @type {number} */ bytes) => ({ x: chart.valToPos(tokens, "x", true), y: chart.valToPos(bytes, "y", true) });
+  const { left, top, width, height } = chart.bbox;
+  context.save();
+  context.beginPath();
+  context.rect(left, top - 12 * scale, width + 24 * scale, height + 12 * scale);
+  context.clip();
+  context.font = `600 ${12 * scale}px ${palette.font}`;
+
+  const now = chart.valToPos(state.seq, "x", true);
+  context.strokeStyle = ink;
+  context.lineWidth = scale;
+  context.setLineDash([3 * scale, 3 * scale]);
+  context.beginPath();
+  context.moveTo(now, top);
+  context.lineTo(now, top + height);
+  context.stroke();
+  context.setLineDash([]);
+  const onLeft = now > left + width / 2;
+  context.textAlign = onLeft ? "right" : "left";
+  write(context, `${exact(state.seq)} tokens`, now + (onLeft ? -6 : 6) * scale, top + height - 8 * scale, ink, surface);
+
+  const room = curves.room[0];
+  if (room !== null && room !== undefined) {
+    context.textAlign = "left";
+    const { y } = at(curves.lengths[0] ?? 1, room);
+    write(context, shown === "total" ? "may be used of the GPU" : "left for the cache", left + 6 * scale, y - 6 * scale, ink, surface);
+  }
+
+  const visible = curves.lines.filter((line) => !hidden.has(line.model.id));
+  const labels = visible.flatMap((line) => {
+    const bytes = line.bytes(line.end) ?? Math.max(...line.values.map(Number));
+    return bytes === 0 ? [] : [{ ...at(line.end, bytes), text: String(line.place + 1) }];
+  });
+  for (const line of visible) {
+    const chosen = line.model.id === state.model;
+    const color = lines[line.place] ?? ink;
+    const here = line.bytes(state.seq);
+    if (chosen && here !== null) {
+      const { x, y } = at(state.seq, here);
+      context.beginPath();
+      context.fillStyle = color;
+      context.strokeStyle = surface;
+      context.lineWidth = 2 * scale;
+      context.arc(x, y, MARK * scale, 0, 2 * Math.PI);
+      context.fill();
+      context.stroke();
+    }
+    if (line.fits >= line.end) continue;
+    const tokens = Math.max(line.fits, curves.lengths[0] ?? 1);
+    const { x, y } = at(tokens, line.bytes(tokens) ?? 1);
+    cross(context, x, y, (chosen ? MARK + 1 : MARK - 1) * scale, color);
+    if (!chosen) continue;
+    const before = x > left + width / 2;
+    context.textAlign = before ? "right" : "left";
+    write(context, line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x + (before ? -12 : 12) * scale, y + (before ? -4 : 16) * scale, ink, surface);
+  }
+  context.textAlign = "left";
+  context.font = `600 ${11 * scale}px ${palette.font}`;
+  apart(labels, LINE_HEIGHT * scale);
+  for (const { x, y, text } of labels) write(context, text, x + 4 * scale, y + 4 * scale, ink, surface);
+  context.restore();
+}

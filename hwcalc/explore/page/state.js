@@ -1,0 +1,149 @@
+// What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
+
+import { isHand, modelOf, runsOf } from "./data.js";
+
+/** @type {Dimension[]} */
+export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
+const TOKEN_UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
+
+/**
+ * A number of tokens as the command line takes it: 32768, 32k, 1M. NaN if it is none.
+ * @param {string} text
+ */
+export function tokensOf(text) {
+  const found = /^(\d{1,15}(?:\.\d{1,6})?)\s*([km]?)$/i.exec(text.trim().replaceAll(",", ""));
+  if (found === null) return NaN;
+  const unit = /** @type {keyof typeof TOKEN_UNITS} */ ((found[2] ?? "").toLowerCase());
+  const tokens = Number(found[1]) * TOKEN_UNITS[unit];
+  return Number.isSafeInteger(tokens) ? tokens : NaN;
+}
+
+/**
+ * A whole number between two; a default for what is no number.
+ * @param {unknown} value
+ * @param {number} least
+ * @param {number} most
+ * @param {number} otherwise
+ */
+function whole(value, least, most, otherwise) {
+  const number = typeof value === "string" ? tokensOf(value) : value;
+  const clamped = typeof number === "number" && !Number.isNaN(number) ? Math.trunc(number) : otherwise;
+  return Math.min(most, Math.max(least, clamped));
+}
+
+/**
+ * The one of several numbers that is nearest, by their ratio.
+ * @param {number[]} numbers
+ * @param {number} wanted
+ */
+export function nearest(numbers, wanted) {
+  const distance = (/** @type {number} */ number) => Math.abs(Math.log(number / wanted));
+  return numbers.reduce((best, number) => (distance(number) < distance(best) ? number : best), numbers[0] ?? wanted);
+}
+
+/**
+ * The one that is asked for if there is one, or else the default, or else the first.
+ * @template Name
+ * @param {Name[]} names
+ * @param {unknown} wanted
+ * @param {unknown} otherwise
+ * @returns {Name}
+ */
+function chosen(names, wanted, otherwise) {
+  const [first] = names;
+  if (first === undefined) throw new Error("nothing to choose from");
+  return names.find((name) => name === wanted) ?? names.find((name) => name === otherwise) ?? first;
+}
+
+/**
+ * The nearest state that the page has. What is unknown or missing becomes its default, what is too large the largest.
+ * @param {Payload} payload
+ * @param {(state: State) => Form | NoAnswer} forms
+ * @param {Partial<Record<keyof State, unknown>>} wanted
+ * @returns {State}
+ */
+export function validState(payload, forms, wanted) {
+  const { first, lengths, batches, layouts } = payload;
+  const model = chosen(payload.models.map((model) => model.id), wanted.model, first.model);
+  const engine = chosen(payload.engines.map((engine) => engine.name), wanted.engine, first.engine);
+  const count = chosen(layouts.map((layout) => layout.count), Number(wanted.count), first.count);
+  const splits = payload.engines.find((one) => one.name === engine)?.splits_layers ?? false;
+  const tps = layouts.filter((layout) => layout.count === count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
+  /** @type {State} */
+  const state = {
+    model,
+    engine,
+    gpu: chosen(payload.gpus.map((gpu) => gpu.id), wanted.gpu, first.gpu),
+    count,
+    tp: chosen(tps, Number(wanted.tp), first.tp),
+    seq: 1,
+    batch: whole(wanted.batch, 1, Math.max(...batches), first.batch ?? batches[0] ?? 1),
+    dtype: "",
+    weights: "",
+    policy: null,
+    hand: null,
+  };
+  const described = modelOf(payload, state);
+  state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? lengths.least);
+  state.hand = validHand(described, wanted.hand);
+  const runs = runsOf(described, engine, state.hand !== null);
+  if (runs !== null && "curve" in runs) {
+    state.dtype = chosen(runs.dtypes, wanted.dtype, first.dtype);
+    state.weights = chosen(runs.weights, wanted.weights, first.weights);
+  }
+  state.policy = described.policies?.rows.find((row) => row.policy === wanted.policy)?.policy ?? null;
+  return snapped(state, forms(state));
+}
+
+/**
+ * The state at a point where its form is known.
+ * @param {State} state
+ * @param {Form | NoAnswer} form
+ * @returns {State}
+ */
+function snapped(state, form) {
+  if ("refused" in form) return state;
+  const seq = Math.max(state.seq, form.least_tokens);
+  if (form.points === null) return { ...state, seq };
+  return { ...state, seq: nearest(form.points.lengths, seq), batch: nearest(form.points.batches, state.batch) };
+}
+
+/**
+ * @param {Model} model
+ * @param {unknown} wanted
+ * @returns {State["hand"]}
+ */
+function validHand(model, wanted) {
+  if (!isHand(model.hand) || typeof wanted !== "object" || wanted === null) return null;
+  /** @type {Partial<Record<Dimension, unknown>>} */
+  const given = wanted;
+  const { dimensions } = model.hand;
+  const value = (/** @type {Dimension} */ name) => {
+    const { value, least, most, step } = dimensions[name];
+    const number = whole(given[name], least, most, value);
+    // The model's own value may stand between two steps.
+    return number === value ? value : least + Math.round((number - least) / step) * step;
+  };
+  return { layers: value("layers"), heads: value("heads"), kv_heads: value("kv_heads"), head_dim: value("head_dim") };
+}
+
+/**
+ * @param {State} state
+ * @returns {string}
+ */
+export function fragmentOf(state) {
+  const { hand, ...rest } = state;
+  const pairs = Object.entries({ ...rest, ...hand }).filter(([, value]) => value !== null && value !== "");
+  return `#${new URLSearchParams(pairs.map(([name, value]) => [name, String(value)]))}`;
+}
+
+/**
+ * What a fragment asks for, whether there is such a thing or not.
+ * @param {string} fragment
+ * @returns {Partial<Record<keyof State, unknown>>}
+ */
+export function wantedBy(fragment) {
+  const words = Object.fromEntries(new URLSearchParams(fragment.replace(/^#/, "")));
+  const hand = Object.fromEntries(DIMENSIONS.flatMap((name) => (name in words ? [[name, words[name]]] : [])));
+  return { ...words, hand: Object.keys(hand).length > 0 ? hand : null };
+}

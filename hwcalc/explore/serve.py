@@ -1,0 +1,291 @@
+"""A server for one reader on this machine: the page, and the payload of any model of the catalog.
+
+It listens on 127.0.0.1 only, and answers whoever knows the token in its address. Other pages in the reader's browser can send requests
+here too: they do not know the token, and what names another host (DNS rebinding) or comes from another origin is refused even with it.
+Nothing is read from a path, nothing is logged, and each connection has one request.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from email.message import Message
+from http import HTTPStatus
+from http.client import HTTPException, LineTooLong, parse_headers
+from http.server import ThreadingHTTPServer
+from socketserver import StreamRequestHandler
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from hwcalc.documents import error_document
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.explore.live import BusyError
+from hwcalc.formulas.frozen import field, frozen
+from hwcalc.text import shown
+
+__all__ = ["HOST", "MOST_CONNECTIONS", "Request", "Server", "Site", "respond"]
+
+HOST: Final = "127.0.0.1"
+MOST_CONNECTIONS: Final = 32
+"""Requests at once. A browser has six connections to one host."""
+_MOST_BYTES: Final = 16_384
+"""Of a whole request. A browser's has about a thousand."""
+_MOST_LINE: Final = 1_024
+_SECONDS: Final = 10.0
+"""For a request to arrive, and for its answer to be taken."""
+
+_JSON: Final = "application/json; charset=utf-8"
+_HTML: Final = "text/html; charset=utf-8"
+_ALWAYS: Final[Mapping[str, str]] = {
+    "Cache-Control": "no-store",
+    "Connection": "close",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@frozen
+class Site:
+    """What is served. ``policy`` is the page's Content-Security-Policy, which is sent as a header too.
+
+    ``models`` and ``payload`` give JSON texts; ``payload`` raises :class:`~hwcalc.errors.KvplanError` for a model that it does not
+    have or cannot plan.
+    """
+
+    page: bytes
+    policy: str
+    models: Callable[[], bytes]
+    payload: Callable[[str], bytes]
+
+
+@frozen
+class Request:
+    """One request, and where it arrived."""
+
+    method: str
+    target: str
+    headers: Message
+    port: int
+    token: str = field(repr=False)
+
+
+@frozen
+class Reply:
+    """The answer to a request."""
+
+    status: HTTPStatus
+    body: bytes
+    type: str = _JSON
+    policy: str = "default-src 'none'"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def head(self) -> bytes:
+        """The status line and the headers."""
+        named = {
+            "Content-Type": self.type,
+            "Content-Length": str(len(self.body)),
+            "Content-Security-Policy": f"{self.policy}; frame-ancestors 'none'",
+            **_ALWAYS,
+            **self.headers,
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+        return f"HTTP/1.0 {self.status.value} {self.status.phrase}\r\n{lines}\r\n".encode("latin-1")
+
+
+def respond(request: Request, site: Site) -> Reply:
+    """The answer to a request. Whoever lacks the token learns nothing but that."""
+    path, _, query = request.target.partition("?")
+    token, slash, rest = path.removeprefix("/").partition("/")
+    if not _is_from_here(request) or not secrets.compare_digest(token.encode("utf-8", "replace"), request.token.encode()):
+        return _refused(
+            HTTPStatus.FORBIDDEN,
+            "the address lacks its token, or another page asks.",
+            hint="Open the address that kvplan printed.",
+        )
+    if request.method not in {"GET", "HEAD"}:
+        return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered.", headers={"Allow": "GET, HEAD"})
+    if not slash:
+        # The page asks for models relative to its own address.
+        return Reply(status=HTTPStatus.PERMANENT_REDIRECT, body=b"", headers={"Location": f"/{request.token}/"})
+    try:
+        return _found(rest, query, site)
+    except BusyError as error:
+        return _refused(HTTPStatus.SERVICE_UNAVAILABLE, error.message, hint=error.hint, headers={"Retry-After": "5"})
+    except KvplanError as error:
+        document = error_document(code=error.exit_code, type_=error.type, message=error.message, hint=error.hint)
+        return Reply(status=HTTPStatus.NOT_FOUND, body=_dumped(document))
+
+
+def _found(path: str, query: str, site: Site) -> Reply:
+    if path == "" and not query:
+        return Reply(status=HTTPStatus.OK, body=site.page, type=_HTML, policy=site.policy)
+    if path == "models" and not query:
+        return Reply(status=HTTPStatus.OK, body=site.models())
+    if path == "model":
+        return Reply(status=HTTPStatus.OK, body=site.payload(_id_in(query)))
+    return _refused(HTTPStatus.NOT_FOUND, "there is no such page.", hint="There are: models, model?id=ORG/NAME")
+
+
+def _id_in(query: str) -> str:
+    try:
+        given = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=4, errors="strict")
+    except ValueError:
+        given = []
+    if [name for name, _ in given] != ["id"]:
+        raise UsageError(f"{shown(query, 60)} does not name one model.", hint="Ask for: model?id=ORG/NAME")
+    return given[0][1]
+
+
+def _is_from_here(request: Request) -> bool:
+    """Whether the request names this server, once, and no other page in the browser sent it."""
+    hosts = [f"{name}:{request.port}" for name in (HOST, "localhost")]
+    if request.port == 80:
+        hosts += [HOST, "localhost"]
+    named = request.headers.get_all("Host") or []
+    origins = request.headers.get_all("Origin") or []
+    sites = request.headers.get_all("Sec-Fetch-Site") or []
+    return (
+        len(named) == 1
+        and named[0].lower() in hosts
+        and all(origin.lower() == f"http://{named[0].lower()}" for origin in origins)
+        and set(sites) <= {"same-origin", "none"}
+    )
+
+
+def _refused(status: HTTPStatus, message: str, *, hint: str = "", headers: Mapping[str, str] | None = None) -> Reply:
+    document = error_document(code=2, type_=status.name.lower().replace("_", "-"), message=message, hint=hint)
+    return Reply(status=status, body=_dumped(document), headers=headers or {})
+
+
+def _dumped(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document).encode()
+
+
+class Server(ThreadingHTTPServer):
+    """The server. ``port`` 0 takes one that is free; ``address`` is what a browser opens.
+
+    Raises :class:`~hwcalc.errors.UsageError` if the port cannot be had.
+    """
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+    # Somebody who left the port a moment ago must not keep it, and nobody may share it.
+    allow_reuse_address = True
+    allow_reuse_port = False
+
+    def __init__(self, site: Site, port: int = 0) -> None:
+        self.site = site
+        self.token = secrets.token_urlsafe(24)
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used: {error.strerror or error}.", hint="Leave --port out, and a free one is taken."
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """The page, with the token."""
+        return f"http://{HOST}:{self.server_port}/{self.token}/"
+
+    def server_bind(self) -> None:
+        """Take the port. The inherited one asks a name server what this machine is called."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = HOST, int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there are not too many."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread could be started.
+            self._free.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """As inherited, and count the thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: whoever asked has gone."""
+
+
+class _Handler(StreamRequestHandler):
+    """One connection: read one request, within bounds of bytes and time, and answer it."""
+
+    server: Server
+    connection: socket.socket
+
+    def handle(self) -> None:
+        method, reply = "GET", _refused(HTTPStatus.BAD_REQUEST, "that is no request.")
+        with io.BufferedReader(_Bounded(self.connection)) as stream:
+            try:
+                request = self._read(stream)
+                if request is not None:
+                    method, reply = request.method, self._answered(request)
+            except LineTooLong:
+                reply = _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {_MOST_BYTES:,} bytes.")
+            except HTTPException:
+                reply = _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "a request has at most 100 headers.")
+            except OSError:
+                return
+        self.connection.settimeout(_SECONDS)
+        with suppress(OSError):
+            self.connection.sendall(reply.head() + (b"" if method == "HEAD" else reply.body))
+
+    def _read(self, stream: io.BufferedReader) -> Request | None:
+        """The request; ``None`` if it is none."""
+        words = stream.readline(_MOST_LINE).decode("latin-1").split()
+        if len(words) != 3 or not words[1].startswith("/") or words[2] not in {"HTTP/1.0", "HTTP/1.1"}:
+            return None
+        return Request(
+            method=words[0], target=words[1], headers=parse_headers(stream), port=self.server.server_port, token=self.server.token
+        )
+
+    def _answered(self, request: Request) -> Reply:
+        try:
+            return respond(request, self.server.site)
+        except Exception:  # noqa: BLE001 - whatever went wrong, the reader gets an answer, and no traceback
+            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this could not be worked out.", hint="Plan it: kvplan MODEL")
+
+
+class _Bounded(io.RawIOBase):
+    """What arrives on a socket, up to so many bytes and for so many seconds in all."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._end = monotonic() + _SECONDS
+        self._left = _MOST_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._left <= 0:
+            raise LineTooLong("request")
+        rest = self._end - monotonic()
+        if rest <= 0:
+            raise TimeoutError
+        self._connection.settimeout(rest)
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
