@@ -12,6 +12,7 @@ from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import AS_PUBLISHED, LEAST_TOKENS, PageAxes, options_of_engine
 from hwcalc.explore.encode import Place, Pools, every, grid_of
+from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
@@ -93,11 +94,7 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools) -> dict[str, Any]:
         "parameters": None if spec.parameters is None else spec.parameters.total,
         "warnings": [note.message for note in spec.warnings],
         "engines": {name: _runs(spec, name, axes, pools) for name in axes.engines},
-        "hand": None,
-        "variants": [],
-        "saved": None,
-        "policies": None,
-        "strategies": None,
+        **sections_of(spec, axes, pools),
     }
 
 

@@ -86,6 +86,19 @@ export function termBytes(term, tokens) {
 }
 
 /**
+ * What of the cache on the fullest GPU does not grow with length.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ */
+export function stateBytes(form, tokens, sequences) {
+  const sum = (/** @type {PlainTerm[]} */ terms) => terms.reduce((sum, term) => sum + termBytes(term, tokens), 0);
+  const fullest = form.gpus.reduce((best, terms) => (sum(terms) > sum(best) ? terms : best), form.gpus[0] ?? []);
+  const constant = fullest.filter((term) => term.stairs.every((stairs) => stairs.every(([, per, , most]) => per === 1 && most <= 1)));
+  return times(replica(form, sequences), sum(constant));
+}
+
+/**
  * Bytes of one sequence on the GPU that holds most of it.
  * @param {Form} form
  * @param {number} tokens
@@ -272,6 +285,7 @@ export function sizesAt(form, tokens, sequences) {
   const cache = neededBytes(form, tokens, sequences);
   return {
     cache,
+    state: stateBytes(form, tokens, sequences),
     total_cache: totalBytes(form, tokens, sequences),
     weights,
     activations,

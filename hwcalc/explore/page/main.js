@@ -3,13 +3,17 @@
 import { answersOf } from "./answer.js";
 import { commandOf } from "./command.js";
 import { controlsSection } from "./controls.js";
+import { commandSection } from "./copy.js";
 import { formsOf, modelOf } from "./data.js";
 import { gaugeSection } from "./gauge.js";
+import { lengthsSection } from "./lengths.js";
+import { liveSection } from "./live.js";
 import { fragmentOf, validState, wantedBy } from "./state.js";
 import { html } from "./tables.js";
+import { themeButton } from "./theme.js";
 
 /** @type {((page: Page) => Section)[]} */
-const SECTIONS = [controlsSection, gaugeSection];
+const SECTIONS = [liveSection, controlsSection, gaugeSection, commandSection, lengthsSection];
 /** How long a slider rests before the address follows. */
 const REST_MS = 250;
 
@@ -146,6 +150,7 @@ function start(root) {
     drawn ||= requestAnimationFrame(draw);
   });
   const sections = SECTIONS.map((make) => guarded(make, page));
+  document.querySelector("header")?.append(themeButton());
   root.replaceChildren(...sections.map((section) => section.element));
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;
