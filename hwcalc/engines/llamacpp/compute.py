@@ -71,11 +71,7 @@ def part_of(opened: LlamacppOpened, assignment: Assignment, device: int) -> Part
     hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
     copied = None
     # The scheduler asks the first GPU; without any layer it still multiplies large batches for the host.
-    if (
-        device == (gpus or [0])[0]
-        and _helps(opened)
-        and (hosted or assignment.experts_on_host or assignment.largest_moved)
-    ):
+    if device == (gpus or [0])[0] and _helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
         largest = opened.largest_tensors
         sizes = [max(largest[number]) for number in hosted if number < len(largest)]
         sizes.append(assignment.largest_moved)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
-from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.compute import copies_of, moments_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_of, host_room
 from hwcalc.engines.llamacpp.graph import host_moments, output_bytes

@@ -237,7 +237,9 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     if state is not None:
         found.append(state)
     if part.output and not read.architecture.encoder:
-        name = "logits of hybrids" if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read) else "logits"
+        name = (
+            "logits of hybrids" if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read) else "logits"
+        )
         kept = Sum.of(read.n_embd if part.alone else 0)
         found.append(Moment(name=name, per_token=kept, per_output=read.n_vocab + read.n_embd))
     return tuple(found)

@@ -135,7 +135,7 @@ def _no_heads(kind: NoHeads, opened: LlamacppOpened) -> tuple[StoredTensor, ...]
 
 def _latent(kind: LatentAttention, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """Keys alone: the values are a part of them."""
-    one, window = opened.settings, kind.window is not None
+    window = kind.window is not None
     cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(opened, window=window)
     rank, rope = kind.kv_lora_rank, kind.qk_rope_head_dim
     row = _Row(width=rank + rope, axis="kv_lora_rank + qk_rope_head_dim", text=f"({rank:,} + {rope:,})")
@@ -144,7 +144,7 @@ def _latent(kind: LatentAttention, opened: LlamacppOpened) -> tuple[StoredTensor
 
 def _indexer(kind: SparseIndexer, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """A cache of its own with one key head. Where the model's cache has values, this one has them too, and nothing reads them."""
-    one, read = opened.settings, opened.hparams
+    read = opened.hparams
     cells, words = "n_ctx_seq", cells_in_words(opened, window=False)
     width = kind.index_head_dim + kind.index_extra_elements
     axis = "index_head_dim + index_extra_elements" if kind.index_extra_elements else "index_head_dim"
