@@ -61,15 +61,15 @@ export function verdictBadge(verdict) {
  * @param {BarRow[]} rows @param {number | null} [limit]
  */
 export function barRows(rows, limit = null) {
-  const most = Math.max(1, limit ?? 0, ...rows.map((row) => row.segments.reduce((sum, segment) => sum + segment.bytes, 0)));
+  const most = Math.max(1, limit ?? 0, ...rows.map((row) => row.limit ?? 0), ...rows.map((row) => row.segments.reduce((sum, segment) => sum + segment.bytes, 0)));
   const one = (/** @type {BarRow} */ row) =>
     html(
       "li",
       { class: row.chosen ? "bar-row chosen" : "bar-row", "aria-current": row.chosen ? "true" : null },
       html("span", { class: "bar-name" }, row.name),
-      row.refused === undefined ? bar(row.segments, most, { limit }) : html("span", { class: "refused" }, row.refused),
+      row.refused === undefined ? bar(row.segments, most, { limit: row.limit ?? limit }) : html("span", { class: "refused" }, row.refused),
       html("span", { class: "bar-value" }, row.value ?? human(row.segments.reduce((sum, segment) => sum + segment.bytes, 0)), row.verdict === undefined ? null : verdictBadge(row.verdict)),
-      row.note === undefined ? null : html("span", { class: "bar-note" }, row.note),
+      !row.note ? null : html("span", { class: "bar-note" }, row.note),
     );
   return html("ul", { class: "bars" }, ...rows.map(one));
 }

@@ -5,15 +5,33 @@ import { commandOf } from "./command.js";
 import { controlsSection } from "./controls.js";
 import { commandSection } from "./copy.js";
 import { formsOf, modelOf } from "./data.js";
+import { enginesSection } from "./engines.js";
 import { gaugeSection } from "./gauge.js";
 import { lengthsSection } from "./lengths.js";
 import { liveSection } from "./live.js";
+import { policiesSection } from "./policies.js";
+import { savedSection } from "./saved.js";
 import { fragmentOf, validState, wantedBy } from "./state.js";
+import { strategiesSection } from "./strategies.js";
+import { stripSection } from "./strip.js";
 import { html } from "./tables.js";
 import { themeButton } from "./theme.js";
+import { variantsSection } from "./variants.js";
 
 /** @type {((page: Page) => Section)[]} */
-const SECTIONS = [liveSection, controlsSection, gaugeSection, commandSection, lengthsSection];
+const SECTIONS = [
+  liveSection,
+  controlsSection,
+  gaugeSection,
+  commandSection,
+  lengthsSection,
+  stripSection,
+  enginesSection,
+  variantsSection,
+  policiesSection,
+  strategiesSection,
+  savedSection,
+];
 /** How long a slider rests before the address follows. */
 const REST_MS = 250;
 
