@@ -40,7 +40,14 @@ class Watched:
 
     def answer(self) -> str:
         """What the page says of its state, as text."""
-        return str(self.page.locator("#answer").inner_text())
+        return "\n".join(self.page.locator("#answer, #gauge").all_inner_texts())
+
+    def check(self) -> None:
+        """Fail for what the page did wrong since the last time."""
+        self.frame()
+        found = [*self.faults, *(f"violates {rule}" for rule in self.run("() => globalThis.violations.splice(0)"))]
+        self.faults.clear()
+        assert not found
 
 
 @contextmanager
@@ -72,8 +79,6 @@ def opened(
         page.goto(address + fragment)
         page.wait_for_function("() => globalThis.kvplan !== undefined")
         yield watched
-        watched.frame()
-        faults.extend(f"violates {rule}" for rule in watched.run("() => globalThis.violations"))
-        assert not faults
+        watched.check()
     finally:
         context.close()
