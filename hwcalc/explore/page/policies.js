@@ -4,7 +4,10 @@ import { barRows, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
-import { bytesCells, details, exact, html, tableOf } from "./tables.js";
+import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
+
+/** What a policy does for memory. @type {Record<string, string>} */
+const EFFECTS = { frees: "frees memory", masks: "masks, frees nothing", zeroes: "writes zeroes, frees nothing", "reads less": "reads less, frees nothing" };
 
 /** What a column has at a point. @template T @param {Column<T>} column @param {number} place @returns {T | undefined} */
 function columnAt(column, place) {
@@ -14,7 +17,7 @@ function columnAt(column, place) {
 /**
  * What a policy needs at a point, or why the engine has none.
  * @param {PolicyRow} row @param {string} engine @param {number} place @param {string[]} texts
- * @returns {{ bytes: number, verdict: Verdict } | { refused: string }}
+ * @returns {{ bytes: number, needed: number, verdict: Verdict } | { refused: string }}
  */
 function policyAt({ engines }, engine, place, texts) {
   const answers = engines[engine];
@@ -23,7 +26,8 @@ function policyAt({ engines }, engine, place, texts) {
   const refused = columnAt(answers.refused, place);
   const bytes = columnAt(answers.per_gpu_bytes, place);
   const verdict = columnAt(answers.verdict, place);
-  if (typeof bytes === "number" && verdict) return { bytes, verdict };
+  const needed = columnAt(answers.needed_bytes, place);
+  if (typeof bytes === "number" && typeof needed === "number" && verdict) return { bytes, needed, verdict };
   return { refused: texts[refused ?? -1] ?? "No number at this point." };
 }
 
@@ -49,16 +53,18 @@ export function policiesSection(page) {
     lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${state.engine} on one ${found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
     const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], verdict: all.verdict, chosen: state.policy === null }];
     const bars = rows.map(({ row, at }) => {
-      const own = { name: row.title, note: `${row.policy}: ${row.memory}`, chosen: row.policy === state.policy };
-      return "refused" in at ? { ...own, segments: [], value: "", refused: at.refused } : { ...own, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict };
+      const own = { name: row.title, chosen: row.policy === state.policy };
+      const effect = `${row.policy}: ${EFFECTS[row.memory] ?? row.memory}`;
+      if ("refused" in at) return { ...own, segments: [], value: "", refused: at.refused, note: effect };
+      return { ...own, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict, note: `${effect}; ${human(at.needed)} with all the rest` };
     });
     chart.replaceChildren(barRows([...keeps, ...bars]));
     table.show(() =>
       tableOf({
         caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,
-        head: ["Policy", "Memory", "Size", "Bytes", "Verdict"],
-        numbers: [2, 3],
-        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", at.refused] : [...bytesCells(at.bytes), at.verdict.replace("_", " ")])]),
+        head: ["Policy", "Memory", "Cache", "Bytes", "With all the rest", "Verdict"],
+        numbers: [2, 3, 4],
+        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), at.verdict.replace("_", " ")])]),
       }),
     );
   }
