@@ -9,6 +9,11 @@ const SETTINGS = { seq: "tokens", batch: "sequences", dtype: "cache format", wei
 /** How the number of the cache is known. @type {Record<string, string>} */
 const DEFINITIONS = { exact: "The cache is exact, by the formulas.", engine: "The cache is what the engine stores, by its own rule." };
 
+/** The chosen engine as it calls itself. @param {Page} page @param {State} state */
+export function engineLabel(page, state) {
+  return page.payload.engines.find((engine) => engine.name === state.engine)?.label ?? state.engine;
+}
+
 /** What an engine cannot take as it was chosen, and has instead. @param {State} wanted @param {State} own */
 function differences(wanted, own) {
   const names = /** @type {(keyof State)[]} */ (Object.keys(SETTINGS));

@@ -2,6 +2,7 @@
 
 import { barRows, panel } from "./bars.js";
 import { modelOf } from "./data.js";
+import { engineLabel } from "./engines.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
 import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
@@ -35,8 +36,9 @@ function policyAt({ engines }, engine, place, texts) {
 export function policiesSection(page) {
   const lead = html("p", { class: "lead" });
   const chart = html("div", {});
+  const refusals = html("details", { class: "behind" });
   const table = details("Table: policies");
-  const element = panel("policies", "Policies of the cache", lead, chart, table.element);
+  const element = panel("policies", "Policies of the cache", lead, chart, refusals, table.element);
 
   /** @param {State} state */
   function update(state) {
@@ -47,18 +49,21 @@ export function policiesSection(page) {
     const [seq, batch] = [nearest(found.lengths, state.seq), nearest(found.batches, state.batch)];
     const place = found.lengths.indexOf(seq) * found.batches.length + found.batches.indexOf(batch);
     const { texts } = page.pools(model);
+    const engine = engineLabel(page, state);
     const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch }));
     const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
     const many = batch === 1 ? "one sequence" : `${exact(batch)} sequences`;
-    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${state.engine} on one ${found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
+    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
     const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], verdict: all.verdict, chosen: state.policy === null }];
-    const bars = rows.map(({ row, at }) => {
-      const own = { name: row.title, chosen: row.policy === state.policy };
-      const effect = `${row.policy}: ${EFFECTS[row.memory] ?? row.memory}`;
-      if ("refused" in at) return { ...own, segments: [], value: "", refused: at.refused, note: effect };
-      return { ...own, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict, note: `${effect}; ${human(at.needed)} with all the rest` };
+    const bars = rows.flatMap(({ row, at }) => {
+      if ("refused" in at) return [];
+      const note = `${row.policy}: ${EFFECTS[row.memory] ?? row.memory}; ${human(at.needed)} with all the rest`;
+      return [{ name: row.title, chosen: row.policy === state.policy, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict, note }];
     });
     chart.replaceChildren(barRows([...keeps, ...bars]));
+    const lacking = rows.flatMap(({ row, at }) => ("refused" in at ? [html("li", {}, html("b", {}, row.title), `: ${at.refused}`)] : []));
+    refusals.hidden = lacking.length === 0;
+    refusals.replaceChildren(html("summary", {}, `${exact(lacking.length)} policies that ${engine} does not have, and why`), html("ul", { class: "refusals" }, ...lacking));
     table.show(() =>
       tableOf({
         caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,

@@ -57,8 +57,9 @@ function ruleLines(layer, seq) {
   return layer.terms.map(({ term, count, units, bytes }) => {
     const unit = term.unit_tokens === 1 ? "positions" : `blocks of ${exact(term.unit_tokens)} tokens`;
     const one = bytes / count;
-    const numbers = `${exact(units)} ${unit} × ${exact(term.unit_bytes)} B = ${exact(one)} B (${human(one)}) a layer`;
-    return { rule: `${unit} = ${term.rule}`, numbers: `With n = ${exact(seq)}: ${numbers}` };
+    const product = `× ${exact(term.unit_bytes)} B = ${exact(one)} B (${human(one)}) a layer`;
+    if (!/\bn\b/.test(term.rule)) return { rule: `always ${term.rule}`, numbers: `At every length: ${exact(units)} ${product}` };
+    return { rule: `${unit} = ${term.rule}`, numbers: `With n = ${exact(seq)}: ${exact(units)} ${unit} ${product}` };
   });
 }
 
