@@ -81,7 +81,7 @@ function numbers(answer, form, state) {
   const { per_gpu, fit } = answer;
   const at = (/** @type {End} */ end, /** @type {Part["section"]} */ section) => partsBytes(form, state.seq, state.batch, end, section);
   const same = (/** @type {string} */ name, /** @type {Bytes} */ bytes) => [name, ...bytesCells(bytes), "", ""];
-  const range = (/** @type {Part["section"]} */ section) => {
+  const range = (/** @type {"weights" | "activations" | "overhead"} */ section) => {
     const [low, high] = [at("low", section), at("high", section)];
     return [section, ...bytesCells(per_gpu[section]), ...(low === high ? ["", ""] : [human(low), human(high)])];
   };

@@ -27,7 +27,13 @@ type Amount =
   | Count
   | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
   | { largest: number[] }
+  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, products: [bytes: Count, factors: Factor[], stairs: Stair[]][]][] } }
+  | { gpus: Amount[] }
   | { points: Points };
+
+/** What a product of a moment is multiplied with: the tokens that are processed at once, the sequences, of the former those of one sequence,
+    and 1 if there is only one sequence (hwcalc/engines/moments.py). */
+type Factor = "passed" | "sequences" | "each" | "alone";
 
 /** Exact values at some lengths, for some numbers of sequences, by the text of that number. */
 interface Points {
@@ -37,7 +43,8 @@ interface Points {
 
 interface Part {
   name: string;
-  section: "weights" | "activations" | "overhead";
+  /** What lies in the memory of the host counts on no GPU. */
+  section: "weights" | "activations" | "overhead" | "host";
   expected: Amount;
   /** An end that is left out equals `expected`. */
   low?: Amount;
@@ -63,6 +70,10 @@ interface Rest {
   limited_by: string | null;
   dp: number;
   least_tokens: number;
+  /** Longer sequences are refused. */
+  most_tokens: number | null;
+  /** Memory of the host that must be there beside the GPUs. If it is shared, what the GPUs need comes out of it too. */
+  host: { room: [low: number, expected: number, high: number]; shared: boolean } | null;
 }
 
 /** A place in a pool by dtype, weights, layout and GPU, in this order. A list of one entry holds for its whole axis, and a number or null
@@ -291,7 +302,15 @@ type PlainAmount =
   | number
   | { pass: [element_bytes: number, width: number, chunk: number | null, logits: number, logit_bytes: number] }
   | { largest: PlainTerm[] }
+  | { fullest: Fullest }
+  | { gpus: PlainAmount[] }
   | { points: Points };
+
+interface Fullest {
+  chunk: number | null;
+  up: boolean;
+  moments: [share: number, products: [bytes: number, factors: Factor[], stairs: PlainStair[]][]][];
+}
 
 interface PlainPart extends Record<End, PlainAmount> {
   name: string;
@@ -314,6 +333,8 @@ interface Form {
   limited_by: string | null;
   dp: number;
   least_tokens: number;
+  most_tokens: number | null;
+  host: { room: Record<End, number>; shared: boolean } | null;
   /** The model's own length. */
   max_seq: number | null;
   /** Where only some lengths and numbers of sequences are known: these. */
