@@ -6,11 +6,12 @@ import { controlsSection } from "./controls.js";
 import { commandSection } from "./copy.js";
 import { formsOf, modelOf } from "./data.js";
 import { enginesSection } from "./engines.js";
-import { gaugeSection } from "./gauge.js";
+import { gaugeSection, summarySection } from "./gauge.js";
 import { lengthsSection } from "./lengths.js";
 import { liveSection } from "./live.js";
 import { policiesSection } from "./policies.js";
 import { savedSection } from "./saved.js";
+import { updaterOf } from "./sight.js";
 import { fragmentOf, validState, wantedBy } from "./state.js";
 import { strategiesSection } from "./strategies.js";
 import { stripSection } from "./strip.js";
@@ -20,6 +21,7 @@ import { variantsSection } from "./variants.js";
 
 /** @type {((page: Page) => Section)[]} */
 const SECTIONS = [
+  summarySection,
   liveSection,
   controlsSection,
   gaugeSection,
@@ -66,7 +68,7 @@ function pageOf(payload, wanted, changed) {
       changed(state, before, settled);
     },
     form: forms,
-    ...answersOf(forms),
+    ...answersOf(payload, pools, forms),
     valid,
     command: (state) => commandOf(payload, state),
   };
@@ -160,7 +162,7 @@ function start(root) {
     const state = page.state();
     const answer = page.answer(state);
     document.title = `${modelOf(payload, state).id}: ${root.dataset["title"] ?? "kvplan"}`;
-    for (const section of sections) section.update(state, answer);
+    update(state, answer);
   };
   const address = addressOf(() => page.state());
   const page = pageOf(payload, wantedBy(location.hash), (state, before, settled) => {
@@ -170,6 +172,7 @@ function start(root) {
   const sections = SECTIONS.map((make) => guarded(make, page));
   document.querySelector("header")?.append(themeButton());
   root.replaceChildren(...sections.map((section) => section.element));
+  const update = updaterOf(sections);
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;
     page.set(page.valid(wantedBy(location.hash)), false);

@@ -1,5 +1,6 @@
 // Policies that keep less of a cache, or read less of it.
 
+import { columnAt } from "./answer.js";
 import { barRows, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { engineLabel } from "./engines.js";
@@ -9,11 +10,6 @@ import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
 
 /** What a policy does for memory. @type {Record<string, string>} */
 const EFFECTS = { frees: "frees memory", masks: "masks, frees nothing", zeroes: "writes zeroes, frees nothing", "reads less": "reads less, frees nothing" };
-
-/** What a column has at a point. @template T @param {Column<T>} column @param {number} place @returns {T | undefined} */
-function columnAt(column, place) {
-  return Array.isArray(column) ? column[place] : column;
-}
 
 /**
  * What a policy needs at a point, or why the engine has none.
