@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { isHand, modelOf, pointsFor, runsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, pointsFor, runsOf, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -172,11 +172,9 @@ function handFields(page) {
       for (const [name, slider] of sliders) {
         slider.element.hidden = !isHand(hand);
         if (!isHand(hand)) continue;
-        const { value, least, most, step } = hand.dimensions[name];
-        const steps = Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, place) => least + place * step);
-        const all = [...new Set([...steps, value])].sort((first, second) => first - second);
-        const own = state.hand?.[name] ?? value;
-        slider.show(state.hand === null ? [own] : all, own);
+        const own = state.hand?.[name] ?? hand.dimensions[name].value;
+        const steps = name === "kv_heads" ? keyValueHeads(hand, state.hand?.heads ?? 1, state.tp) : stepsOf(hand.dimensions[name]);
+        slider.show(state.hand === null ? [own] : steps, own);
       }
     },
   };

@@ -72,6 +72,25 @@ export function isHand(hand) {
 }
 
 /**
+ * The numbers of a slider: its steps, and the model's own value.
+ * @param {Hand["dimensions"][Dimension]} range
+ */
+export function stepsOf({ value, least, most, step }) {
+  const steps = Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, place) => least + place * step);
+  return [...new Set([...steps, value])].sort((first, second) => first - second);
+}
+
+/**
+ * The numbers of key/value heads that go with so many heads: each rank has whole groups of them.
+ * @param {Hand} hand
+ * @param {number} heads
+ * @param {number} tp
+ */
+export function keyValueHeads(hand, heads, tp) {
+  return stepsOf(hand.dimensions.kv_heads).filter((number) => heads % number === 0 && number % tp === 0);
+}
+
+/**
  * Dimensions as one rank has them: at least one head.
  * @param {Record<Dimension, number> | null} hand
  * @param {number} tp
@@ -113,7 +132,11 @@ export function formsOf(payload, poolsOf = () => payload) {
  * @returns {Form | NoAnswer}
  */
 function taken(payload, model, state) {
-  const runs = runsOf(model, state.engine, state.hand !== null);
+  const { hand } = state;
+  if (hand !== null && isHand(model.hand) && !keyValueHeads(model.hand, hand.heads, state.tp).includes(hand.kv_heads)) {
+    return { refused: model.hand.rule };
+  }
+  const runs = runsOf(model, state.engine, hand !== null);
   if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
   if (!("curve" in runs)) return { refused: textAt(payload, runs.refused) };
   const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp);
@@ -126,7 +149,7 @@ function taken(payload, model, state) {
   const rest = payload.rests[gridAt(runs.rest, places) ?? -1];
   if (curve === undefined || rest === undefined) return { refused: "This page does not have this combination." };
   const parts = runs.parts.flatMap((grid) => payload.parts[gridAt(grid, places) ?? -1] ?? []);
-  return formOf(payload, curve, rest, parts, rankDimensions(state.hand, state.tp), model.max_seq);
+  return formOf(payload, curve, rest, parts, rankDimensions(hand, state.tp), model.max_seq);
 }
 
 /**

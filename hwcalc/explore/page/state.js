@@ -1,6 +1,6 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, modelOf, pointsFor, runsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, pointsFor, runsOf, stepsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -85,7 +85,7 @@ export function validState(payload, forms, wanted) {
   };
   const described = modelOf(payload, state);
   state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? lengths.least);
-  state.hand = validHand(described, wanted.hand);
+  state.hand = validHand(described, wanted.hand, state.tp);
   const runs = runsOf(described, engine, state.hand !== null);
   if (runs !== null && "curve" in runs) {
     state.dtype = chosen(runs.dtypes, wanted.dtype, first.dtype);
@@ -112,20 +112,22 @@ function snapped(payload, state, form) {
 /**
  * @param {Model} model
  * @param {unknown} wanted
+ * @param {number} tp
  * @returns {State["hand"]}
  */
-function validHand(model, wanted) {
+function validHand(model, wanted, tp) {
   if (!isHand(model.hand) || typeof wanted !== "object" || wanted === null) return null;
   /** @type {Partial<Record<Dimension, unknown>>} */
   const given = wanted;
   const { dimensions } = model.hand;
   const value = (/** @type {Dimension} */ name) => {
-    const { value, least, most, step } = dimensions[name];
-    const number = whole(given[name], least, most, value);
-    // The model's own value may stand between two steps.
-    return number === value ? value : least + Math.round((number - least) / step) * step;
+    const { value, least, most } = dimensions[name];
+    return nearest(stepsOf(dimensions[name]), whole(given[name], least, most, value));
   };
-  return { layers: value("layers"), heads: value("heads"), kv_heads: value("kv_heads"), head_dim: value("head_dim") };
+  const heads = value("heads");
+  const kvHeads = value("kv_heads");
+  const possible = keyValueHeads(model.hand, heads, tp);
+  return { layers: value("layers"), heads, kv_heads: nearest(possible, kvHeads), head_dim: value("head_dim") };
 }
 
 /**

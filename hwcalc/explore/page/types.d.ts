@@ -144,6 +144,8 @@ interface Layout {
 /** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
+  /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */
+  rule: string;
   engines: Record<string, Runs | Refused>;
 }
 
