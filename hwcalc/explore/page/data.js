@@ -30,6 +30,26 @@ export function modelOf(payload, state) {
 }
 
 /**
+ * Whether an engine gives each GPU layers of its own (pp), rather than a share of each layer (tp) or of the sequences (dp).
+ * @param {Payload} payload
+ * @param {string} engine
+ */
+export function splitsLayers(payload, engine) {
+  return payload.engines.some((one) => one.name === engine && one.splits_layers);
+}
+
+/**
+ * How many GPUs may share each layer. For an engine that splits by layers it makes no difference: one entry stands for all.
+ * @param {Payload} payload
+ * @param {string} engine
+ * @param {number} count
+ */
+export function sharesOf(payload, engine, count) {
+  const tps = payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp);
+  return splitsLayers(payload, engine) ? tps.slice(0, 1) : tps;
+}
+
+/**
  * What an engine has for a model, by its own dimensions or by those set by hand.
  * @param {Model} model
  * @param {string} engine
@@ -61,6 +81,14 @@ export function pointsFor(payload, state, form) {
   const rows = policyRowsOf(payload, state);
   if (rows !== null) return { lengths: rows.lengths, batches: rows.batches };
   return "refused" in form ? null : form.points;
+}
+
+/**
+ * The most sequences that an engine takes. More than fit are no matter: that is a verdict.
+ * @param {Form} form
+ */
+export function mostBatch(form) {
+  return form.refuses_more ? form.most_sequences ?? Infinity : Infinity;
 }
 
 /**
@@ -188,9 +216,10 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
     total_bytes: rest.total_bytes,
     most_sequences: rest.most_sequences,
     limited_by: rest.limited_by,
+    refuses_more: rest.refuses_more,
     dp: rest.dp,
     least_tokens: rest.least_tokens,
-    most_tokens: rest.most_tokens ?? null,
+    most_tokens: rest.most_tokens,
     host: rest.host ? { room: ends(rest.host.room), shared: rest.host.shared } : null,
     max_seq: maxSeq,
     points: pointsOf(plain, payload.batches, rest.dp),

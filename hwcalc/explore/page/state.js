@@ -1,6 +1,6 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, keyValueHeads, modelOf, pointsFor, runsOf, stepsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, mostBatch, pointsFor, runsOf, sharesOf, stepsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -67,15 +67,13 @@ export function validState(payload, forms, wanted) {
   const model = chosen(payload.models.map((model) => model.id), wanted.model, first.model);
   const engine = chosen(payload.engines.map((engine) => engine.name), wanted.engine, first.engine);
   const count = nearest(layouts.map((layout) => layout.count), whole(wanted.count, 1, 2 ** 20, first.count ?? 1));
-  const splits = payload.engines.find((one) => one.name === engine)?.splits_layers ?? false;
-  const tps = layouts.filter((layout) => layout.count === count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
   /** @type {State} */
   const state = {
     model,
     engine,
     gpu: chosen(payload.gpus.map((gpu) => gpu.id), wanted.gpu, first.gpu),
     count,
-    tp: nearest(tps, whole(wanted.tp, 1, count, first.tp ?? 1)),
+    tp: nearest(sharesOf(payload, engine, count), whole(wanted.tp, 1, count, first.tp ?? 1)),
     seq: 1,
     batch: whole(wanted.batch, 1, Math.max(...batches), first.batch ?? batches[0] ?? 1),
     dtype: "",
@@ -103,10 +101,11 @@ export function validState(payload, forms, wanted) {
  * @returns {State}
  */
 function snapped(payload, state, form) {
-  const seq = "refused" in form ? state.seq : Math.max(state.seq, form.least_tokens);
   const points = pointsFor(payload, state, form);
-  if (points === null) return { ...state, seq };
-  return { ...state, seq: nearest(points.lengths, seq), batch: nearest(points.batches, state.batch) };
+  if (points !== null) return { ...state, seq: nearest(points.lengths, state.seq), batch: nearest(points.batches, state.batch) };
+  if ("refused" in form) return state;
+  const seq = Math.min(Math.max(state.seq, form.least_tokens), form.most_tokens ?? Infinity);
+  return { ...state, seq, batch: Math.min(state.batch, mostBatch(form)) };
 }
 
 /**

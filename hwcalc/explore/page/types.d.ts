@@ -68,6 +68,8 @@ interface Rest {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  /** Whether the engine refuses more sequences than that, in place of a verdict. */
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   /** Longer sequences are refused. */
@@ -333,6 +335,7 @@ interface Form {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   most_tokens: number | null;
