@@ -84,6 +84,8 @@ class Pools:
             "total_bytes": form.total_bytes,
             "most_sequences": form.most_sequences,
             "limited_by": form.limited_by,
+            "refuses_more": form.refuses_more,
+            "most_tokens": form.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
             "most_tokens": form.most_tokens,
