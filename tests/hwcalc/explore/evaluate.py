@@ -8,21 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hwcalc.engines.forms import (
-    Amount,
-    Constant,
-    Curve,
-    Fullest,
-    HostRoom,
-    Largest,
-    MemoryForm,
-    PartForm,
-    Pass,
-    PerGpu,
-    Points,
-    Term,
-)
-from hwcalc.engines.moments import Moment, Product
+from hwcalc.engines.forms import Amount, Constant, Curve, HostRoom, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
+from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 
@@ -108,6 +95,11 @@ def _part(payload: Document, part: Document) -> PartForm:
     return PartForm(name=part["name"], section=part["section"], low=low, expected=expected, high=high)
 
 
+def _product(product: Sequence[Any]) -> Product:
+    size, factors, stairs = product
+    return Product(size, tuple(factors), tuple(Stair(*stair) for stair in stairs))
+
+
 def _amount(payload: Document, amount: Any) -> Amount:
     if isinstance(amount, int):
         return Constant(bytes=amount)
@@ -117,13 +109,9 @@ def _amount(payload: Document, amount: Any) -> Amount:
     if form == "largest":
         return Largest(terms=tuple(_term(payload, place) for place in value))
     if form == "gpus":
-        return PerGpu(amounts=tuple(_amount(payload, one) for one in value))
+        return PerGpu(amounts=tuple(_amount(payload, each) for each in value))
     if form == "fullest":
-        moments = tuple(Moment(share, _products(payload["sums"][place])) for share, place in value["moments"])
+        moments = tuple(Moment(share, tuple(map(_product, payload["sums"][place]))) for share, place in value["moments"])
         return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
     assert form == "points", form
     return Points(lengths=tuple(value["lengths"]), values={int(count): tuple(row) for count, row in value["values"].items()})
-
-
-def _products(products: Sequence[Any]) -> tuple[Product, ...]:
-    return tuple(Product(size, tuple(factors), tuple(Stair(*stair) for stair in stairs)) for size, factors, stairs in products)
