@@ -219,9 +219,8 @@ def test_tables_behind_charts(small: Watched) -> None:
     assert summaries.count() >= 6
     for number in range(summaries.count()):
         summaries.nth(number).press("Enter")
-        small.frame()
-        table = small.page.locator("details[open] table").nth(number)
-        assert table.locator("tbody tr").count() >= 1
+        table = summaries.nth(number).locator("xpath=..").locator("table")
+        table.locator("tbody tr").first.wait_for(state="attached")
         assert table.locator("caption").inner_text()
 
 
