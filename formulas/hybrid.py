@@ -96,9 +96,13 @@ class Stack:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """The kinds with their layers, in order of first appearance. A layer that has a kind twice counts twice."""
+        return self.groups_of(range(len(self.layers)))
+
+    def groups_of(self, numbers: Iterable[int]) -> tuple[Group, ...]:
+        """The groups of the layers with these numbers alone, such as those of a pipeline stage."""
         layers_of: dict[LayerKind, list[int]] = {}
-        for index, layer in enumerate(self.layers):
-            for kind in layer:
+        for index in numbers:
+            for kind in self.layers[index]:
                 layers_of.setdefault(kind, []).append(index)
         return tuple(
             Group(kind=kind, count=len(indices), layers=LayerNumbers(dict.fromkeys(indices)))

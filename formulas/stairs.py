@@ -30,6 +30,17 @@ class Stair(NamedTuple):
         steps = (tokens + self.add) // self.per
         return self.times * (steps if self.most is None else min(self.most, steps))
 
+    def shared(self, ranks: int) -> Stair | None:
+        """Those on the fullest of some ranks, over which they are dealt one by one; ``None`` if that is no stair.
+
+        >>> [Stair(per=2, most=3).shared(2).at(tokens) for tokens in (1, 2, 4, 6, 9)]
+        [0, 1, 1, 2, 2]
+        """
+        most = None if self.most is None else -(-self.most // ranks)
+        if self.times == 1:
+            return Stair(per=self.per * ranks, add=self.add + self.per * (ranks - 1), most=most)
+        return self._replace(times=-(-self.times // ranks)) if self.most == 1 else None
+
 
 def blocks_stair(block_tokens: int, most_tokens: int | None = None, times: int = 1) -> Stair:
     """``ceil(min(n, most_tokens) / block_tokens)``.

@@ -105,8 +105,8 @@ class Span(Shown):
         """The number of positions that are kept."""
         raise NotImplementedError
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
-        """:meth:`positions` for one token or more, as a sum of stairs."""
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
+        """:meth:`positions` for one token or more, as a sum of stairs. ``None`` encoder tokens are as many as the sequence has."""
         raise NotImplementedError
 
     def of_first(self, first: int, tokens: int) -> int:
@@ -136,7 +136,7 @@ class Full(Span):
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens)
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(),)
 
     @property
@@ -155,7 +155,7 @@ class Kept(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return min(tokens, self.numbers[0])
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=self.numbers[0]),)
 
     @property
@@ -178,7 +178,7 @@ class Window(Span):
         """A window of 3 keeps [BCD] of ABCD; two sequences that begin with ABC have [BC] in common."""
         return max(0, min(first, tokens) - max(0, tokens - self.numbers[0]))
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=self.numbers[0]),)
 
     @property
@@ -202,7 +202,7 @@ class Sink(Span):
         first, gone = min(first, tokens), max(0, tokens - sink - window)
         return min(first, sink) + max(0, first - sink - gone)
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=sum(self.numbers)),)
 
     @property
@@ -230,7 +230,7 @@ class Chunk(Span):
         begins = (tokens - 1) // self.numbers[0] * self.numbers[0]
         return max(0, min(first, tokens) - max(0, begins))
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=self.numbers[0]),)
 
     @property
@@ -252,7 +252,7 @@ class Strided(Span):
     def of_first(self, first: int, tokens: int) -> int:
         return min(first, tokens) // self.numbers[0]
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(per=self.numbers[0]),)
 
     @property
@@ -271,7 +271,7 @@ class Remainder(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return tokens % self.numbers[0]
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return Stair(), Stair(times=-self.numbers[0], per=self.numbers[0])
 
     @property
@@ -290,7 +290,7 @@ class Once(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return 1 if tokens > 0 else 0
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(most=1),)
 
     @property
@@ -309,7 +309,7 @@ class Fixed(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return self.numbers[0] if tokens > 0 else 0
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(times=self.numbers[0], most=1),)
 
     @property
@@ -328,8 +328,8 @@ class Encoder(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return encoder_tokens if tokens > 0 else 0
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
-        return (Stair(times=encoder_tokens, most=1),)
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
+        return (Stair() if encoder_tokens is None else Stair(times=encoder_tokens, most=1),)
 
     @property
     def text(self) -> str:

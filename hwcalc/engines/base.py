@@ -390,6 +390,7 @@ class Opened(Alive):
         kept = tensor.span.positions(self.tokens, self.encoder_tokens) if positions is None else positions
         runs = () if positions is not None or not self.together.unlike else self.runs(tensor.span, self.encoder_tokens)
         total = sum(run.positions for run in runs) if runs else self.batch * kept
+        position_bytes = tensor.bytes_per_position(chosen)
         return StoredTensor(
             name=tensor.name,
             role=tensor.role,
@@ -398,8 +399,9 @@ class Opened(Alive):
             dtype=chosen.name,
             positions=kept,
             span=tensor.span if positions is None else Fixed(kept),
-            bytes=total * tensor.bytes_per_position(chosen),
-            rule=f"({words_of(runs)}) x {tensor.bytes_per_position(chosen):,} B" if runs else None,
+            bytes=total * position_bytes,
+            rule=f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
+            position_bytes=position_bytes,
             runs=runs,
         )
 

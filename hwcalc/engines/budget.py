@@ -13,6 +13,7 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from hwcalc.engines.forms import Amount
     from hwcalc.profiles.gpus import VisibleMemory
 
 __all__ = ["Budget", "BudgetPart", "Section"]
@@ -31,7 +32,7 @@ class BudgetPart:
     """One term of the memory equation: low, expected and high in bytes per GPU, and the source.
 
     ``definition`` is ``exact``, ``estimate`` or ``measured``. ``steps`` say how the bytes come about; without any they are the source's own
-    figure.
+    figure. ``grows`` are low, expected and high as rules, where they depend on length or batch.
     """
 
     name: str
@@ -42,14 +43,15 @@ class BudgetPart:
     source: str
     definition: Definition = Definition.ESTIMATE
     steps: tuple[Step, ...] = ()
+    grows: tuple[Amount, Amount, Amount] | None = None
 
 
 @frozen
 class Budget:
     """The bytes left for the cache on the GPU that has least left: the bytes that may be used, minus the parts.
 
-    ``total_bytes`` is the memory that programs see, ``requested_bytes`` the share that the engine may use and ``margin_bytes`` the
-    share that stays free on purpose. ``low`` assumes the high end of every part, and ``high`` the low end. ``utilization`` is the share
+    ``total_bytes`` is the memory that programs see, ``requested_bytes`` the share that the engine may use (``usable`` has it for both ends
+    of that memory too) and ``margin_bytes`` the share that stays free on purpose. ``low`` assumes the high end of every part, and ``high`` the low end. ``utilization`` is the share
     that the engine asks for.
     """
 
@@ -58,6 +60,7 @@ class Budget:
     total_high_bytes: int
     utilization: float
     requested_bytes: int
+    usable: tuple[int, int, int]
     margin_bytes: int
     parts: tuple[BudgetPart, ...]
     low: int
@@ -76,6 +79,7 @@ class Budget:
             total_high_bytes=memory.high_bytes,
             utilization=share,
             requested_bytes=expected,
+            usable=(low, expected, high),
             margin_bytes=ceil(memory.expected_bytes * margin),
             parts=parts,
             low=low - sum(part.high for part in parts),

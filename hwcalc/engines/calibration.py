@@ -13,7 +13,7 @@ from hwcalc.model import Definition, Note
 if TYPE_CHECKING:
     from hwcalc.profiles.calibration import Calibration
 
-__all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measurements"]
+__all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measured_by_size", "measurements"]
 
 NON_TORCH: Final = ("non-torch", "communication", "expert exchange")
 """Parts that an engine counts as memory outside torch."""
@@ -34,6 +34,8 @@ _DEPENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "context_bytes": (),
 }
 """The conditions under which a measurement holds for another plan: these values must be equal."""
+_SIZES: Final = frozenset({"tokens", "rows"})
+"""Those of them that follow from length and batch."""
 
 
 def conditions(model: str, parallel: Parallel, *, tokens: int, rows: int) -> dict[str, int | str]:
@@ -87,6 +89,25 @@ def calibrated(
         message = f"Measured on this machine instead of estimated: {', '.join(used)}. Without: KVPLAN_NO_CALIBRATION=1."
         notes += (Note(code="calibrated", message=message),)
     return Noted(parts, notes)
+
+
+def measured_by_size(engine: str, model: str, request: Request, parts: tuple[BudgetPart, ...]) -> bool:
+    """Whether a measurement replaces one of these parts at some lengths and batches, and an estimate stands at the others."""
+    gpu = request.hardware.gpu
+    if gpu is None or not request.hardware.calibrated:
+        return False
+    from hwcalc.profiles.calibration import overheads_kind
+
+    calibration = measurements(gpu.id, overheads_kind(engine)).value
+    if calibration is None:
+        return False
+    here, named = conditions(model, request.parallel, tokens=0, rows=0), {part.name for part in parts}
+    return any(
+        not _SIZES.isdisjoint(_DEPENDS[value])
+        and not named.isdisjoint(names)
+        and calibration.latest(value, {name: here[name] for name in _DEPENDS[value] if name not in _SIZES}) is not None
+        for value, names in _PARTS.items()
+    )
 
 
 def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.forms import Pass
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.request import Parallel
@@ -122,12 +123,10 @@ def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
     return tuple(parts)
 
 
-def chunk_tokens(opened: Opened) -> tuple[int, int, int]:
-    """Tokens of one forward pass of a replica if prompts are processed in chunks; at most all planned tokens."""
+def chunk_tokens() -> tuple[int, int, int]:
+    """The most tokens of one forward pass of a replica if prompts are processed in chunks: low, expected and high."""
     chunk = runtime_profile().estimate("activation.chunk_tokens")
-    batch = opened.request.replica_batch
-    low, expected, high = (min(batch * opened.tokens, max(batch, int(size))) for size in (chunk.low, chunk.expected, chunk.high))
-    return low, expected, high
+    return int(chunk.low), int(chunk.expected), int(chunk.high)
 
 
 def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
@@ -137,8 +136,10 @@ def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
     return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // parallel.tp if width is None else width
 
 
-def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, dtype: str | None = None) -> BudgetPart:
-    """Activations of one forward pass of ``tokens`` tokens, with the logits of ``rows`` sequences.
+def forward(
+    opened: Opened, chunks: tuple[int | None, int | None, int | None], rows: int, *, dtype: str | None = None
+) -> BudgetPart:
+    """Activations of one forward pass of ``rows`` sequences, in ``chunks``, with the logits of each.
 
     Each token needs a few copies of its hidden vector and once the inner width of the widest layer; each sequence needs the logits of
     its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
@@ -147,12 +148,20 @@ def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, dtype: s
     model, parallel, rules, profile = opened.model, opened.request.parallel, opened.engine.weight_rules(), runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
-    logits = rows * -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
+    logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
     hidden_copies, logit_bytes = ((one.low, one.expected, one.high) for one in (copies, logit))
-    low, expected, high = (
-        int(element_bytes * count * (each * (model.hidden_size or 0) + width) + logits * size)
-        for count, each, size in zip(tokens, hidden_copies, logit_bytes, strict=True)
+    lowest, most_likely, highest = passes = tuple(
+        Pass(
+            element_bytes=element_bytes,
+            width=each * (model.hidden_size or 0) + width,
+            chunk=chunk,
+            logits=logits,
+            logit_bytes=size,
+        )
+        for chunk, each, size in zip(chunks, hidden_copies, logit_bytes, strict=True)
     )
+    tokens = tuple(one.passed(opened.tokens, rows) for one in passes)
+    low, expected, high = (one.at(opened.tokens, rows) for one in passes)
     token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
     return BudgetPart(
         name="activations",
@@ -171,8 +180,9 @@ def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, dtype: s
                 hidden_copies=hidden_copies,
                 hidden_size=model.hidden_size or 0,
                 inner_width=width,
-                logits=logits,
+                logits=rows * logits,
                 logit_bytes=logit_bytes,
             ),
         ),
+        grows=(lowest, most_likely, highest),
     )

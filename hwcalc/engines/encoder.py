@@ -7,13 +7,18 @@ from hwcalc.engines.request import Request
 from hwcalc.formulas import Encoder
 from hwcalc.model import ModelSpec, Note
 
-__all__ = ["encoder_length", "has_cross"]
+__all__ = ["encoder_length", "follows_output", "has_cross"]
 
 
 def has_cross(model: ModelSpec) -> bool:
     """Whether any layer attends to the output of an encoder."""
     tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())
     return model.once("has_cross", lambda: any(isinstance(tensor.span, Encoder) for tensor in tensors))
+
+
+def follows_output(model: ModelSpec, request: Request) -> bool:
+    """Whether the encoder's output is taken to be as long as the sequence, since nobody says how long it is."""
+    return has_cross(model) and request.encoder_seq is None and model.encoder_tokens is None
 
 
 def encoder_length(model: ModelSpec, request: Request) -> Noted[int]:

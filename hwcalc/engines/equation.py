@@ -14,6 +14,7 @@ from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, workspaces
 from hwcalc.engines.extra_models import beside
+from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.request import ALONE, Hardware, Parallel
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["plan_equation", "rank_weights_part"]
 
 
-def plan_equation(opened: Opened) -> Noted[Budget | None]:
-    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | None]) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
+
+    ``chunks`` are the most tokens of one forward pass of a replica: low, expected and high.
+    """
     from hwcalc.quantization.planned import format_name
 
     engine, request, hardware = opened.engine, opened.request, opened.request.hardware
@@ -40,20 +44,22 @@ def plan_equation(opened: Opened) -> Noted[Budget | None]:
     if memory is None or weights.value is None:
         return Noted(None, notes)
     weight_format = format_name(request.weights)
-    tokens, rows = engine.forward_tokens(opened), request.replica_batch
+    rows = request.replica_batch
     extra = beside(opened)
     margin = _margin(hardware)
     parts = (
         *weights.value,
         *extra.value,
-        forward(opened, tokens, rows, dtype=weight_format if weight_format in FLOATS else None),
+        forward(opened, chunks, rows, dtype=weight_format if weight_format in FLOATS else None),
         *engine.working(opened),
         *_policy_part(opened),
         device_context(hardware.gpu),
         *workspaces(hardware.gpu),
         *communication(request.parallel, hardware.gpu),
     )
-    measured = calibrated(engine.name, opened.model.id, request, parts, tokens=tokens[1], rows=rows)
+    measured = calibrated(
+        engine.name, opened.model.id, request, parts, tokens=passed_tokens(opened.tokens, rows, chunks[1]), rows=rows
+    )
     share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
     budget = Budget.of(memory, share, margin.value, measured.value)
     return Noted(budget, (*notes, *extra.notes, *measured.notes, *margin.notes))

@@ -18,9 +18,15 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.stairs import Stair, stairs_at
 
-__all__ = ["ENDS", "Amount", "Constant", "Curve", "Largest", "MemoryForm", "PartForm", "Pass", "Points", "Term"]
+__all__ = ["ENDS", "Amount", "Constant", "Curve", "Largest", "MemoryForm", "PartForm", "Pass", "Points", "Term", "passed_tokens"]
 
 ENDS: Final = ("low", "expected", "high")
+
+
+def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
+    """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
+    passed = sequences * tokens
+    return passed if chunk is None else min(passed, max(sequences, chunk))
 
 
 @frozen
@@ -75,6 +81,11 @@ class Constant:
 
     bytes: int
 
+    @classmethod
+    def of(cls, size: int) -> Constant:
+        """So many bytes."""
+        return cls(bytes=size)
+
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
         return self.bytes
@@ -94,11 +105,13 @@ class Pass:
     logits: int
     logit_bytes: float
 
+    def passed(self, tokens: int, sequences: int) -> int:
+        """Tokens that are processed at once."""
+        return passed_tokens(tokens, sequences, self.chunk)
+
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
-        passed = sequences * tokens
-        if self.chunk is not None:
-            passed = min(passed, max(sequences, self.chunk))
+        passed = self.passed(tokens, sequences)
         return int(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
 
 
@@ -149,7 +162,8 @@ class MemoryForm:
 
     ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if ``(left // block_bytes - null_blocks) x block_bytes``
     holds it; for engines without blocks, ``block_bytes`` is 1. At most ``most_sequences`` run at once, because of ``limited_by``.
-    The form holds from ``least_tokens`` on.
+    The form holds from ``least_tokens`` on; sequences of more than ``most_tokens`` are refused, and ``model_tokens`` are those that the
+    model is made for.
     """
 
     curve: Curve
@@ -162,6 +176,8 @@ class MemoryForm:
     limited_by: str | None = None
     dp: int = 1
     least_tokens: int = 1
+    most_tokens: int | None = None
+    model_tokens: int | None = None
     crests: tuple[int, ...] = ()
     """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
 
@@ -187,11 +203,9 @@ class MemoryForm:
         """Whether so many sequences of so many tokens fit at one end of the estimates."""
         if self.most_sequences is not None and sequences > self.most_sequences:
             return False
-        lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
-        return all(self._held(length, sequences, end) for length in lengths)
-
-    def _held(self, tokens: int, sequences: int, end: str) -> bool:
+        if self.most_tokens is not None and tokens > self.most_tokens:
+            return False
         left = self.left(tokens, sequences, end)
-        return left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= self.needed_bytes(
-            tokens, sequences
-        )
+        lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
+        most = max(self.needed_bytes(length, sequences) for length in lengths)
+        return left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= most

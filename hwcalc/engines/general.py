@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.noted import Noted
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.formulas.hybrid import Group
 
 __all__ = ["GeneralEngine"]
 
@@ -25,9 +28,15 @@ class GeneralEngine(Engine):
     def needed_bytes(self, opened: Opened) -> int:
         if opened.cut_layers is None and opened.request.gpus == opened.request.parallel.dcp == 1:
             return opened.stored_bytes
-        from hwcalc.engines.ranks import fullest_rank_bytes
+        from hwcalc.engines.ranks import cut_rank_bytes, fullest_rank_bytes
 
-        return fullest_rank_bytes(opened)
+        return fullest_rank_bytes(opened, self.gpu_groups(opened)) if opened.cut_layers is None else cut_rank_bytes(opened)
+
+    def gpu_groups(self, opened: Opened) -> tuple[tuple[Group, ...], ...]:
+        """The layers on each GPU that differs, by kind; the fullest counts. By default those of each pipeline stage."""
+        from hwcalc.engines.ranks import stage_groups
+
+        return stage_groups(opened)
 
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """By default each layer is cut before the next one begins."""
@@ -43,7 +52,7 @@ class GeneralEngine(Engine):
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         from hwcalc.engines.equation import plan_equation
 
-        return plan_equation(opened)
+        return plan_equation(opened, self.chunks(opened))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         from hwcalc.engines.equation import rank_weights_part
@@ -59,8 +68,21 @@ class GeneralEngine(Engine):
     def weight_dtype(self, opened: Opened) -> str:
         return self.weight_rules().weight_format(opened.model, None).name
 
-    def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
-        """By default prompts are processed in chunks."""
+    def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
+        """The most tokens of one forward pass of a replica: low, expected and high; ``None`` is no limit.
+
+        By default prompts are processed in chunks.
+        """
         from hwcalc.engines.costs import chunk_tokens
 
-        return chunk_tokens(opened)
+        return chunk_tokens()
+
+    def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
+        batch = opened.request.replica_batch
+        low, expected, high = (passed_tokens(opened.tokens, batch, chunk) for chunk in self.chunks(opened))
+        return low, expected, high
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        from hwcalc.engines.general_form import general_form
+
+        return general_form(opened, self.gpu_groups(opened))

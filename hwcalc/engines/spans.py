@@ -32,7 +32,7 @@ class OwnRule(Span):
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return self.numbers[0]
 
-    def stairs(self, encoder_tokens: int = 0) -> tuple[Stair, ...]:
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
         return (Stair(times=self.numbers[0], most=1),)
 
     @property

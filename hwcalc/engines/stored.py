@@ -48,7 +48,8 @@ class StoredTensor:
 
     ``shape`` is the shape of one position, and ``positions`` how many one sequence keeps. ``bytes`` is exact for all sequences of the
     batch, with padding and scales; a tensor that exists only once is counted once. ``rule`` explains the bytes in words and numbers
-    if they are not the product of shape and positions.
+    if they are not the product of shape and positions. ``position_bytes`` are those of a position of one sequence, with the whole tensor
+    for a position if it exists only ``once``; ``None`` if the bytes are no such product.
     """
 
     name: str
@@ -60,6 +61,8 @@ class StoredTensor:
     span: Span
     bytes: int
     rule: str | None = None
+    position_bytes: int | None = None
+    once: bool = False
     runs: tuple[Run, ...] = ()
     """The positions of all sequences, where some are kept once for several of them."""
 

@@ -261,10 +261,9 @@ class Transformers(GeneralEngine):
             how += "; shorter sequences are padded to the longest"
         return Support(offered=False, how=how)
 
-    def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
+    def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
         """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""
-        tokens = opened.request.replica_batch * opened.tokens
-        return tokens, tokens, tokens
+        return None, None, None
 
     def working(self, opened: Opened) -> tuple[BudgetPart, ...]:
         """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
@@ -279,6 +278,9 @@ class Transformers(GeneralEngine):
         return (
             BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),
         )
+
+    def form(self, opened: Opened) -> None:
+        """Not yet."""
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.transformers_savings import savings

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
@@ -11,12 +13,35 @@ from hwcalc.planner.command import CommandLine
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
 from hwcalc.units import human_bytes
 
-__all__ = ["plan_fit"]
+__all__ = ["Search", "plan_fit"]
 
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
 
-def plan_fit(opened: Opened, rank_bytes: int, line: CommandLine | None = None) -> tuple[PoolInfo | None, FitInfo | None]:
+class Search:
+    """What takes long to find: the limits of a request. Whoever plans many requests of a family can keep what they have in common."""
+
+    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+        """How many sequences fit at once, by the expected value and for sure. ``size`` and ``low`` are these ends of the budget."""
+        most = solve.most(opened, size, pool)
+        return most, most if low == size else solve.most(opened, low, end="low", at_most=most.value)
+
+    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+        """The same of the length of each planned sequence."""
+        longest = solve.longest(opened, size)
+        return longest, longest if low == size else solve.longest(opened, low, "low", longest.value)
+
+    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
+        """The layouts of the fewest GPUs."""
+        return _fewest(opened, verdict)
+
+
+_SEARCH: Final = Search()
+
+
+def plan_fit(
+    opened: Opened, rank_bytes: int, line: CommandLine | None = None, search: Search = _SEARCH
+) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool, if the engine has one, and the verdict. Both are ``None`` without a GPU or budget, or if the memory is unknown.
 
     ``rank_bytes`` is the size of the planned cache on the fullest GPU. Without the command ``line`` there is no advice.
@@ -27,11 +52,17 @@ def plan_fit(opened: Opened, rank_bytes: int, line: CommandLine | None = None) -
     if size is None:
         return None, None
     pool = opened.pool(max(0, size))
-    return pool, _fit(opened, pool, budget, size, rank_bytes, line)
+    return pool, _fit(opened, pool, budget, size, rank_bytes, line, search)
 
 
 def _fit(
-    opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int, rank_bytes: int, line: CommandLine | None
+    opened: Opened,
+    pool: PoolInfo | None,
+    budget: Budget | None,
+    size: int,
+    rank_bytes: int,
+    line: CommandLine | None,
+    search: Search,
 ) -> FitInfo:
     request = opened.request
     usable = size if budget is None else budget.requested_bytes
@@ -39,16 +70,13 @@ def _fit(
     fits = solve.holds_in(opened, size, pool)
     ends = {} if budget is None else {"low": budget.low, "high": budget.high}
     verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end=end) for end, left in ends.items()))
-    most, longest = solve.most(opened, size, pool), solve.longest(opened, size)
-    sure_most, sure_longest = most, longest
-    if low != size:
-        sure_most = solve.most(opened, low, end="low", at_most=most.value)
-        sure_longest = solve.longest(opened, low, "low", longest.value)
+    most, sure_most = search.most(opened, size, low, pool)
+    longest, sure_longest = search.longest(opened, size, low)
     placement = None if budget is None else opened.engine.placement(opened)
     # What fits in part can still fit as a whole: more GPUs and advice are for that.
     entire = opened if budget is None else opened.engine.entire(opened)
     wanted = verdict if entire is opened else _verdict_of(entire)
-    fewest, sure_fewest = _fewest(entire, wanted)
+    fewest, sure_fewest = search.fewest(entire, wanted)
     return FitInfo(
         gpu=None if request.hardware.gpu is None else request.hardware.gpu.id,
         gpus=request.gpus,
@@ -146,7 +174,16 @@ def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
         requested_bytes=budget.requested_bytes,
         margin_bytes=budget.margin_bytes,
         parts=tuple(
-            BudgetPartInfo(**{**vars(part), "section": part.section.value, "definition": definition(part)})
+            BudgetPartInfo(
+                name=part.name,
+                section=part.section.value,
+                low=part.low,
+                expected=part.expected,
+                high=part.high,
+                source=part.source,
+                definition=definition(part),
+                steps=part.steps,
+            )
             for part in budget.parts
         ),
         low=budget.low,

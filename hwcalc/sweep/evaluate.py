@@ -11,7 +11,7 @@ import numpy as np
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
-from hwcalc.engines.encoder import has_cross
+from hwcalc.engines.encoder import follows_output
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.load import Missing
@@ -207,7 +207,7 @@ def _prepared(axes: _Axes, point: _LongestPoint, per_model: _PerModel, keywords:
     """Compute everything that may raise an error; what follows is arithmetic."""
     opened, curves = point.opened, point.curves
     row = per_model.weights(opened, keywords)
-    follows = has_cross(opened.model) and opened.request.encoder_seq is None and opened.model.encoder_tokens is None
+    follows = follows_output(opened.model, opened.request)
     kind = _kind(axes, point, int(row["weights_bytes"] or 0), follows=follows)
     tokens = np.array(axes.seqs, dtype=kind)
     # If the length of the encoder's input is unknown, it is assumed to be that of the output.

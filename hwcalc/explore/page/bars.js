@@ -30,19 +30,19 @@ function block(kind, place) {
 /**
  * One stacked bar as wide as its box. `limit` is a line across it, where a GPU is full.
  * @param {Segment[]} segments @param {number} most what the whole width stands for
- * @param {{ limit?: number | null, label?: string }} [options]
+ * @param {{ limit?: number | null, label?: string, height?: number }} [options]
  */
-export function bar(segments, most, { limit = null, label } = {}) {
+export function bar(segments, most, { limit = null, label, height = BAR_HEIGHT } = {}) {
   const percent = (/** @type {number} */ bytes) => `${most > 0 ? Math.min(100, (100 * bytes) / most) : 0}%`;
   let start = 0;
   const blocks = segments.map(({ kind, bytes }) => {
-    const place = { x: percent(start), y: 0, width: percent(bytes), height: BAR_HEIGHT };
+    const place = { x: percent(start), y: 0, width: percent(bytes), height };
     start += bytes;
     return block(kind, place);
   });
-  const mark = limit === null ? null : svg("line", { class: "limit", x1: percent(limit), x2: percent(limit), y1: -3, y2: BAR_HEIGHT + 3 });
+  const mark = limit === null ? null : svg("line", { class: "limit", x1: percent(limit), x2: percent(limit), y1: -3, y2: height + 3 });
   const named = label === undefined ? { "aria-hidden": "true" } : { role: "img", "aria-label": label };
-  return svg("svg", { class: "bar", width: "100%", height: BAR_HEIGHT, ...named }, ...blocks, mark);
+  return svg("svg", { class: "bar", width: "100%", height, ...named }, ...blocks, mark);
 }
 
 /** What the colours and patterns of bars mean. @param {[kind: string, words: string][]} kinds */
@@ -61,15 +61,15 @@ export function verdictBadge(verdict) {
  * @param {BarRow[]} rows @param {number | null} [limit]
  */
 export function barRows(rows, limit = null) {
-  const most = Math.max(1, limit ?? 0, ...rows.map((row) => row.segments.reduce((sum, segment) => sum + segment.bytes, 0)));
+  const most = Math.max(1, limit ?? 0, ...rows.map((row) => row.limit ?? 0), ...rows.map((row) => row.segments.reduce((sum, segment) => sum + segment.bytes, 0)));
   const one = (/** @type {BarRow} */ row) =>
     html(
       "li",
       { class: row.chosen ? "bar-row chosen" : "bar-row", "aria-current": row.chosen ? "true" : null },
       html("span", { class: "bar-name" }, row.name),
-      row.refused === undefined ? bar(row.segments, most, { limit }) : html("span", { class: "refused" }, row.refused),
+      row.refused === undefined ? bar(row.segments, most, { limit: row.limit ?? limit }) : html("span", { class: "refused" }, row.refused),
       html("span", { class: "bar-value" }, row.value ?? human(row.segments.reduce((sum, segment) => sum + segment.bytes, 0)), row.verdict === undefined ? null : verdictBadge(row.verdict)),
-      row.note === undefined ? null : html("span", { class: "bar-note" }, row.note),
+      !row.note ? null : html("span", { class: "bar-note" }, row.note),
     );
   return html("ul", { class: "bars" }, ...rows.map(one));
 }

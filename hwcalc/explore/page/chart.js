@@ -39,7 +39,7 @@ function columns({ lengths, room, lines }) {
 function optionsOf(drawing, palette, { least, most }, width) {
   const narrow = width < NARROW_PIXELS;
   const { grid, ink, font } = palette;
-  const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 5 }, font: `12px ${font}` };
+  const axis = { filter: (/** @type {uPlot} */ _, /** @type {number[]} */ all) => all, stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 5 }, font: `12px ${font}` };
   const splits = (/** @type {number} */ room) => (/** @type {uPlot} */ _, /** @type {number} */ __, /** @type {number} */ low, /** @type {number} */ high) => powers(low, high, room);
   const line = { points: { show: false }, spanGaps: true };
   const { curves, state, hidden } = drawing();

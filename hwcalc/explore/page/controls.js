@@ -1,6 +1,268 @@
-import { html } from "./tables.js";
-/** @param {Page} page @returns {Section} */
+// What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
+
+import { isHand, modelOf, runsOf } from "./data.js";
+import { DIMENSIONS, nearest, tokensOf } from "./state.js";
+import { exact, html, shortTokens } from "./tables.js";
+
+/** @type {Record<Dimension, string>} */
+const DIMENSION_LABELS = { layers: "Layers", heads: "Query heads", kv_heads: "Key/value heads", head_dim: "Width of a head" };
+const STEPS_OF_AN_OCTAVE = 16;
+/** So many models are searched rather than looked through. */
+const MANY_MODELS = 12;
+
+/**
+ * A label with what belongs to it, and a sentence under it where there is something to say.
+ * @param {string} id
+ * @param {string} label
+ * @param {...HTMLElement} children
+ */
+function field(id, label, ...children) {
+  const note = html("p", { class: "note", id: `${id}-note`, hidden: true });
+  for (const child of children) child.setAttribute("aria-describedby", note.id);
+  return {
+    element: html("div", { class: "field" }, html("label", { for: id }, label), ...children, note),
+    /** @param {string | null} text */
+    say(text) {
+      note.textContent = text;
+      note.hidden = text === null;
+    },
+  };
+}
+
+/**
+ * A list to choose from.
+ * @param {string} id
+ * @param {string} label
+ * @param {(value: string) => void} choose
+ */
+function selectField(id, label, choose) {
+  const select = html("select", { id, onchange: () => choose(select.value) });
+  const { element, say } = field(id, label, select);
+  let shown = "";
+  return {
+    element,
+    /** @param {[value: string, text: string][]} options @param {string} value @param {string | null} [note] */
+    show(options, value, note = null) {
+      const wanted = JSON.stringify(options);
+      if (wanted !== shown) select.replaceChildren(...options.map(([value, text]) => html("option", { value }, text)));
+      shown = wanted;
+      select.value = value;
+      select.disabled = options.length < 2;
+      say(note);
+    },
+  };
+}
+
+/**
+ * A slider over a list of numbers, and a field for any number between its ends.
+ * @param {string} id
+ * @param {string} label
+ * @param {string} unit
+ * @param {(value: number, settled: boolean) => void} choose
+ */
+function sliderField(id, label, unit, choose) {
+  /** @type {number[]} */
+  let values = [];
+  const at = () => values[Number(slider.value)] ?? values[0] ?? 1;
+  const slider = html("input", { id, type: "range", min: 0, step: 1, oninput: () => choose(at(), false), onchange: () => choose(at(), true) });
+  const typed = () => {
+    const number = tokensOf(text.value);
+    const wrong = Number.isNaN(number) || number < 1;
+    text.toggleAttribute("aria-invalid", wrong);
+    text.setCustomValidity(wrong ? "Give a whole number: 32768, 32k or 1M." : "");
+    if (wrong) text.reportValidity();
+    else choose(number, true);
+  };
+  const text = html("input", {
+    id: `${id}-exact`,
+    type: "text",
+    inputmode: "numeric",
+    autocomplete: "off",
+    spellcheck: "false",
+    "aria-label": `${label}, exactly`,
+    onchange: typed,
+    onblur: () => text.setCustomValidity(""),
+  });
+  const { element, say } = field(id, label, slider, text);
+  return {
+    element,
+    /** @param {number[]} list @param {number} value @param {{ free: boolean, note?: string | null }} options */
+    show(list, value, { free, note = null }) {
+      values = list;
+      slider.max = String(Math.max(0, list.length - 1));
+      slider.value = String(list.indexOf(nearest(list, value)));
+      slider.disabled = list.length < 2;
+      slider.setAttribute("aria-valuetext", `${exact(value)} ${unit}`);
+      text.value = exact(value);
+      text.removeAttribute("aria-invalid");
+      text.disabled = !free || list.length < 2;
+      say(note);
+    },
+  };
+}
+
+/**
+ * The choice of a model: a list, or a field with suggestions where the list is long.
+ * @param {Page} page
+ */
+function modelField(page) {
+  const choose = (/** @type {string} */ model) => page.set({ model, hand: null });
+  const list = selectField("model", "Model", choose);
+  const suggestions = html("datalist", { id: "models" });
+  const search = html("input", {
+    id: "model-search",
+    type: "text",
+    list: "models",
+    autocomplete: "off",
+    spellcheck: "false",
+    onfocus: () => search.select(),
+    onchange: () => {
+      const known = page.payload.models.some((model) => model.id === search.value);
+      search.setCustomValidity(known ? "" : "This page does not have that model. Choose one of the list.");
+      if (known) choose(search.value);
+      else search.reportValidity();
+    },
+    oninput: () => search.setCustomValidity(""),
+  });
+  const searched = field("model-search", "Model", search);
+  searched.element.append(suggestions);
+  return {
+    element: html("div", {}, list.element, searched.element),
+    /** @param {State} state */
+    show(state) {
+      const ids = page.payload.models.map((model) => model.id);
+      const many = ids.length > MANY_MODELS;
+      list.element.hidden = many;
+      searched.element.hidden = !many;
+      if (many && suggestions.childElementCount !== ids.length) suggestions.replaceChildren(...ids.map((value) => html("option", { value })));
+      if (many) search.value = state.model;
+      else list.show(ids.map((id) => [id, id]), state.model);
+    },
+  };
+}
+
+/**
+ * Dimensions set by hand: a switch, and a slider for each.
+ * @param {Page} page
+ */
+function handFields(page) {
+  const change = (/** @type {Dimension} */ name) => (/** @type {number} */ value, /** @type {boolean} */ settled) => {
+    const { hand } = page.state();
+    if (hand !== null) page.set({ hand: { ...hand, [name]: value } }, settled);
+  };
+  const own = () => {
+    const { hand } = modelOf(page.payload, page.state());
+    if (!isHand(hand)) return null;
+    const value = (/** @type {Dimension} */ name) => hand.dimensions[name].value;
+    return { layers: value("layers"), heads: value("heads"), kv_heads: value("kv_heads"), head_dim: value("head_dim") };
+  };
+  const toggle = html("input", { id: "hand", type: "checkbox", onchange: () => page.set({ hand: toggle.checked ? own() : null }) });
+  const switched = field("hand", "Set by hand", toggle);
+  switched.element.classList.add("check");
+  const sliders = DIMENSIONS.map((name) => /** @type {const} */ ([name, sliderField(name, DIMENSION_LABELS[name], "", change(name))]));
+  return {
+    element: html("fieldset", {}, html("legend", {}, "Dimensions"), switched.element, ...sliders.map(([, slider]) => slider.element)),
+    /** @param {State} state @param {Model} model */
+    show(state, model) {
+      const { hand } = model;
+      toggle.disabled = !isHand(hand);
+      toggle.checked = state.hand !== null;
+      const why = typeof hand === "string" ? hand : "This page has no numbers of other dimensions for this model.";
+      switched.say(isHand(hand) ? (state.hand === null ? "As the model has them." : "What if the model had these?") : why);
+      for (const [name, slider] of sliders) {
+        slider.element.hidden = !isHand(hand);
+        if (!isHand(hand)) continue;
+        const { value, least, most, step } = hand.dimensions[name];
+        const steps = Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, place) => least + place * step);
+        const all = [...new Set([...steps, value])].sort((first, second) => first - second);
+        const own = state.hand?.[name] ?? value;
+        slider.show(state.hand === null ? [own] : all, own, { free: true });
+      }
+    },
+  };
+}
+
+/**
+ * The lengths of the slider: sixteen in an octave, and the model's own.
+ * @param {Payload} payload
+ * @param {Model} model
+ */
+function sliderLengths({ lengths: { least, most } }, { max_seq: own }) {
+  const octave = (/** @type {number} */ length) => STEPS_OF_AN_OCTAVE * Math.log2(length);
+  const first = Math.ceil(octave(least));
+  const steps = Array.from({ length: Math.floor(octave(most)) - first + 1 }, (_, place) => Math.round(2 ** ((first + place) / STEPS_OF_AN_OCTAVE)));
+  const all = [least, ...steps, most, ...(own === null ? [] : [own])].filter((length) => length >= least && length <= most);
+  return [...new Set(all)].sort((first, second) => first - second);
+}
+
+/**
+ * @param {Page} page
+ * @returns {Section}
+ */
 export function controlsSection(page) {
-  const element = html("section", { class: "panel" });
-  return { element, update: () => void page };
+  const { payload } = page;
+  const set = page.set;
+  const model = modelField(page);
+  const length = sliderField("seq", "Tokens of a sequence", "tokens", (seq, settled) => set({ seq }, settled));
+  const batch = sliderField("batch", "Sequences at once", "sequences", (batch, settled) => set({ batch }, settled));
+  const dtype = selectField("dtype", "Format of the cache", (dtype) => set({ dtype }));
+  const weights = selectField("weights", "Format of the weights", (weights) => set({ weights }));
+  const engine = selectField("engine", "Engine", (engine) => set({ engine }));
+  const policy = selectField("policy", "Policy of the cache", (policy) => set({ policy: policy || null }));
+  const gpu = selectField("gpu", "GPU", (gpu) => set({ gpu }));
+  const count = sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled));
+  const tp = sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled));
+  const hand = handFields(page);
+  const group = (/** @type {string} */ legend, /** @type {{ element: HTMLElement }[]} */ ...fields) =>
+    html("fieldset", {}, html("legend", {}, legend), ...fields.map((one) => one.element));
+  const element = html(
+    "section",
+    { class: "panel controls", id: "controls", "aria-labelledby": "controls-title" },
+    html("h2", { id: "controls-title" }, "What to plan"),
+    html(
+      "form",
+      { onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
+      group("Model", model, weights),
+      group("Work", length, batch, dtype, policy),
+      group("Engine and GPUs", engine, gpu, count, tp),
+      hand.element,
+    ),
+  );
+  return {
+    element,
+    update(state) {
+      const described = modelOf(payload, state);
+      const form = page.form(state);
+      const points = "refused" in form ? null : form.points;
+      const runs = runsOf(described, state.engine, state.hand !== null);
+      const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
+      const named = payload.engines.find((one) => one.name === state.engine);
+      const splits = named?.splits_layers ?? false;
+      const defaults = (/** @type {string[]} */ names) => names.map((name, place) => /** @type {[string, string]} */ ([name, place === 0 ? `${name} (default)` : name]));
+      const only = points === null ? null : "For this choice only some values are known exactly: the slider has these.";
+      const ownLength = described.max_seq === null ? null : `The model's own maximum is ${shortTokens(described.max_seq)}.`;
+      model.show(state);
+      length.show(points?.lengths ?? sliderLengths(payload, described), state.seq, { free: points === null, note: only ?? ownLength });
+      batch.show(points?.batches ?? payload.batches, state.batch, { free: points === null, note: only });
+      dtype.show(defaults(formats.dtypes), state.dtype);
+      weights.show(defaults(formats.weights), state.weights);
+      const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
+      engine.show(
+        payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : one.label]),
+        state.engine,
+        options.length > 0 ? `With ${options.join(", ")}.` : null,
+      );
+      const rows = described.policies?.rows ?? [];
+      policy.show([["", "none: every token is kept"], ...rows.map((row) => /** @type {[string, string]} */ ([row.policy, row.title]))], state.policy ?? "");
+      gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory}`]), state.gpu);
+      count.show([...new Set(payload.layouts.map((layout) => layout.count))], state.count, {
+        free: false,
+        note: splits && state.count > 1 ? "They share out the layers (pp)." : null,
+      });
+      const tps = payload.layouts.filter((layout) => layout.count === state.count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
+      const replicas = state.count / state.tp;
+      tp.show(tps, state.tp, { free: false, note: replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp).` : null });
+      hand.show(state, described);
+    },
+  };
 }

@@ -127,8 +127,9 @@ function textAt(payload, place) {
 function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
   const term = (/** @type {number} */ place) => plainTerm(payload, place, dimensions);
   const count = (/** @type {Count} */ value) => substitute(value, dimensions);
-  const plain = parts.map((part) => plainPart(part, term, count));
-  const [low, expected, high] = rest.usable;
+  const plain = parts.map((part) => plainPart(part, term, dimensions));
+  /** @type {(values: Rest["usable"]) => Record<End, number>} */
+  const ends = ([low, expected, high]) => ({ low, expected, high });
   return {
     gpus: curve.gpus.map((terms) => terms.map(term)),
     total: curve.total.map(term),
@@ -138,12 +139,14 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
     null_blocks: curve.null_blocks,
     crests: curve.crests,
     parts: plain,
-    usable: { low, expected, high },
+    usable: ends(rest.usable),
     total_bytes: rest.total_bytes,
     most_sequences: rest.most_sequences,
     limited_by: rest.limited_by,
     dp: rest.dp,
     least_tokens: rest.least_tokens,
+    most_tokens: rest.most_tokens ?? null,
+    host: rest.host ? { room: ends(rest.host.room), shared: rest.host.shared } : null,
     max_seq: maxSeq,
     points: pointsOf(plain, payload.batches, rest.dp),
   };
@@ -155,7 +158,7 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
  * @param {Record<Dimension, number> | null} dimensions
  * @returns {PlainTerm}
  */
-function plainTerm(payload, place, dimensions) {
+export function plainTerm(payload, place, dimensions) {
   const term = payload.terms[place];
   if (term === undefined) throw new Error(`the page has no term ${place}`);
   return {
@@ -165,17 +168,27 @@ function plainTerm(payload, place, dimensions) {
     count: substitute(term.count, dimensions),
     unit_bytes: substitute(term.unit_bytes, dimensions),
     unit_tokens: term.unit_tokens,
-    stairs: term.stairs.map((sum) => sum.map(([each, per, add, most]) => [substitute(each, dimensions), per, add, most ?? Infinity])),
+    stairs: term.stairs.map((sum) => sum.map((stair) => plainStair(stair, dimensions))),
   };
+}
+
+/**
+ * @param {Stair} stair
+ * @param {Record<Dimension, number> | null} dimensions
+ * @returns {PlainStair}
+ */
+function plainStair([each, per, add, most], dimensions) {
+  return [substitute(each, dimensions), per, add, most ?? Infinity];
 }
 
 /**
  * @param {Part} part
  * @param {(place: number) => PlainTerm} term
- * @param {(count: Count) => number} count
+ * @param {Record<Dimension, number> | null} dimensions
  * @returns {PlainPart}
  */
-function plainPart(part, term, count) {
+function plainPart(part, term, dimensions) {
+  const count = (/** @type {Count} */ value) => substitute(value, dimensions);
   /** @type {(amount: Amount) => PlainAmount} */
   const plain = (amount) => {
     if (typeof amount === "number" || Array.isArray(amount) || "max" in amount) return count(amount);
@@ -183,7 +196,16 @@ function plainPart(part, term, count) {
       const [elementBytes, width, chunk, logits, logitBytes] = amount.pass;
       return { pass: [elementBytes, count(width), chunk, count(logits), logitBytes] };
     }
-    return "largest" in amount ? { largest: amount.largest.map(term) } : amount;
+    if ("largest" in amount) return { largest: amount.largest.map(term) };
+    if ("gpus" in amount) return { gpus: amount.gpus.map(plain) };
+    if ("points" in amount) return amount;
+    const { chunk, up, moments } = amount.fullest;
+    /** @type {Fullest["moments"]} */
+    const plainMoments = moments.map(([share, products]) => [
+      share,
+      products.map(([bytes, factors, stairs]) => [count(bytes), factors, stairs.map((stair) => plainStair(stair, dimensions))]),
+    ]);
+    return { fullest: { chunk, up, moments: plainMoments } };
   };
   const expected = plain(part.expected);
   return {
@@ -203,7 +225,7 @@ function plainPart(part, term, count) {
  * @returns {Form["points"]}
  */
 function pointsOf(parts, batches, dp) {
-  const amounts = parts.flatMap((part) => [part.low, part.expected, part.high]);
+  const amounts = parts.flatMap((part) => [part.low, part.expected, part.high]).flatMap((amount) => (typeof amount === "object" && "gpus" in amount ? amount.gpus : [amount]));
   const points = amounts.flatMap((amount) => (typeof amount === "object" && "points" in amount ? [amount.points] : []));
   const [first, ...others] = points;
   if (first === undefined) return null;

@@ -86,21 +86,6 @@ export function termBytes(term, tokens) {
 }
 
 /**
- * Bytes of one sequence on the GPU that holds most of it.
- * @param {Form} form
- * @param {number} tokens
- */
-function sequenceBytes(form, tokens) {
-  let largest = 0;
-  for (const terms of form.gpus) {
-    let sum = 0;
-    for (const term of terms) sum += termBytes(term, tokens);
-    largest = Math.max(largest, sum);
-  }
-  return largest;
-}
-
-/**
  * Sequences of the fullest replica.
  * @param {Form} form
  * @param {number} sequences
@@ -110,13 +95,54 @@ export function replica(form, sequences) {
 }
 
 /**
+ * Bytes of one sequence on a GPU.
+ * @param {Form} form
+ * @param {number} gpu
+ * @param {number} tokens
+ */
+function sequenceBytes(form, gpu, tokens) {
+  let sum = 0;
+  for (const term of form.gpus[gpu] ?? []) sum += termBytes(term, tokens);
+  return sum;
+}
+
+/**
+ * The place in `gpus` of the GPU of which the answer speaks: the first that needs most at the high end of the parts.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ */
+function fullest(form, tokens, sequences) {
+  if (form.gpus.length < 2) return 0;
+  const own = replica(form, sequences);
+  const needed = form.gpus.map((_, gpu) => own * sequenceBytes(form, gpu, tokens) + partsOn(form, gpu, tokens, sequences, "high"));
+  return needed.indexOf(Math.max(...needed));
+}
+
+/**
  * Bytes of the cache on the fullest GPU.
  * @param {Form} form
  * @param {number} tokens
  * @param {number} sequences
  */
 export function neededBytes(form, tokens, sequences) {
-  return plus(times(replica(form, sequences), sequenceBytes(form, tokens)), form.once_bytes);
+  const each = sequenceBytes(form, fullest(form, tokens, sequences), tokens);
+  return plus(times(replica(form, sequences), each), form.once_bytes);
+}
+
+/**
+ * What of the cache on the fullest GPU does not grow with length.
+ * @param {Form} form
+ * @param {number} tokens
+ * @param {number} sequences
+ */
+export function stateBytes(form, tokens, sequences) {
+  let sum = 0;
+  for (const term of form.gpus[fullest(form, tokens, sequences)] ?? []) {
+    const constant = term.stairs.every((stairs) => stairs.every(([, per, , most]) => per === 1 && most <= 1));
+    if (constant) sum += termBytes(term, tokens);
+  }
+  return times(replica(form, sequences), sum);
 }
 
 /**
@@ -131,13 +157,14 @@ export function totalBytes(form, tokens, sequences) {
 }
 
 /**
- * One amount, for so many sequences of a replica.
+ * One amount on one of the GPUs, for so many sequences of a replica.
  * @param {PlainAmount} amount
  * @param {number} tokens
  * @param {number} sequences
+ * @param {number} gpu
  * @returns {number}
  */
-function amountAt(amount, tokens, sequences) {
+function amountAt(amount, tokens, sequences, gpu) {
   if (typeof amount === "number") return amount;
   if ("pass" in amount) {
     const [elementBytes, width, chunk, logits, logitBytes] = amount.pass;
@@ -146,14 +173,55 @@ function amountAt(amount, tokens, sequences) {
     return Math.trunc(elementBytes * passed * width + sequences * logits * logitBytes);
   }
   if ("largest" in amount) return sequences * amount.largest.reduce((most, term) => Math.max(most, termBytes(term, tokens)), 0);
-  const place = amount.points.lengths.indexOf(tokens);
-  const value = amount.points.values[sequences]?.[place];
-  // Between the points nothing is known; data.js lets nobody stand there.
-  return value === undefined ? NaN : value;
+  if ("fullest" in amount) return fullestMoment(amount.fullest, tokens, sequences);
+  if ("gpus" in amount) return amountAt(amount.gpus[gpu] ?? 0, tokens, sequences, gpu);
+  const value = amount.points.values[sequences]?.[amount.points.lengths.indexOf(tokens)];
+  // Between the points nothing is known; state.js lets nobody stand there.
+  return value ?? NaN;
 }
 
 /**
- * Bytes of the parts of a section, or of all, at one end of their ranges.
+ * The fullest moment of a forward pass (hwcalc/engines/moments.py).
+ * @param {Fullest} fullest
+ * @param {number} tokens
+ * @param {number} sequences
+ */
+function fullestMoment({ chunk, up, moments }, tokens, sequences) {
+  const passed = chunk === null ? sequences * tokens : Math.min(sequences * tokens, chunk);
+  const factors = { passed, sequences, each: Math.ceil(passed / sequences), alone: sequences === 1 ? 1 : 0 };
+  let largest = -Infinity;
+  for (const [share, products] of moments) {
+    let sum = 0;
+    for (const [bytes, names, stairs] of products) {
+      let value = bytes * (stairs.length > 0 ? stairsAt(stairs, tokens) : 1);
+      for (const name of names) value *= factors[name];
+      sum += value;
+    }
+    largest = Math.max(largest, share * sum);
+  }
+  return up ? Math.ceil(largest) : Math.floor(largest);
+}
+
+/**
+ * Bytes of the parts of a section on one of the GPUs, or of all parts but those on the host.
+ * @param {Form} form
+ * @param {number} gpu
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ * @param {Part["section"] | null} section
+ */
+function partsOn(form, gpu, tokens, sequences, end, section = null) {
+  const own = replica(form, sequences);
+  let sum = 0;
+  for (const part of form.parts) {
+    if (section === null ? part.section !== "host" : part.section === section) sum += amountAt(part[end], tokens, own, gpu);
+  }
+  return sum;
+}
+
+/**
+ * Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges.
  * @param {Form} form
  * @param {number} tokens
  * @param {number} sequences
@@ -161,14 +229,11 @@ function amountAt(amount, tokens, sequences) {
  * @param {Part["section"] | null} section
  */
 export function partsBytes(form, tokens, sequences, end, section = null) {
-  const own = replica(form, sequences);
-  let sum = 0;
-  for (const part of form.parts) if (section === null || part.section === section) sum += amountAt(part[end], tokens, own);
-  return sum;
+  return partsOn(form, fullest(form, tokens, sequences), tokens, sequences, end, section);
 }
 
 /**
- * Bytes that a GPU has left for the cache.
+ * Bytes that the fullest GPU has left for the cache.
  * @param {Form} form
  * @param {number} tokens
  * @param {number} sequences
@@ -179,15 +244,44 @@ export function leftBytes(form, tokens, sequences, end) {
 }
 
 /**
+ * Whether a GPU has room for its cache, and had it at the crests on the way.
+ * @param {Form} form
+ * @param {number} gpu
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ */
+function heldOn(form, gpu, tokens, sequences, end) {
+  const left = form.usable[end] - partsOn(form, gpu, tokens, sequences, OTHER_END[end]);
+  if (!(left >= 0)) return false;
+  const pool = (Math.floor(left / form.block_bytes) - form.null_blocks) * form.block_bytes;
+  const own = replica(form, sequences);
+  const held = (/** @type {number} */ length) => pool >= own * sequenceBytes(form, gpu, length) + form.once_bytes;
+  for (const period of form.crests) {
+    const crest = Math.floor(tokens / period) * period - 1;
+    if (crest > 0 && !held(crest)) return false;
+  }
+  return held(tokens);
+}
+
+/**
+ * Whether the host has the memory that is needed there.
  * @param {Form} form
  * @param {number} tokens
  * @param {number} sequences
  * @param {End} end
  */
-function held(form, tokens, sequences, end) {
-  const left = leftBytes(form, tokens, sequences, end);
-  const pool = (Math.floor(left / form.block_bytes) - form.null_blocks) * form.block_bytes;
-  return left >= 0 && pool >= replica(form, sequences) * sequenceBytes(form, tokens) + form.once_bytes;
+function heldByHost(form, tokens, sequences, end) {
+  if (form.host === null) return true;
+  const other = OTHER_END[end];
+  let needed = partsOn(form, 0, tokens, sequences, other, "host");
+  if (form.host.shared) {
+    const own = replica(form, sequences);
+    for (const gpu of form.gpus.keys()) {
+      needed += own * sequenceBytes(form, gpu, tokens) + form.once_bytes + partsOn(form, gpu, tokens, sequences, other);
+    }
+  }
+  return needed <= form.host.room[end];
 }
 
 /**
@@ -199,11 +293,8 @@ function held(form, tokens, sequences, end) {
  */
 export function holds(form, tokens, sequences, end = "expected") {
   if (form.most_sequences !== null && sequences > form.most_sequences) return false;
-  for (const period of form.crests) {
-    const crest = Math.floor(tokens / period) * period - 1;
-    if (crest > 0 && !held(form, crest, sequences, end)) return false;
-  }
-  return held(form, tokens, sequences, end);
+  if (form.most_tokens !== null && tokens > form.most_tokens) return false;
+  return form.gpus.every((_, gpu) => heldOn(form, gpu, tokens, sequences, end)) && heldByHost(form, tokens, sequences, end);
 }
 
 /**
@@ -272,13 +363,17 @@ export function sizesAt(form, tokens, sequences) {
   const cache = neededBytes(form, tokens, sequences);
   return {
     cache,
+    state: stateBytes(form, tokens, sequences),
     total_cache: totalBytes(form, tokens, sequences),
     weights,
     activations,
     overhead,
     total: plus(weights, activations, overhead, cache),
     usable: form.usable.expected,
-    verdict: verdictOf(form, tokens, sequences),
+    // A curve of many lengths does not ask for it.
+    get verdict() {
+      return verdictOf(form, tokens, sequences);
+    },
   };
 }
 

@@ -3,13 +3,35 @@
 import { answersOf } from "./answer.js";
 import { commandOf } from "./command.js";
 import { controlsSection } from "./controls.js";
+import { commandSection } from "./copy.js";
 import { formsOf, modelOf } from "./data.js";
+import { enginesSection } from "./engines.js";
 import { gaugeSection } from "./gauge.js";
+import { lengthsSection } from "./lengths.js";
+import { liveSection } from "./live.js";
+import { policiesSection } from "./policies.js";
+import { savedSection } from "./saved.js";
 import { fragmentOf, validState, wantedBy } from "./state.js";
+import { strategiesSection } from "./strategies.js";
+import { stripSection } from "./strip.js";
 import { html } from "./tables.js";
+import { themeButton } from "./theme.js";
+import { variantsSection } from "./variants.js";
 
 /** @type {((page: Page) => Section)[]} */
-const SECTIONS = [controlsSection, gaugeSection];
+const SECTIONS = [
+  liveSection,
+  controlsSection,
+  gaugeSection,
+  commandSection,
+  lengthsSection,
+  stripSection,
+  enginesSection,
+  variantsSection,
+  policiesSection,
+  strategiesSection,
+  savedSection,
+];
 /** How long a slider rests before the address follows. */
 const REST_MS = 250;
 
@@ -146,6 +168,7 @@ function start(root) {
     drawn ||= requestAnimationFrame(draw);
   });
   const sections = SECTIONS.map((make) => guarded(make, page));
+  document.querySelector("header")?.append(themeButton());
   root.replaceChildren(...sections.map((section) => section.element));
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;

@@ -17,6 +17,8 @@ interface BarRow {
   segments: Segment[];
   /** What stands at the right; the sum of the segments, if nothing is given. */
   value?: string;
+  /** Where a GPU is full, if that differs from row to row. */
+  limit?: number;
   verdict?: Verdict;
   note?: string;
   /** Why there is no bar. */
@@ -65,4 +67,14 @@ interface Palette {
   font: string;
   /** Of the lines, by the place of the model. */
   lines: string[];
+}
+
+interface StripLayer {
+  number: number;
+  kind: string;
+  /** Of one sequence. */
+  bytes: number;
+  terms: TermSizes[];
+  /** Layers that share its terms. */
+  alike: number;
 }

@@ -8,7 +8,8 @@ type Stair = [times: Count, per: number, add: number, most: number | null];
     `{max: [...]}` is the largest of several. */
 type Count = number | Polynomial | { max: Polynomial[] };
 type Polynomial = [coefficient: number, names: Dimension[]][];
-/** `heads` and `kv_heads` are those of a rank: a rank has at least one. */
+/** In a polynomial `heads` and `kv_heads` are those of a rank: `max(1, ceil(heads / tp))`, where `tp` is that of the state's layout; `layers`
+    and `head_dim` are the same on every rank. (llama.cpp splits layers, not heads: its states have `tp` 1.) */
 type Dimension = "layers" | "heads" | "kv_heads" | "head_dim";
 
 /** Layers of one kind that grow alike. `kind`, `layers` and `rule` are places in `texts`. */
@@ -26,7 +27,13 @@ type Amount =
   | Count
   | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
   | { largest: number[] }
+  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, products: [bytes: Count, factors: Factor[], stairs: Stair[]][]][] } }
+  | { gpus: Amount[] }
   | { points: Points };
+
+/** What a product of a moment is multiplied with: the tokens that are processed at once, the sequences, of the former those of one sequence,
+    and 1 if there is only one sequence (hwcalc/engines/moments.py). */
+type Factor = "passed" | "sequences" | "each" | "alone";
 
 /** Exact values at some lengths, for some numbers of sequences, by the text of that number. */
 interface Points {
@@ -36,7 +43,8 @@ interface Points {
 
 interface Part {
   name: string;
-  section: "weights" | "activations" | "overhead";
+  /** What lies in the memory of the host counts on no GPU. */
+  section: "weights" | "activations" | "overhead" | "host";
   expected: Amount;
   /** An end that is left out equals `expected`. */
   low?: Amount;
@@ -62,6 +70,10 @@ interface Rest {
   limited_by: string | null;
   dp: number;
   least_tokens: number;
+  /** Longer sequences are refused. */
+  most_tokens: number | null;
+  /** Memory of the host that must be there beside the GPUs. If it is shared, what the GPUs need comes out of it too. */
+  host: { room: [low: number, expected: number, high: number]; shared: boolean } | null;
 }
 
 /** A place in a pool by dtype, weights, layout and GPU, in this order. A list of one entry holds for its whole axis, and a number or null
@@ -143,22 +155,68 @@ interface Variant {
   engines: Record<string, number>;
 }
 
-/** Operations for one new token at some lengths, with the cache and without: exact at these lengths. */
+/** A whole number; as its digits where JavaScript would round it. `Number()` and `BigInt()` read both. */
+type Whole = number | string;
+
+/** Operations at some lengths, exact: of a new token, and of a text from its first token on; with the cache and without. */
 interface Saved {
   lengths: number[];
-  with_cache: number[];
-  without_cache: number[];
+  with_cache: Whole[];
+  without_cache: Whole[];
+  total_with_cache: Whole[];
+  total_without_cache: Whole[];
+  /** Whether those with the weights count; else attention alone. */
+  weights: boolean;
   source: string;
 }
 
+/** Answers under cache policies, exact at these lengths and numbers of sequences: on one GPU of this kind, in the default formats of cache
+    and weights, with the model's own dimensions. A state elsewhere is refused with a sentence that says so. */
 interface PolicyRows {
+  gpu: string;
   lengths: number[];
-  rows: { policy: string; title: string; engines: Record<string, { needed: number[]; total: number[] } | number> }[];
+  batches: number[];
+  rows: PolicyRow[];
 }
 
+interface PolicyRow {
+  /** As `--policy` takes it: `State.policy`. */
+  policy: string;
+  title: string;
+  /** What it does for memory: `frees`, `masks`, `zeroes`, `reads less`. */
+  memory: string;
+  /** A number is a place in `texts`: why the engine has no such policy. */
+  engines: Record<string, PolicyAnswers | number>;
+}
+
+/** One value for all points, or one for each: that of `lengths[i]` and `batches[j]` has the place `i * batches.length + j`. */
+type Column<T> = T | T[];
+
+/** The numbers of an {@link Answer}. */
+interface PolicyAnswers {
+  /** A place in `texts` where a point is refused; its other values are null. */
+  refused: Column<number | null>;
+  total_bytes: Column<number | null>;
+  per_gpu_bytes: Column<number | null>;
+  weights: Column<number | null>;
+  activations: Column<number | null>;
+  overhead: Column<number | null>;
+  usable_bytes: Column<number | null>;
+  needed_bytes: Column<number | null>;
+  needed_low_bytes: Column<number | null>;
+  needed_high_bytes: Column<number | null>;
+  verdict: Column<Verdict | null>;
+  max_seq: Column<number | null>;
+  expected_max_seq: Column<number | null>;
+  max_batch: Column<number | null>;
+  expected_max_batch: Column<number | null>;
+}
+
+/** Ways of allocating the cache of one sequence, by the formulas in the model's own format: `bytes` on the GPU at the full length, `held`
+    with half of it, `peak` within a step, `host` in the memory of the host. */
 interface StrategyRows {
   lengths: number[];
-  rows: { name: string; title: string; bytes: (number | null)[]; note: string }[];
+  rows: { name: string; title: string; note: string; used_by: string; bytes: number[]; held: number[]; peak: number[]; host: number[] }[];
 }
 
 interface Payload {
@@ -244,7 +302,15 @@ type PlainAmount =
   | number
   | { pass: [element_bytes: number, width: number, chunk: number | null, logits: number, logit_bytes: number] }
   | { largest: PlainTerm[] }
+  | { fullest: Fullest }
+  | { gpus: PlainAmount[] }
   | { points: Points };
+
+interface Fullest {
+  chunk: number | null;
+  up: boolean;
+  moments: [share: number, products: [bytes: number, factors: Factor[], stairs: PlainStair[]][]][];
+}
 
 interface PlainPart extends Record<End, PlainAmount> {
   name: string;
@@ -267,6 +333,8 @@ interface Form {
   limited_by: string | null;
   dp: number;
   least_tokens: number;
+  most_tokens: number | null;
+  host: { room: Record<End, number>; shared: boolean } | null;
   /** The model's own length. */
   max_seq: number | null;
   /** Where only some lengths and numbers of sequences are known: these. */
@@ -276,6 +344,8 @@ interface Form {
 /** The bytes of a state without the solvers, on the fullest GPU but for `total_cache`. */
 interface Sizes {
   cache: Bytes;
+  /** What of the cache does not grow with length. */
+  state: Bytes;
   total_cache: Bytes;
   weights: number;
   activations: number;

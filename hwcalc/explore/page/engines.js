@@ -1,0 +1,60 @@
+// The same work by every engine of the page.
+
+import { barLegend, barRows, panel } from "./bars.js";
+import { details, exact, html, human, tableOf } from "./tables.js";
+
+/** @type {Partial<Record<keyof State, string>>} */
+const SETTINGS = { seq: "tokens", batch: "sequences", dtype: "cache format", weights: "weight format", tp: "tp" };
+
+/** What an engine cannot take as it was chosen, and has instead. @param {State} wanted @param {State} own */
+function differences(wanted, own) {
+  const names = /** @type {(keyof State)[]} */ (Object.keys(SETTINGS));
+  return names.filter((name) => wanted[name] !== own[name] && own[name] !== "").map((name) => `${SETTINGS[name]} ${own[name]}`);
+}
+
+/** @param {Page} page @returns {Section} */
+export function enginesSection(page) {
+  const lead = html("p", { class: "lead" });
+  const chart = html("div", {});
+  const table = details("Table: engines, part by part");
+  const legend = barLegend([["weights", "weights"], ["cache", "cache"], ["activations", "activations"], ["overhead", "overhead"]]);
+  const element = panel("engines", "Engines side by side", lead, chart, legend, html("p", { class: "note" }, "The upright line is what may be used of the GPU."), table.element);
+
+  /** @param {State} state */
+  function update(state) {
+    const found = page.payload.engines.map((engine) => {
+      const own = page.valid({ ...state, engine: engine.name });
+      return { engine, own, sizes: page.sizes(own) };
+    });
+    lead.textContent = `The same work, ${exact(state.seq)} tokens × ${exact(state.batch)}, by each engine: expected bytes on the fullest GPU.`;
+    const rows = found.map(({ engine, own, sizes }) => {
+      const name = `${engine.label} ${engine.version}`.trim();
+      const chosen = engine.name === state.engine;
+      if ("refused" in sizes) return { name, segments: [], value: "", refused: sizes.refused, chosen };
+      const other = differences(state, own);
+      const segments = [
+        { kind: "weights", bytes: sizes.weights },
+        { kind: "cache", bytes: Number(sizes.cache) },
+        { kind: "activations", bytes: sizes.activations },
+        { kind: "overhead", bytes: sizes.overhead },
+      ];
+      const note = [engine.definition, other.length > 0 ? `With ${other.join(", ")}.` : ""].filter(Boolean).join(" ");
+      return { name, segments, verdict: sizes.verdict, limit: sizes.usable, chosen, note };
+    });
+    chart.replaceChildren(barRows(rows));
+    table.show(() =>
+      tableOf({
+        caption: "Expected bytes on the fullest GPU by each engine, and the cache on all GPUs",
+        head: ["Engine", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "Cache on all GPUs", "Verdict"],
+        rows: found.map(({ engine, sizes }) => {
+          const cell = (/** @type {number | bigint} */ bytes) => html("span", {}, human(bytes), html("small", {}, exact(bytes)));
+          if ("refused" in sizes) return [engine.label, ...Array.from({ length: 7 }, () => "-"), sizes.refused];
+          const { weights, cache, activations, overhead, total, usable, total_cache, verdict } = sizes;
+          return [engine.label, ...[weights, cache, activations, overhead, total, usable, total_cache].map(cell), verdict.replace("_", " ")];
+        }),
+        numbers: [1, 2, 3, 4, 5, 6, 7],
+      }),
+    );
+  }
+  return { element, update };
+}

@@ -1,0 +1,66 @@
+// Policies that keep less of a cache, or read less of it.
+
+import { barRows, panel } from "./bars.js";
+import { modelOf } from "./data.js";
+import { nearest } from "./state.js";
+import { lengthWords } from "./strategies.js";
+import { bytesCells, details, exact, html, tableOf } from "./tables.js";
+
+/** What a column has at a point. @template T @param {Column<T>} column @param {number} place @returns {T | undefined} */
+function columnAt(column, place) {
+  return Array.isArray(column) ? column[place] : column;
+}
+
+/**
+ * What a policy needs at a point, or why the engine has none.
+ * @param {PolicyRow} row @param {string} engine @param {number} place @param {string[]} texts
+ * @returns {{ bytes: number, verdict: Verdict } | { refused: string }}
+ */
+function policyAt({ engines }, engine, place, texts) {
+  const answers = engines[engine];
+  if (answers === undefined) return { refused: `This page has no numbers of ${engine} for it.` };
+  if (typeof answers === "number") return { refused: texts[answers] ?? "" };
+  const refused = columnAt(answers.refused, place);
+  const bytes = columnAt(answers.per_gpu_bytes, place);
+  const verdict = columnAt(answers.verdict, place);
+  if (typeof bytes === "number" && verdict) return { bytes, verdict };
+  return { refused: texts[refused ?? -1] ?? "No number at this point." };
+}
+
+/** @param {Page} page @returns {Section} */
+export function policiesSection(page) {
+  const lead = html("p", { class: "lead" });
+  const chart = html("div", {});
+  const table = details("Table: policies");
+  const element = panel("policies", "Policies of the cache", lead, chart, table.element);
+
+  /** @param {State} state */
+  function update(state) {
+    const model = modelOf(page.payload, state);
+    const found = model.policies;
+    element.hidden = found === null || found.rows.length === 0;
+    if (found === null) return;
+    const [seq, batch] = [nearest(found.lengths, state.seq), nearest(found.batches, state.batch)];
+    const place = found.lengths.indexOf(seq) * found.batches.length + found.batches.indexOf(batch);
+    const { texts } = page.pools(model);
+    const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch }));
+    const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
+    const many = batch === 1 ? "one sequence" : `${exact(batch)} sequences`;
+    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${state.engine} on one ${found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
+    const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], verdict: all.verdict, chosen: state.policy === null }];
+    const bars = rows.map(({ row, at }) => {
+      const own = { name: row.title, note: `${row.policy}: ${row.memory}`, chosen: row.policy === state.policy };
+      return "refused" in at ? { ...own, segments: [], value: "", refused: at.refused } : { ...own, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict };
+    });
+    chart.replaceChildren(barRows([...keeps, ...bars]));
+    table.show(() =>
+      tableOf({
+        caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,
+        head: ["Policy", "Memory", "Size", "Bytes", "Verdict"],
+        numbers: [2, 3],
+        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", at.refused] : [...bytesCells(at.bytes), at.verdict.replace("_", " ")])]),
+      }),
+    );
+  }
+  return { element, update };
+}

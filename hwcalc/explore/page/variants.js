@@ -1,0 +1,49 @@
+// What if the same model had another kind of attention?
+
+import { barRows, panel } from "./bars.js";
+import { modelOf, plainTerm } from "./data.js";
+import { termBytes } from "./forms.js";
+import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
+
+/** @param {Page} page @returns {Section} */
+export function variantsSection(page) {
+  const lead = html("p", { class: "lead" });
+  const chart = html("div", {});
+  const table = details("Table: other kinds of attention");
+  const element = panel("variants", "What if: other kinds of attention", lead, chart, table.element);
+
+  /** @param {Model} model @param {State} state */
+  function rowsOf(model, { engine, seq, batch }) {
+    const { curves, texts } = page.pools(model);
+    /** @type {(variant: Variant) => { name: string, note: string, bytes: number | null, refused?: string }[]} */
+    const rows = ({ name, note, engines }) => {
+      const place = engines[engine];
+      if (place === undefined) return [];
+      const curve = curves[place];
+      if (curve === undefined) return [{ name, note, bytes: null, refused: texts[-1 - place] ?? "" }];
+      const each = curve.total.reduce((sum, term) => sum + termBytes(plainTerm(page.pools(model), term, null), seq), 0);
+      return [{ name, note, bytes: batch * each + Number(curve.total_once_bytes) }];
+    };
+    return model.variants.flatMap(rows);
+  }
+
+  /** @param {State} state */
+  function update(state) {
+    const rows = rowsOf(modelOf(page.payload, state), state);
+    element.hidden = rows.length === 0;
+    if (rows.length === 0) return;
+    const largest = Math.max(1, ...rows.map((row) => row.bytes ?? 0));
+    const many = state.batch === 1 ? "one sequence" : `${exact(state.batch)} sequences`;
+    lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${state.engine}, in its default format on one GPU.`;
+    chart.replaceChildren(
+      barRows(
+        rows.map(({ name, note, bytes, ...rest }) => {
+          if (bytes === null) return { name, note, segments: [], value: "", ...rest };
+          return { name, note, segments: [{ kind: "cache", bytes }], value: `${human(bytes)}, ${Math.round((100 * bytes) / largest)} %` };
+        }),
+      ),
+    );
+    table.show(() => tableOf({ caption: `Cache of ${many} of ${exact(state.seq)} tokens`, head: ["Attention", "Size", "Bytes"], rows: rows.map(({ name, bytes }) => [name, ...bytesCells(bytes)]) }));
+  }
+  return { element, update };
+}

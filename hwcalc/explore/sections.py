@@ -1,0 +1,36 @@
+"""What the page has of a model beside the memory equation of its engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.errors import KvplanError
+from hwcalc.explore.axes import options_of_engine
+from hwcalc.explore.policies import policy_rows
+from hwcalc.explore.sampled import allocations
+from hwcalc.explore.saved import saved_of
+from hwcalc.explore.strategies import strategy_rows
+
+if TYPE_CHECKING:
+    from hwcalc.explore.axes import PageAxes
+    from hwcalc.explore.encode import Pools
+    from hwcalc.model import ModelSpec
+
+__all__ = ["sections_of"]
+
+
+def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any]:
+    """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out."""
+    try:
+        found = allocations(model, axes.fixed.get("encoder_seq"))
+        saved, strategies = saved_of(found), strategy_rows(found)
+    except KvplanError:
+        saved = strategies = None
+    engines = {name: options_of_engine(name) for name in axes.engines}
+    return {
+        "hand": None,
+        "variants": [],
+        "saved": saved,
+        "policies": policy_rows(model, engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),
+        "strategies": strategies,
+    }

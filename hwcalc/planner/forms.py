@@ -1,0 +1,78 @@
+"""A verdict from a form: what a plan says of a length and a number of sequences, without a plan.
+
+:func:`form_of` gives the form of an opened request and :func:`answer` the numbers of a plan; :func:`longest` and :func:`most` are the solvers of
+:mod:`hwcalc.planner.solve` on a form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Section
+from hwcalc.engines.forms import MemoryForm
+from hwcalc.formulas.frozen import replace
+from hwcalc.planner.result import UNLIMITED, Plan, Verdict
+from hwcalc.planner.solve import last_yes
+
+__all__ = ["answer", "differences", "form_of", "longest", "most", "verdict"]
+
+
+def form_of(opened: Opened) -> MemoryForm | None:
+    """The memory of the planned GPU at every length and for every number of sequences; ``None`` if the engine has no form of it."""
+    opened = opened.engine.pinned(opened)
+    form = opened.engine.form(opened)
+    return None if form is None else replace(form, model_tokens=opened.model.max_position_embeddings)
+
+
+def verdict(form: MemoryForm, tokens: int, sequences: int) -> Verdict:
+    """Whether so many sequences of so many tokens fit, and how sure that is."""
+    return Verdict.of(*(form.holds(tokens, sequences, end) for end in ("expected", "low", "high")))
+
+
+def longest(form: MemoryForm, tokens: int, sequences: int, end: str = "expected", at_most: int = UNLIMITED) -> int:
+    """The most tokens that each sequence can have, up to the model's maximum or the planned ``tokens`` if that is more."""
+    bound = UNLIMITED if form.model_tokens is None else max(form.model_tokens, tokens)
+    return last_yes(lambda length: form.holds(length, sequences, end), min(bound, at_most), tokens)
+
+
+def most(form: MemoryForm, tokens: int, sequences: int, end: str = "expected", at_most: int = UNLIMITED) -> int:
+    """The most sequences of so many tokens that fit at once; ``sequences`` is where the search begins."""
+    bound = UNLIMITED if form.most_sequences is None else min(UNLIMITED, form.most_sequences)
+    return last_yes(lambda number: form.holds(tokens, number, end), min(bound, at_most), sequences)
+
+
+def answer(form: MemoryForm, tokens: int, sequences: int) -> dict[str, Any]:
+    """The numbers of a plan, with the names of its JSON; those of ``Answer`` in the page's types."""
+    needed, usable = form.needed_bytes(tokens, sequences), form.usable[1]
+    low, expected, high = (form.left(tokens, sequences, end) for end in ("low", "expected", "high"))
+    parts = {section.value: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
+    likely_seq, likely_batch = longest(form, tokens, sequences), most(form, tokens, sequences)
+    return {
+        "cache": {"total_bytes": form.curve.total_bytes(tokens, sequences), "per_gpu_bytes": needed},
+        "per_gpu": {**parts, "cache": needed, "total": sum(parts.values()) + needed},
+        "fit": {
+            "usable_bytes": usable,
+            "needed_bytes": usable - expected + needed,
+            "needed_low_bytes": max(0, usable - high + needed),
+            "needed_high_bytes": usable - low + needed,
+            "headroom_bytes": expected - needed,
+            "verdict": verdict(form, tokens, sequences).value,
+            "max_seq": longest(form, tokens, sequences, "low", likely_seq),
+            "expected_max_seq": likely_seq,
+            "max_batch": most(form, tokens, sequences, "low", likely_batch),
+            "expected_max_batch": likely_batch,
+        },
+    }
+
+
+def differences(form: MemoryForm, plan: Plan) -> dict[str, tuple[Any, Any]]:
+    """The numbers in which a form is not its plan: by name, what the form says and what the plan says."""
+    found, document = answer(form, plan.request.seq, plan.request.batch), plan.to_dict()
+    planned = {"cache": document["cache"], "per_gpu": document["memory"]["per_gpu"], "fit": document["fit"]}
+    return {
+        f"{group}.{name}": (value, planned[group][name])
+        for group, values in found.items()
+        for name, value in values.items()
+        if value != planned[group][name]
+    }

@@ -1,0 +1,252 @@
+"""The page's own evaluator, under node: it gives what Python's forms and plans give, and no address makes it stumble."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import load_model, plan
+from hwcalc.engines.forms import MemoryForm
+from hwcalc.errors import KvplanError
+from hwcalc.explore.axes import PageAxes, PageLayout, options_of_engine
+from hwcalc.explore.html import page_files
+from hwcalc.explore.payload import PageModel, payload_of
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import answer, form_of
+
+MODELS: Final = (
+    "Qwen/Qwen3-8B",
+    "google/gemma-3-1b-it",
+    "deepseek-ai/DeepSeek-V2-Lite",
+    "openai/gpt-oss-20b",
+    "state-spaces/mamba-1.4b-hf",
+    "ibm-granite/granite-4.0-h-tiny",
+    "facebook/bart-large",
+)
+AXES: Final = PageAxes(
+    gpus=("l4", "h100-sxm5-80gb"), layouts=tuple(PageLayout(count=count, tp=tp) for count, tp in ((1, 1), (2, 2), (4, 2)))
+)
+STATES: Final = 2_400
+PLANNED: Final = 60
+node: Final = shutil.which("node")
+pytestmark = pytest.mark.skipif(node is None, reason="the page's evaluator is run with node, which is not installed")
+
+
+class Page:
+    """The page's modules under node."""
+
+    def __init__(self, folder: Path, payload: dict[str, Any] | None) -> None:
+        self.folder, self.payload = folder, payload
+        for name, text in page_files().items():
+            if name.endswith(".js") and "/" not in name:
+                (folder / name).write_text(text, encoding="utf-8")
+        (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
+        (folder / "evaluator.mjs").write_text(
+            Path(__file__).with_name("evaluator.mjs").read_text(encoding="utf-8"), encoding="utf-8"
+        )
+
+    def __call__(self, *calls: list[Any]) -> list[Any]:
+        """The results of several calls."""
+        given = json.dumps({"payload": self.payload, "calls": calls})
+        done = subprocess.run(
+            [str(node), str(self.folder / "evaluator.mjs")],
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        results: list[Any] = json.loads(done.stdout)
+        return results
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """The page of a few models of every kind."""
+    models = [PageModel(spec=load_model(name), argument=name) for name in MODELS]
+    return Page(tmp_path_factory.mktemp("page"), payload_of(models, AXES))
+
+
+def drawn(payload: dict[str, Any], number: int) -> Iterator[dict[str, Any]]:
+    """States of the page, the same in every run."""
+    draw = random.Random(16)
+    for _ in range(number):
+        model = draw.choice(payload["models"])
+        engine = draw.choice([name for name, runs in model["engines"].items() if "curve" in runs])
+        runs = model["engines"][engine]
+        layout = draw.choice(payload["layouts"])
+        yield {
+            "model": model["id"],
+            "engine": engine,
+            "gpu": draw.choice(payload["gpus"])["id"],
+            **layout,
+            "seq": int(2 ** draw.uniform(7, 20)),
+            "batch": draw.choice((1, 1, 2, 3, 16, 57, 1024)),
+            "dtype": draw.choice(runs["dtypes"]),
+            "weights": draw.choice(runs["weights"]),
+        }
+
+
+def asked_of(state: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
+    """The state as the keywords of a plan. A default has no word."""
+    runs = next(model for model in payload["models"] if model["id"] == state["model"])["engines"][state["engine"]]
+    sizes = PageLayout(count=state["count"], tp=state["tp"]).parallel(state["engine"])
+    return {
+        "engine": state["engine"],
+        "gpu": state["gpu"],
+        "seq": state["seq"],
+        "batch": state["batch"],
+        "dtype": None if state["dtype"] == runs["dtypes"][0] else state["dtype"],
+        "weights": None if state["weights"] == runs["weights"][0] else state["weights"],
+        "tp": sizes.tp,
+        "pp": sizes.pp,
+        "dp": sizes.dp,
+        "engine_options": dict(options_of_engine(state["engine"])),
+    }
+
+
+def test_the_page_gives_the_numbers_of_the_forms(page: Page) -> None:
+    """Every integer of more than 2,000 states is that of Python's form, and what Python refuses the page refuses."""
+    assert page.payload is not None
+    states = page(*(["valid", state] for state in drawn(page.payload, STATES)))
+    forms: dict[str, MemoryForm | None] = {}
+    compared = 0
+    for state, found in zip(states, page(*(["answer", state] for state in states)), strict=True):
+        asked = asked_of(state, page.payload)
+        family = json.dumps([state["model"], {name: value for name, value in asked.items() if name not in {"seq", "batch"}}])
+        if family not in forms:
+            try:
+                forms[family] = form_of(open_request(load_model(state["model"]), **asked))
+            except KvplanError:
+                forms[family] = None
+        form = forms[family]
+        if form is None:
+            assert found.get("refused"), state
+            continue
+
+        assert answer(form, state["seq"], state["batch"]) == found, state
+        compared += 1
+    print(f"{compared:,} of {STATES:,} states have an answer, of {len(forms):,} families")
+
+    assert compared > 2_000
+
+
+def test_the_page_gives_the_numbers_of_the_command_line_that_it_shows(page: Page) -> None:
+    """Some of these states are planned with the very words that the page shows."""
+    assert page.payload is not None
+    states = page(*(["valid", state] for state in drawn(page.payload, PLANNED)))
+    lines = page(*(["command", state] for state in states))
+    found = page(*(["answer", state] for state in states))
+    for state, line, numbers in zip(states, lines, found, strict=True):
+        if "refused" in numbers:
+            with pytest.raises(KvplanError):
+                plan(state["model"], **asked_of(state, page.payload))
+            continue
+        document = plan(state["model"], **keywords(line)).to_dict()
+        planned = {"cache": document["cache"], "per_gpu": document["memory"]["per_gpu"], "fit": document["fit"]}
+
+        assert {group: {name: planned[group][name] for name in names} for group, names in numbers.items()} == numbers, line
+
+
+def keywords(line: str) -> dict[str, Any]:
+    """A command line of the page as the keywords of a plan."""
+    program, command, _model, *words = shlex.split(line)
+    assert (program, command) == ("kvplan", "plan")
+    options: dict[str, Any] = {"engine_options": {}}
+    for option, value in zip(words[::2], words[1::2], strict=True):
+        name = option.removeprefix("--").replace("-", "_")
+        if name == "engine_option":
+            key, _, setting = value.partition("=")
+            options["engine_options"][key] = setting
+        else:
+            options[name] = int(value) if value.isdecimal() else value
+    return options
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "",
+        "#",
+        "#%%%&&&===",
+        "#model=nobody/nothing&engine=abacus&gpu=tpu&dtype=float3&weights=heavy&policy=forget",
+        "#seq=NaN&batch=NaN&count=NaN&tp=NaN",
+        "#seq=-1&batch=-1&count=-1&tp=-1",
+        "#seq=0&batch=0&count=0&tp=0",
+        "#seq=1e999&batch=99999999999999999999999&count=3&tp=7",
+        "#__proto__=x&constructor=y&toString=z&model=__proto__&engine=constructor",
+        "#model=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&seq=%00%0a",
+        "#layers=-5&heads=1e308&kv_heads=NaN&head_dim=",
+        "#seq=" + "9" * 5000,
+    ],
+)
+def test_no_address_makes_a_state_that_the_page_does_not_have(page: Page, fragment: str) -> None:
+    """What is not understood becomes the default, and what is too large the largest."""
+    assert page.payload is not None
+    (state,) = page(["opened", fragment])
+    model = next(model for model in page.payload["models"] if model["id"] == state["model"])
+
+    assert page.payload["lengths"]["least"] <= state["seq"] <= page.payload["lengths"]["most"]
+    assert 1 <= state["batch"] <= max(page.payload["batches"])
+    assert {"count": state["count"], "tp": state["tp"]} in page.payload["layouts"]
+    assert state["gpu"] in {gpu["id"] for gpu in page.payload["gpus"]}
+    assert state["dtype"] in model["engines"][state["engine"]].get("dtypes", [""])
+    assert state["policy"] is state["hand"] is None
+
+
+def test_a_link_keeps_the_state(page: Page) -> None:
+    """The state of a fragment is the state that wrote it."""
+    assert page.payload is not None
+    states = page(*(["valid", state] for state in drawn(page.payload, 100)))
+    fragments = page(*(["fragmentOf", state] for state in states))
+
+    assert states == page(*(["opened", fragment] for fragment in fragments))
+
+
+@pytest.mark.parametrize(
+    "word", ["plain", "two words", "it's", "$(reboot)", "`x`", "a\nb", "", "--seq", '"', "\\", "é", "a;b&c|d>e"]
+)
+def test_a_shell_reads_a_quoted_word_back(tmp_path: Path, word: str) -> None:
+    """Quoting is undone by a POSIX shell."""
+    (quoted,) = Page(tmp_path, None)(["quoted", word])
+
+    assert shlex.split(quoted) == [word]
+
+
+def test_sums_and_products_are_exact_beyond_2_53(tmp_path: Path) -> None:
+    """A cache of 10 million tokens x 1,024 sequences of a large model takes more bytes than a double can count."""
+    page = Page(tmp_path, None)
+    each, sequences = 10 * 2**20 * 4_718_592 + 1, 1_023
+
+    assert [each * sequences] == page(["times", each, sequences])
+    assert [2**53 + 1] == page(["plus", 2**53 - 1, 2])
+    assert [2**52 + 3] == page(["plus", 2**53 - 1, 4, -(2**52)])
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("32768", 32768),
+        ("32k", 32768),
+        ("128K", 131072),
+        ("1M", 1048576),
+        ("32,768", 32768),
+        ("1.5k", 1536),
+        ("1.3", None),
+        ("-1", None),
+        ("x", None),
+        ("1e5", None),
+    ],
+)
+def test_tokens_are_read_as_on_the_command_line(tmp_path: Path, text: str, tokens: int | None) -> None:
+    """NaN, which JSON writes as null, is what cannot be read."""
+    assert [tokens] == Page(tmp_path, None)(["tokensOf", text])
