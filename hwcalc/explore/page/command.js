@@ -31,12 +31,8 @@ export function commandOf(payload, state) {
   const engine = payload.engines.find((engine) => engine.name === state.engine);
   const runs = runsOf(model, state.engine, state.hand !== null);
   const splits = engine?.splits_layers ?? false;
-<<<<<<< HEAD
-  const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...ownWords(model, state)];
-=======
   // The bare equation has no name, only words.
-  const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...model.words];
->>>>>>> next
+  const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...ownWords(model, state)];
   const option = (/** @type {string} */ name, /** @type {string | number} */ value) => words.push(`--${name}`, String(value));
   option("engine", state.engine);
   for (const [name, value] of Object.entries(engine?.options ?? {})) option("engine-option", `${name}=${value}`);

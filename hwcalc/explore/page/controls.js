@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { isHand, modelOf, runsOf } from "./data.js";
+import { isHand, modelOf, pointsFor, runsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -54,7 +54,7 @@ function selectField(id, label, choose) {
 }
 
 /**
- * A slider over a list of numbers, and a field for any number between its ends.
+ * A slider over a list of numbers, and a field for any number. What the page does not have becomes the nearest that it has.
  * @param {string} id
  * @param {string} label
  * @param {string} unit
@@ -86,8 +86,8 @@ function sliderField(id, label, unit, choose) {
   const { element, say } = field(id, label, slider, text);
   return {
     element,
-    /** @param {number[]} list @param {number} value @param {{ free: boolean, note?: string | null }} options */
-    show(list, value, { free, note = null }) {
+    /** @param {number[]} list @param {number} value @param {string | null} [note] */
+    show(list, value, note = null) {
       values = list;
       slider.max = String(Math.max(0, list.length - 1));
       slider.value = String(list.indexOf(nearest(list, value)));
@@ -95,7 +95,7 @@ function sliderField(id, label, unit, choose) {
       slider.setAttribute("aria-valuetext", `${exact(value)} ${unit}`);
       text.value = exact(value);
       text.removeAttribute("aria-invalid");
-      text.disabled = !free || list.length < 2;
+      text.disabled = list.length < 2;
       say(note);
     },
   };
@@ -176,7 +176,7 @@ function handFields(page) {
         const steps = Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, place) => least + place * step);
         const all = [...new Set([...steps, value])].sort((first, second) => first - second);
         const own = state.hand?.[name] ?? value;
-        slider.show(state.hand === null ? [own] : all, own, { free: true });
+        slider.show(state.hand === null ? [own] : all, own);
       }
     },
   };
@@ -196,6 +196,21 @@ function sliderLengths({ lengths: { least, most } }, { max_seq: own }) {
 }
 
 /**
+ * A policy is chosen together with the GPU and the formats for which the page knows it.
+ * @param {Page} page
+ * @param {string | null} policy
+ * @returns {Partial<State>}
+ */
+function withPolicy(page, policy) {
+  const state = page.state();
+  const model = modelOf(page.payload, state);
+  const runs = runsOf(model, state.engine, false);
+  if (policy === null || model.policies === null) return { policy };
+  const formats = runs !== null && "curve" in runs ? { dtype: runs.dtypes[0] ?? "", weights: runs.weights[0] ?? "" } : {};
+  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, ...formats };
+}
+
+/**
  * @param {Page} page
  * @returns {Section}
  */
@@ -208,7 +223,7 @@ export function controlsSection(page) {
   const dtype = selectField("dtype", "Format of the cache", (dtype) => set({ dtype }));
   const weights = selectField("weights", "Format of the weights", (weights) => set({ weights }));
   const engine = selectField("engine", "Engine", (engine) => set({ engine }));
-  const policy = selectField("policy", "Policy of the cache", (policy) => set({ policy: policy || null }));
+  const policy = selectField("policy", "Policy of the cache", (policy) => set(withPolicy(page, policy || null)));
   const gpu = selectField("gpu", "GPU", (gpu) => set({ gpu }));
   const count = sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled));
   const tp = sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled));
@@ -233,17 +248,17 @@ export function controlsSection(page) {
     update(state) {
       const described = modelOf(payload, state);
       const form = page.form(state);
-      const points = "refused" in form ? null : form.points;
+      const points = pointsFor(payload, state, form);
       const runs = runsOf(described, state.engine, state.hand !== null);
       const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
       const named = payload.engines.find((one) => one.name === state.engine);
       const splits = named?.splits_layers ?? false;
       const defaults = (/** @type {string[]} */ names) => names.map((name, place) => /** @type {[string, string]} */ ([name, place === 0 ? `${name} (default)` : name]));
-      const only = points === null ? null : "For this choice only some values are known exactly: the slider has these.";
+      const only = points === null ? null : "Only some values are known exactly here: the nearest is taken.";
       const ownLength = described.max_seq === null ? null : `The model's own maximum is ${shortTokens(described.max_seq)}.`;
       model.show(state);
-      length.show(points?.lengths ?? sliderLengths(payload, described), state.seq, { free: points === null, note: only ?? ownLength });
-      batch.show(points?.batches ?? payload.batches, state.batch, { free: points === null, note: only });
+      length.show(points?.lengths ?? sliderLengths(payload, described), state.seq, only ?? ownLength);
+      batch.show(points?.batches ?? payload.batches, state.batch, only);
       dtype.show(defaults(formats.dtypes), state.dtype);
       weights.show(defaults(formats.weights), state.weights);
       const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
@@ -253,15 +268,17 @@ export function controlsSection(page) {
         options.length > 0 ? `With ${options.join(", ")}.` : null,
       );
       const rows = described.policies?.rows ?? [];
-      policy.show([["", "none: every token is kept"], ...rows.map((row) => /** @type {[string, string]} */ ([row.policy, row.title]))], state.policy ?? "");
+      policy.show(
+        [["", "none: every token is kept"], ...rows.map((row) => /** @type {[string, string]} */ ([row.policy, `${row.title} (${row.policy})`]))],
+        state.policy ?? "",
+        rows.length > 0 ? null : "No policy acts on this model.",
+      );
       gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory}`]), state.gpu);
-      count.show([...new Set(payload.layouts.map((layout) => layout.count))], state.count, {
-        free: false,
-        note: splits && state.count > 1 ? "They share out the layers (pp)." : null,
-      });
+      const counts = [...new Set(payload.layouts.map((layout) => layout.count))];
+      count.show(counts, state.count, splits && state.count > 1 ? "They share out the layers (pp)." : null);
       const tps = payload.layouts.filter((layout) => layout.count === state.count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
       const replicas = state.count / state.tp;
-      tp.show(tps, state.tp, { free: false, note: replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp).` : null });
+      tp.show(tps, state.tp, replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp).` : null);
       hand.show(state, described);
     },
   };

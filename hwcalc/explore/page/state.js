@@ -1,6 +1,6 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, modelOf, runsOf } from "./data.js";
+import { isHand, modelOf, pointsFor, runsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -66,7 +66,7 @@ export function validState(payload, forms, wanted) {
   const { first, lengths, batches, layouts } = payload;
   const model = chosen(payload.models.map((model) => model.id), wanted.model, first.model);
   const engine = chosen(payload.engines.map((engine) => engine.name), wanted.engine, first.engine);
-  const count = chosen(layouts.map((layout) => layout.count), Number(wanted.count), first.count);
+  const count = nearest(layouts.map((layout) => layout.count), whole(wanted.count, 1, 2 ** 20, first.count ?? 1));
   const splits = payload.engines.find((one) => one.name === engine)?.splits_layers ?? false;
   const tps = layouts.filter((layout) => layout.count === count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
   /** @type {State} */
@@ -75,7 +75,7 @@ export function validState(payload, forms, wanted) {
     engine,
     gpu: chosen(payload.gpus.map((gpu) => gpu.id), wanted.gpu, first.gpu),
     count,
-    tp: chosen(tps, Number(wanted.tp), first.tp),
+    tp: nearest(tps, whole(wanted.tp, 1, count, first.tp ?? 1)),
     seq: 1,
     batch: whole(wanted.batch, 1, Math.max(...batches), first.batch ?? batches[0] ?? 1),
     dtype: "",
@@ -92,20 +92,21 @@ export function validState(payload, forms, wanted) {
     state.weights = chosen(runs.weights, wanted.weights, first.weights);
   }
   state.policy = described.policies?.rows.find((row) => row.policy === wanted.policy)?.policy ?? null;
-  return snapped(state, forms(state));
+  return snapped(payload, state, forms(state));
 }
 
 /**
- * The state at a point where its form is known.
+ * The state at a point where its numbers are known.
+ * @param {Payload} payload
  * @param {State} state
  * @param {Form | NoAnswer} form
  * @returns {State}
  */
-function snapped(state, form) {
-  if ("refused" in form) return state;
-  const seq = Math.max(state.seq, form.least_tokens);
-  if (form.points === null) return { ...state, seq };
-  return { ...state, seq: nearest(form.points.lengths, seq), batch: nearest(form.points.batches, state.batch) };
+function snapped(payload, state, form) {
+  const seq = "refused" in form ? state.seq : Math.max(state.seq, form.least_tokens);
+  const points = pointsFor(payload, state, form);
+  if (points === null) return { ...state, seq };
+  return { ...state, seq: nearest(points.lengths, seq), batch: nearest(points.batches, state.batch) };
 }
 
 /**
