@@ -42,7 +42,10 @@ EXAMPLES: Final = (
 
 
 def run(*, models: Sequence[str] | None, kind: str | None, output: str | None, quiet: bool, **options: Any) -> Answer:
-    """Draw memory against length, the most sequences that fit, or each layer. To a file, or in the terminal."""
+    """Draw memory against length, how many fit, or each layer.
+
+    To a file, or in the terminal.
+    """
     given = given_options("plot", options)
     with progress():
         from hwcalc.plot.build import format_of, picture_of

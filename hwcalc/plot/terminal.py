@@ -41,6 +41,8 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
     if not xs or not ys:
         return ""
     figure, legend, number = _figure(plotext, width), [], -1
+    for level in chart.levels:
+        _draw(figure, [_log(min(xs)), _log(max(xs))], [_log(level.bytes)] * 2, "-")
     for line in chart.lines:
         number += not line.minor
         letter = _LETTERS[number % len(_LETTERS)]
@@ -49,9 +51,7 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
         _draw(figure, [_log(x) for x, _ in points], [_log(y) for _, y in points], letter)
         mark = "" if line.mark is None else f", {line.mark.label} (X)"
         legend.append(f"  {letter}  {clean(cut(line.label, 60))}{mark}")
-    for level in chart.levels:
-        _draw(figure, [_log(min(xs)), _log(max(xs))], [_log(level.bytes)] * 2, "-")
-        legend.append(f"  -  {clean(level.label)}: {human_bytes(level.bytes)}")
+    legend += [f"  -  {clean(level.label)}: {human_bytes(level.bytes)}" for level in chart.levels]
     for line in chart.lines:
         if line.mark is not None:
             figure.draw(figure.signal([_log(line.mark.x)], [_log(line.mark.y)], marker="X"))
