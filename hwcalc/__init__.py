@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hwcalc._version import __version__
     from hwcalc.check.run import check
     from hwcalc.errors import KvplanError
+    from hwcalc.explore.build import explore
     from hwcalc.library.blocks import free_blocks
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hwcalc.library.strategies import strategies
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Plan
+    from hwcalc.plot.build import plot
     from hwcalc.sweep.rows import sweep
 
 __all__ = [
@@ -35,11 +37,13 @@ __all__ = [
     "check",
     "compare",
     "explain",
+    "explore",
     "fit",
     "free_blocks",
     "keep",
     "load_model",
     "plan",
+    "plot",
     "recommend",
     "strategies",
     "sweep",
@@ -69,7 +73,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"hwcalc.{places[name]}"), name)
     if not name.startswith("_"):
         try:
-            # check and sweep are parts that can be called.
+            # check, explore, plot and sweep are parts that can be called.
             return import_module(f"hwcalc.{name}")
         except ModuleNotFoundError as error:
             if error.name != f"hwcalc.{name}":
