@@ -21,26 +21,29 @@ const KINDS = [
 ];
 
 /**
- * A number of tokens or sequences, with the unit. Where a search ends without a limit there is none.
- * @param {number} limit
+ * How many at most: for sure, and by the expected values where these say something else. Where a search ends without a limit there is none.
+ * @param {number} sure
+ * @param {number} expected
  * @param {string} unit
+ * @param {string} how
  */
-function upTo(limit, unit) {
-  if (limit >= NO_LIMIT) return `any number of ${unit}s`;
-  return limit === 0 ? `no ${unit}` : `${exact(limit)} ${unit}${limit === 1 ? "" : "s"}`;
+function atMost(sure, expected, unit, how) {
+  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= NO_LIMIT ? "without limit" : limit > 0 ? `up to ${exact(limit)}${units}` : `no ${unit}`);
+  const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
+  if (sure === expected) return `${upTo(sure, units(sure))}.`;
+  return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
 }
 
 /**
- * How far it goes: for sure, and by the expected values where these say something else.
+ * How far it goes.
  * @param {Answer["fit"]} fit
  * @param {State} state
  */
-function limits(fit, state) {
-  const both = (/** @type {number} */ sure, /** @type {number} */ expected, /** @type {string} */ unit) =>
-    sure === expected ? upTo(sure, unit) : `${upTo(sure, unit)} for sure, ${upTo(expected, unit)} by the expected values`;
+function limits(fit, { seq, batch }) {
+  const alone = batch === 1;
   return [
-    `With ${upTo(state.batch, "sequence")}, each can have ${both(fit.max_seq, fit.expected_max_seq, "token")}.`,
-    `With ${upTo(state.seq, "token")} each, there can be ${both(fit.max_batch, fit.expected_max_batch, "sequence")} at once.`,
+    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each")}`,
+    `At ${exact(seq)} tokens: ${atMost(fit.max_batch, fit.expected_max_batch, "sequence", " at once")}`,
   ];
 }
 
