@@ -200,7 +200,7 @@ function textAt(payload, place) {
 function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
   const term = (/** @type {number} */ place) => plainTerm(payload, place, dimensions);
   const count = (/** @type {Count} */ value) => substitute(value, dimensions);
-  const plain = parts.map((part) => plainPart(part, term, dimensions));
+  const plain = parts.map((part) => plainPart(payload, part, term, dimensions));
   /** @type {(values: Rest["usable"]) => Record<End, number>} */
   const ends = ([low, expected, high]) => ({ low, expected, high });
   return {
@@ -256,12 +256,13 @@ function plainStair([each, per, add, most], dimensions) {
 }
 
 /**
+ * @param {Payload} payload
  * @param {Part} part
  * @param {(place: number) => PlainTerm} term
  * @param {Record<Dimension, number> | null} dimensions
  * @returns {PlainPart}
  */
-function plainPart(part, term, dimensions) {
+function plainPart(payload, part, term, dimensions) {
   const count = (/** @type {Count} */ value) => substitute(value, dimensions);
   /** @type {(amount: Amount) => PlainAmount} */
   const plain = (amount) => {
@@ -275,9 +276,9 @@ function plainPart(part, term, dimensions) {
     if ("points" in amount) return amount;
     const { chunk, up, moments } = amount.fullest;
     /** @type {Fullest["moments"]} */
-    const plainMoments = moments.map(([share, products]) => [
+    const plainMoments = moments.map(([share, place]) => [
       share,
-      products.map(([bytes, factors, stairs]) => [count(bytes), factors, stairs.map((stair) => plainStair(stair, dimensions))]),
+      (payload.sums[place] ?? []).map(([bytes, factors, stairs]) => [count(bytes), factors, stairs.map((stair) => plainStair(stair, dimensions))]),
     ]);
     return { fullest: { chunk, up, moments: plainMoments } };
   };

@@ -27,9 +27,12 @@ type Amount =
   | Count
   | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
   | { largest: number[] }
-  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, products: [bytes: Count, factors: Factor[], stairs: Stair[]][]][] } }
+  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
   | { gpus: Amount[] }
   | { points: Points };
+
+/** A sum of products, of which a moment has a share; `sum` is a place in `sums`. */
+type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
 
 /** What a product of a moment is multiplied with: the tokens that are processed at once, the sequences, of the former those of one sequence,
     and 1 if there is only one sequence (hwcalc/engines/moments.py). */
@@ -241,6 +244,7 @@ interface Payload {
   curves: Curve[];
   parts: Part[];
   rests: Rest[];
+  sums: Products[];
 }
 
 /** What is chosen. Everything is in the address fragment. */
