@@ -1,6 +1,6 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
-import { bar, barLegend, panel, verdictBadge } from "./bars.js";
+import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partsBytes, stateBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
@@ -135,7 +135,10 @@ function announcer() {
  * @returns {Section}
  */
 export function summarySection(page) {
-  const line = html("p", {});
+  const badge = explainedVerdict();
+  const size = html("strong", {});
+  const refusal = html("span", { class: "refused" });
+  const line = html("p", {}, badge.element, " ", size, refusal);
   const asked = html("p", {});
   const words = html("ul", { class: "limits" });
   const live = announcer();
@@ -154,19 +157,20 @@ export function summarySection(page) {
       const gpu = page.payload.gpus.find((one) => one.id === state.gpu);
       const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
       asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
-      words.hidden = "refused" in answer;
-      if ("refused" in answer) {
-        line.replaceChildren(html("span", { class: "refused" }, answer.refused));
+      const refused = "refused" in answer;
+      for (const part of [words, badge.element, size]) part.hidden = refused;
+      refusal.hidden = !refused;
+      if (refused) {
+        refusal.textContent = answer.refused;
         live.say(`No answer: ${answer.refused}`);
         return;
       }
       const { per_gpu, fit } = answer;
-      const size = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
-      const badge = verdictBadge(fit.verdict);
+      size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
+      badge.show(fit.verdict);
       const sentences = limits(fit, state);
-      line.replaceChildren(badge, html("strong", {}, ` ${size}`));
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
-      live.say(`${badge.textContent}: ${size}. ${sentences.join(" ")}`);
+      live.say(`${badge.element.textContent}: ${size.textContent}. ${sentences.join(" ")}`);
     },
   };
 }

@@ -18,7 +18,8 @@ interface Term {
   layers: number;
   count: Count;
   unit_bytes: Count;
-  unit_tokens: number;
+  /** 1 is left out. */
+  unit_tokens?: number;
   stairs: Stair[][];
   rule: number;
 }
@@ -58,11 +59,12 @@ interface Part {
 interface Curve {
   gpus: number[][];
   total: number[];
-  once_bytes: Count;
-  total_once_bytes: Count;
-  block_bytes: Count;
-  null_blocks: number;
-  crests: number[];
+  /** 0, no crests and blocks of one byte are left out. */
+  once_bytes?: Count;
+  total_once_bytes?: Count;
+  block_bytes?: Count;
+  null_blocks?: number;
+  crests?: number[];
 }
 
 /** The rest of the equation, but for its parts. */
