@@ -1,0 +1,143 @@
+"""Numbers of a form as polynomials in the dimensions of a model, found from the forms at some dimensions, and exact at all of them.
+
+A weight of a layer is a product such as ``layers x heads x head_dim``, so few monomials are enough; every further form is a check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any, Final, TypeAlias
+
+__all__ = ["DIMENSIONS", "Dimensions", "Fit", "Irregular", "merged", "on_rank"]
+
+Dimensions: TypeAlias = Mapping[str, int]
+Polynomial: TypeAlias = list[tuple[int | float, list[str]]]
+
+DIMENSIONS: Final = ("layers", "heads", "kv_heads", "head_dim")
+_OF_A_LAYER: Final[tuple[tuple[str, ...], ...]] = (
+    (),
+    ("head_dim",),
+    ("heads",),
+    ("kv_heads",),
+    ("all_kv_heads",),
+    ("heads", "head_dim"),
+    ("kv_heads", "head_dim"),
+    ("all_kv_heads", "head_dim"),
+)
+_OF_ALL: Final = ((), *(("layers", *names) for names in _OF_A_LAYER))
+_COUNTS: Final = frozenset({"count", "unit_bytes", "block_bytes", "once_bytes", "total_once_bytes", "low", "expected", "high"})
+"""Numbers that may be polynomials (``Count`` in ``page/types.d.ts``), by their name; of a pass it is width and logits."""
+_OF_A_PASS: Final = frozenset({1, 3})
+
+
+class Irregular(Exception):  # noqa: N818 - not an error that anybody sees: it becomes a sentence
+    """The forms are not alike, or a number is no such polynomial."""
+
+
+def on_rank(dimensions: Dimensions, tp: int) -> dict[str, int]:
+    """The dimensions as one of ``tp`` ranks has them: at least one head. ``all_kv_heads`` are those of the model.
+
+    >>> on_rank({"layers": 2, "heads": 32, "kv_heads": 4, "head_dim": 64}, 8)
+    {'layers': 2, 'heads': 4, 'kv_heads': 1, 'head_dim': 64, 'all_kv_heads': 4}
+    """
+    own = {name: max(1, -(-dimensions[name] // tp)) for name in ("heads", "kv_heads")}
+    return {**dimensions, **own, "all_kv_heads": dimensions["kv_heads"]}
+
+
+class Fit:
+    """Finds polynomials through values at these points."""
+
+    def __init__(self, points: Sequence[Dimensions]) -> None:
+        self._points = tuple(points)
+        self._bases = tuple(_Basis(points, names) for names in (_OF_A_LAYER, _OF_ALL))
+        self._known: dict[tuple[int | float, ...], Any] = {}
+
+    def count(self, values: Sequence[int | float]) -> Any:
+        """The polynomial as JSON (``Count`` in ``page/types.d.ts``); raises :class:`Irregular`."""
+        key = tuple(values)
+        if key not in self._known:
+            self._known[key] = self._found(key)
+        if self._known[key] is None:
+            raise Irregular(f"no polynomial: {key[:3]}")
+        return self._known[key]
+
+    def _found(self, values: tuple[int | float, ...]) -> Any:
+        for basis in self._bases:
+            found = basis.through(dict(enumerate(values)))
+            if found is not None:
+                return found
+        # A constant, as that of an MLP, until something that grows is larger.
+        least = min(values)
+        found = self._bases[0].through({place: value for place, value in enumerate(values) if value > least})
+        if found is None or any(max(least, _at(found, point)) != value for point, value in zip(self._points, values, strict=True)):
+            return None
+        return {"max": [[[least, []]], found]}
+
+
+class _Basis:
+    """Monomials with their values at all points."""
+
+    def __init__(self, points: Sequence[Dimensions], names: Sequence[tuple[str, ...]]) -> None:
+        same = all(point["kv_heads"] == point["all_kv_heads"] for point in points)
+        fixed = len({point["layers"] for point in points}) == 1
+        self._names = [
+            one for one in names if not (same and "all_kv_heads" in one) and not (fixed and "layers" in one)
+        ]  # fmt: skip
+        self._rows = [[prod(point[name] for name in names) for names in self._names] for point in points]
+
+    def through(self, values: Mapping[int, int | float]) -> Polynomial | None:
+        """The polynomial with these values at these points; ``None`` if there is none, or if they are too few to say."""
+        rows = [[*map(Fraction, self._rows[place]), Fraction(value)] for place, value in values.items()]
+        width = len(self._names)
+        for column in range(width):
+            pivot = next((place for place in range(column, len(rows)) if rows[place][column]), None)
+            if pivot is None:
+                return None
+            rows[column], rows[pivot] = rows[pivot], rows[column]
+            head = rows[column]
+            for place in range(column + 1, len(rows)):
+                row = rows[place]
+                if row[column]:
+                    share = row[column] / head[column]
+                    rows[place] = [left - share * right for left, right in zip(row, head, strict=True)]
+        if any(row[width] for row in rows[width:]) or len(rows) < width + 2:
+            return None
+        solved: list[Fraction] = [Fraction(0)] * width
+        for column in reversed(range(width)):
+            row = rows[column]
+            known = sum(row[place] * solved[place] for place in range(column + 1, width))
+            solved[column] = (row[width] - known) / row[column]
+        found: Polynomial = []
+        for names, coefficient in zip(self._names, solved, strict=True):
+            number = int(coefficient) if coefficient.denominator == 1 else float(coefficient)
+            if number != coefficient:
+                return None
+            if number:
+                found.append([number, list(names)])  # type: ignore[arg-type]
+        return found
+
+
+def _at(polynomial: Polynomial, point: Dimensions) -> int | float:
+    return sum(coefficient * prod(point[name] for name in names) for coefficient, names in polynomial)
+
+
+def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
+    """Forms as one, where numbers that differ are polynomials. Raises :class:`Irregular` if anything else differs."""
+    first = trees[0]
+    if all(tree == first for tree in trees):
+        return first
+    if all(isinstance(tree, dict) and tree.keys() == first.keys() for tree in trees):
+        return {name: merged([tree[name] for tree in trees], fit, name) for name in first}
+    if all(isinstance(tree, list) and len(tree) == len(first) for tree in trees):
+        return [
+            merged([tree[place] for tree in trees], fit, "count" if key == "pass" and place in _OF_A_PASS else "list" if key == "pass" else key)
+            for place in range(len(first))
+        ]
+    if key == "layers":
+        # Which layers these are is said for the model's own number of them.
+        return first
+    if key in _COUNTS and all(isinstance(tree, (int, float)) for tree in trees):
+        return fit.count(trees)
+    raise Irregular(f"{key}: {first} is not alike")
