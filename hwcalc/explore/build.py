@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, MOST_TOKENS, PageAxes, PageLayout
 from hwcalc.explore.html import Html, html_of, json_text
 from hwcalc.explore.payload import PageModel, payload_of
@@ -17,6 +17,11 @@ from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.command import command_line
 from hwcalc.planner.options import OPTIONS
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import ExploreOptions
 
 __all__ = ["EQUATION", "MOST_MODELS", "Page", "explore", "page_of"]
 
@@ -45,7 +50,7 @@ class Page:
     notes: tuple[Note, ...] = ()
 
 
-def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Any) -> str:
+def explore(models: ModelLike | Sequence[ModelLike] = (), *, gpu: Words = None, **options: Unpack[ExploreOptions]) -> str:
     """One HTML page on which the memory of these models can be looked at, as text. It needs no network and no other file.
 
     ``gpu`` are the accelerators to choose from. ``seq``, ``batch``, ``dtype``, ``weights``, ``engine``, ``gpus`` and ``tp`` say what is
@@ -99,14 +104,16 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     return PageModel(spec=spec, argument=line.model, words=line.words)
 
 
-def _renamed(models: Any) -> tuple[PageModel, ...]:
+def _renamed(models: Iterable[PageModel]) -> tuple[PageModel, ...]:
     """The models with a number behind the name of one that has the name of another."""
-    seen: dict[str, int] = {}
-    out = []
+    out: dict[str, PageModel] = {}
     for model in models:
-        count = seen[model.spec.id] = seen.get(model.spec.id, 0) + 1
-        out.append(model if count == 1 else replace(model, own_name=f"{model.spec.id} ({count})"))
-    return tuple(out)
+        name, number = model.name, 1
+        while name in out:
+            number += 1
+            name = f"{model.name} ({number})"
+        out[name] = model if number == 1 else replace(model, own_name=name)
+    return tuple(out.values())
 
 
 def _axes(asked: Asked, gpus: tuple[str, ...]) -> PageAxes:

@@ -25,8 +25,8 @@ _IMPORT: Final = re.compile(r'^import \{ ([\w$, ]+) \} from "\./([\w-]+\.js)";$'
 _EXPORT: Final = re.compile(r"^export (?=(?:async function|function|const|class)\b)")
 _DECLARED: Final = re.compile(r"^(?:async function\*?|function\*?|const|let|var|class) ([\w$]+)")
 _HOLE: Final = re.compile(r"\{\{(\w+)\}\}")
-_ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
-"""What could end the element of the payload, or a line of a script, as JSON writes it."""
+_ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
+"""What could end the element of the payload, as JSON writes it."""
 
 
 @frozen
@@ -74,10 +74,8 @@ def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str)
 
 
 def json_text(document: object) -> str:
-    """JSON that may stand in an HTML file: without any letter that ends an element or a line."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    # A half of a surrogate pair cannot be written as UTF-8.
-    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).translate(_ESCAPED)
+    """JSON that may stand in an HTML file: in ASCII, and without any letter that ends an element."""
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).translate(_ESCAPED)
 
 
 def bundle(sources: Mapping[str, str]) -> str:

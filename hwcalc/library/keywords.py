@@ -12,6 +12,7 @@ from hwcalc.library.load import ModelLike
 
 __all__ = [
     "CompareOptions",
+    "ExploreOptions",
     "FitOptions",
     "PlanOptions",
     "RecommendOptions",
@@ -143,6 +144,26 @@ class StrategiesOptions(_Dimensions, total=False):
     engine: str | None
     engine_options: Mapping[str, object] | None
     gpu: str | None
+    assume: str | None
+    revision: str | None
+    offline: bool
+    token: str | None
+    endpoint: str | None
+
+
+class ExploreOptions(_Dimensions, total=False):
+    """Options of a plan that are chosen when a page opens, that all its states have, or that say how models are read."""
+
+    seq: int | str | None
+    batch: int | str
+    dtype: str | None
+    weights: str | None
+    engine: str | None
+    gpus: int | str | None
+    tp: int | str
+    memory_utilization: float | str | None
+    margin: float | str | None
+    encoder_seq: int | str | None
     assume: str | None
     revision: str | None
     offline: bool

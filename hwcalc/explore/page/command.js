@@ -12,6 +12,16 @@ export function quoted(word) {
 }
 
 /**
+ * The options that every command line of a model has, but for dimensions that are set by hand.
+ * @param {Model} model
+ * @param {State} state
+ */
+function ownWords(model, state) {
+  const byHand = state.hand === null ? [] : DIMENSIONS.map((name) => `--${name.replace("_", "-")}`);
+  return model.words.filter((word, place, words) => !byHand.includes(word) && !byHand.includes(words[place - 1] ?? ""));
+}
+
+/**
  * @param {Payload} payload
  * @param {State} state
  * @returns {string}
@@ -22,7 +32,7 @@ export function commandOf(payload, state) {
   const runs = runsOf(model, state.engine, state.hand !== null);
   const splits = engine?.splits_layers ?? false;
   // The bare equation has no name, only words.
-  const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...model.words];
+  const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...ownWords(model, state)];
   const option = (/** @type {string} */ name, /** @type {string | number} */ value) => words.push(`--${name}`, String(value));
   option("engine", state.engine);
   for (const [name, value] of Object.entries(engine?.options ?? {})) option("engine-option", `${name}=${value}`);

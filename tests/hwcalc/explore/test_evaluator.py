@@ -49,13 +49,20 @@ class Page:
             if name.endswith(".js") and "/" not in name:
                 (folder / name).write_text(text, encoding="utf-8")
         (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
-        (folder / "evaluator.mjs").write_text(Path(__file__).with_name("evaluator.mjs").read_text(encoding="utf-8"), encoding="utf-8")
+        (folder / "evaluator.mjs").write_text(
+            Path(__file__).with_name("evaluator.mjs").read_text(encoding="utf-8"), encoding="utf-8"
+        )
 
     def __call__(self, *calls: list[Any]) -> list[Any]:
         """The results of several calls."""
         given = json.dumps({"payload": self.payload, "calls": calls})
         done = subprocess.run(
-            [str(node), str(self.folder / "evaluator.mjs")], input=given, capture_output=True, encoding="utf-8", timeout=120, check=False
+            [str(node), str(self.folder / "evaluator.mjs")],
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         results: list[Any] = json.loads(done.stdout)
@@ -205,7 +212,9 @@ def test_a_link_keeps_the_state(page: Page) -> None:
     assert states == page(*(["opened", fragment] for fragment in fragments))
 
 
-@pytest.mark.parametrize("word", ["plain", "two words", "it's", "$(reboot)", "`x`", "a\nb", "", "--seq", '"', "\\", "é", "a;b&c|d>e"])
+@pytest.mark.parametrize(
+    "word", ["plain", "two words", "it's", "$(reboot)", "`x`", "a\nb", "", "--seq", '"', "\\", "é", "a;b&c|d>e"]
+)
 def test_a_shell_reads_a_quoted_word_back(tmp_path: Path, word: str) -> None:
     """Quoting is undone by a POSIX shell."""
     (quoted,) = Page(tmp_path, None)(["quoted", word])
@@ -225,7 +234,18 @@ def test_sums_and_products_are_exact_beyond_2_53(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "tokens"),
-    [("32768", 32768), ("32k", 32768), ("128K", 131072), ("1M", 1048576), ("32,768", 32768), ("1.5k", 1536), ("1.3", None), ("-1", None), ("x", None), ("1e5", None)],
+    [
+        ("32768", 32768),
+        ("32k", 32768),
+        ("128K", 131072),
+        ("1M", 1048576),
+        ("32,768", 32768),
+        ("1.5k", 1536),
+        ("1.3", None),
+        ("-1", None),
+        ("x", None),
+        ("1e5", None),
+    ],
 )
 def test_tokens_are_read_as_on_the_command_line(tmp_path: Path, text: str, tokens: int | None) -> None:
     """NaN, which JSON writes as null, is what cannot be read."""

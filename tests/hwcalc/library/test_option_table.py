@@ -65,6 +65,7 @@ def test_the_fields_of_what_was_asked() -> None:
         ("recommend", keywords.RecommendOptions),
         ("fit", keywords.FitOptions),
         ("strategies", keywords.StrategiesOptions),
+        ("explore", keywords.ExploreOptions),
         ("reconcile", keywords.ReconcileOptions),
     ],
 )
@@ -89,7 +90,7 @@ def test_rows_are_whole() -> None:
     assert len({flag for row in OPTIONS for flag in row.spellings}) == sum(len(row.spellings) for row in OPTIONS)
     for row in OPTIONS:
         assert row.type in TYPES
-        assert {*row.lists, *row.not_in} <= set(table.COMMANDS)
+        assert {*row.lists, *row.not_in} <= {*table.COMMANDS, *row.also_in}
         assert set(row.helps) <= {*table.COMMANDS, *row.also_in}
         assert row.complete is None or hasattr(completion, row.complete)
         assert row.help.endswith(".")

@@ -1,0 +1,185 @@
+"""What one engine has for one model on the page: its form for every format, layout and accelerator, as grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.forms import MemoryForm
+from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, options_of_engine
+from hwcalc.explore.encode import Place, Pools, every, grid_of
+from hwcalc.hardware.named import load_gpu
+from hwcalc.model import ModelSpec
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import form_of
+
+__all__ = ["runs_of", "sentence"]
+
+_USUAL_TOKENS: Final = 4096
+"""The length of the requests from which forms are made. A form holds at every length."""
+_REFUSED: Final = "refused"
+
+Cell = Mapping[Any, int | None]
+"""The pieces of one form by name, as places in the pools; of a refused request only why."""
+
+
+def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict[str, Any]:
+    """The forms as grids (``Runs`` of ``page/types.d.ts``), or why all are refused. Raises the engine's error if it takes the model on no GPU."""
+    forms = _Forms(model, engine, axes, pools)
+    cells = forms.cells()
+    sizes = tuple(map(len, forms.axes))
+    ignored = frozenset(place for place, cell in cells.items() if cell.get(_REFUSED) is not None)
+    if len(ignored) == len(cells):
+        return {_REFUSED: cells[0, 0, 0, 0][_REFUSED]}
+
+    def grid(name: object) -> Any:
+        return grid_of(
+            {place: cell.get(name) for place, cell in cells.items()}, sizes, frozenset() if name == _REFUSED else ignored
+        )
+
+    names = dict.fromkeys(name for cell in cells.values() for name in cell if isinstance(name, tuple))
+    return {
+        "dtypes": [forms.default_dtype, *forms.dtypes[1:]],
+        "weights": [AS_PUBLISHED, *forms.weights[1:]],
+        **{name: grid(name) for name in (_REFUSED, "curve", "rest")},
+        "parts": [grid(name) for name in names],
+    }
+
+
+def sentence(error: KvplanError) -> str:
+    """What an engine says when it refuses, and what it offers instead."""
+    return f"{error.message} {error.hint}".strip()
+
+
+class _Forms:
+    """The forms of one model by one engine. Each request is opened once."""
+
+    def __init__(self, model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> None:
+        self._pools = pools
+        self._gpus = tuple(load_gpu(name, []) for name in axes.gpus)
+        self._sizes = tuple(layout.parallel(engine) for layout in axes.layouts)
+        self._plain = _accepted(model, engine, axes)
+        self._found: dict[Place, Cell] = {}
+        self.dtypes: tuple[str | None, ...] = (None,)
+        self.weights: tuple[str | None, ...] = (None,)
+        self.default_dtype = str(self._plain.dtypes.kv)
+        self.dtypes += tuple(name for name in axes.dtypes_of(engine) if name in axes.dtypes or self._takes(dtype=name))
+        self.weights += tuple(
+            name for name in axes.weights_of(engine, model) if name in axes.weights or self._takes(weights=name)
+        )
+
+    @property
+    def axes(self) -> tuple[tuple[object, ...], ...]:
+        """Dtype, weights, layout and GPU."""
+        return self.dtypes, self.weights, self._sizes, self._gpus
+
+    def cells(self) -> dict[Place, Cell]:
+        """The pieces of every form.
+
+        A piece that follows from the dtype or from the weights alone is found with the default of the other; only one that follows from
+        both needs each pair. That no other does is tried for each pair where most and least is shared, and if one does, all are made.
+        """
+        places = every(tuple(map(len, self.axes)))
+        cells = {place: self._joined(place) for place in places}
+        tried = (self._tried(dtype, weights, cells) for dtype, weights in product(*map(range, map(len, self.axes[:2]))))
+        if not all(tried):
+            return {place: self._cell(place) for place in places}
+        return cells
+
+    def _joined(self, place: Place) -> Cell:
+        """The cell of a place from those with the default dtype and with the default weights, or its own where both matter."""
+        dtype, weights, *others = place
+        if not (dtype and weights):
+            return self._cell(place)
+        neither, one, other = (self._cell((*pair, *others)) for pair in ((0, 0), (dtype, 0), (0, weights)))
+        if neither.get(_REFUSED) is not None:
+            return self._cell(place)
+        joined = {}
+        for name in {**neither, **one, **other}:
+            plain, by_dtype, by_weights = (cell.get(name) for cell in (neither, one, other))
+            if plain not in (by_dtype, by_weights):
+                return self._cell(place)
+            joined[name] = by_weights if by_dtype == plain else by_dtype
+        return joined
+
+    def _tried(self, dtype: int, weights: int, cells: Mapping[Place, Cell]) -> bool:
+        """Whether joined cells of a pair of formats are what the engine gives, on the first and the last request that it accepts."""
+        pair = [
+            (place, cell)
+            for place, cell in cells.items()
+            if place[:2] == (dtype, weights) and place not in self._found and cell.get(_REFUSED) is None
+        ]
+        return all(_same(cell, self._cell(place)) for place, cell in (pair[:1] + pair[-1:]))
+
+    def _takes(self, **formats: str) -> bool:
+        """Whether the engine accepts a format on any of the accelerators."""
+        return any(isinstance(self._open(0, gpu, **formats), Opened) for gpu in range(len(self._gpus)))
+
+    def _cell(self, place: Place) -> Cell:
+        """The pieces of the form of one place."""
+        cell = self._found.get(place)
+        if cell is None:
+            cell = self._found[place] = self._made(place)
+        return cell
+
+    def _made(self, place: Place) -> Cell:
+        dtype, weights, layout, gpu = place
+        # An engine that splits models by layers has one layout for each number of GPUs.
+        same = self._sizes.index(self._sizes[layout])
+        if same != layout:
+            return self._cell((dtype, weights, same, gpu))
+        opened = self._open(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights])
+        try:
+            form = form_of(opened) if isinstance(opened, Opened) else opened
+            if form is None:
+                form = UnsupportedError(_unknown(opened))
+        except KvplanError as error:
+            form = error
+        if isinstance(form, KvplanError):
+            return {_REFUSED: self._pools.text(sentence(form))}
+        pieces: dict[Any, int | None] = {"curve": self._pools.curve(form), "rest": self._pools.rest(form)}
+        return pieces | {name: self._pools.part(part) for name, part in zip(_named(form), form.parts, strict=True)}
+
+    def _open(self, layout: int, gpu: int, **formats: str | None) -> Opened | KvplanError:
+        given = {name: value for name, value in formats.items() if value is not None}
+        sizes = self._sizes[layout]
+        try:
+            return self._plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
+        except KvplanError as error:
+            return error
+
+
+def _accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
+    """The request on one GPU that takes it. Raises the error of the first one if none does."""
+    first: KvplanError | None = None
+    seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
+    for gpu in axes.gpus:
+        try:
+            return open_request(
+                model, engine=engine, gpu=gpu, seq=seq, engine_options=dict(options_of_engine(engine)), **axes.fixed
+            )
+        except KvplanError as error:
+            first = first or error
+    raise first or UnsupportedError("the page has no accelerator.")
+
+
+def _same(one: Cell, other: Cell) -> bool:
+    """Whether two cells say the same; a piece that one lacks is none."""
+    return all(one.get(name) == other.get(name) for name in {**one, **other})
+
+
+def _unknown(opened: Opened) -> str:
+    """Why a request that the engine accepts has no form."""
+    why = opened.weights.notes if opened.weights.value is None else ()
+    return why[0].message if why else f"{opened.engine.label}'s memory of this request follows no rule that the page can draw."
+
+
+def _named(form: MemoryForm) -> Iterator[tuple[str, int]]:
+    """The names of the parts, with a number where two have the same."""
+    seen: dict[str, int] = {}
+    for part in form.parts:
+        yield part.name, seen.setdefault(part.name, 0)
+        seen[part.name] += 1

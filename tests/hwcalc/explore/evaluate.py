@@ -1,0 +1,99 @@
+"""Reads an encoded payload back: the place of a state in its grids, and the form that the pools have there.
+
+It is what ``page/data.js`` does, so that the encoding is proven without a browser. The form is evaluated by :mod:`hwcalc.planner.forms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hwcalc.engines.forms import Amount, Constant, Curve, Largest, MemoryForm, PartForm, Pass, Points, Term
+from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.stairs import Stair
+
+__all__ = ["form_at", "grid_at", "options_at"]
+
+Document = Mapping[str, Any]
+
+
+def grid_at(grid: Any, places: Sequence[int]) -> int | None:
+    """What a grid has at a place on each of its axes."""
+    for place in places:
+        if not isinstance(grid, list):
+            break
+        grid = grid[0 if len(grid) == 1 else place]
+    assert grid is None or isinstance(grid, int)
+    return grid
+
+
+def options_at(payload: Document, model: Document, engine: str, places: Sequence[int]) -> dict[str, Any]:
+    """The keywords of a plan that stand for a state: dtype, weights, layout and GPU by their places."""
+    runs, described = model["engines"][engine], next(one for one in payload["engines"] if one["name"] == engine)
+    dtype, weights, layout, gpu = places
+    count, tp = payload["layouts"][layout]["count"], payload["layouts"][layout]["tp"]
+    sizes = {"pp": count} if described["splits_layers"] else {"tp": tp, "dp": count // tp}
+    return {
+        "engine": engine,
+        "gpu": payload["gpus"][gpu]["id"],
+        "engine_options": described["options"],
+        "dtype": runs["dtypes"][dtype] if dtype else None,
+        "weights": runs["weights"][weights] if weights else None,
+        **sizes,
+    }
+
+
+def form_at(payload: Document, model: Document, engine: str, places: Sequence[int]) -> MemoryForm | str:
+    """The form of a state, or why the engine refuses it."""
+    runs = model["engines"][engine]
+    if "curve" not in runs:
+        return str(payload["texts"][runs["refused"]])
+    why = grid_at(runs["refused"], places)
+    if why is not None:
+        return str(payload["texts"][why])
+    curve, rest = (payload[pool][grid_at(runs[name], places)] for pool, name in (("curves", "curve"), ("rests", "rest")))
+    found = [grid_at(grid, places) for grid in runs["parts"]]
+    return MemoryForm(
+        curve=Curve(
+            gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
+            total=tuple(_term(payload, place) for place in curve["total"]),
+            once_bytes=curve["once_bytes"],
+            total_once_bytes=curve["total_once_bytes"],
+        ),
+        parts=tuple(_part(payload, payload["parts"][place]) for place in found if place is not None),
+        block_bytes=curve["block_bytes"],
+        null_blocks=curve["null_blocks"],
+        crests=tuple(curve["crests"]),
+        model_tokens=model["max_seq"],
+        **{**rest, "usable": tuple(rest["usable"])},
+    )
+
+
+def _term(payload: Document, place: int) -> Term:
+    term = payload["terms"][place]
+    return Term(
+        kind=payload["texts"][term["kind"]],
+        layers=LayerNumbers(),
+        count=term["count"],
+        unit_bytes=term["unit_bytes"],
+        stairs=tuple(tuple(Stair(*stair) for stair in sums) for sums in term["stairs"]),
+        rule=payload["texts"][term["rule"]],
+        unit_tokens=term["unit_tokens"],
+    )
+
+
+def _part(payload: Document, part: Document) -> PartForm:
+    low, expected, high = (_amount(payload, part.get(end, part["expected"])) for end in ("low", "expected", "high"))
+    return PartForm(name=part["name"], section=part["section"], low=low, expected=expected, high=high)
+
+
+def _amount(payload: Document, amount: Any) -> Amount:
+    if isinstance(amount, int):
+        return Constant(bytes=amount)
+    ((form, value),) = amount.items()
+    if form == "pass":
+        return Pass(**dict(zip(("element_bytes", "width", "chunk", "logits", "logit_bytes"), value, strict=True)))
+    if form == "largest":
+        return Largest(terms=tuple(_term(payload, place) for place in value))
+    assert form == "points", form
+    return Points(lengths=tuple(value["lengths"]), values={int(count): tuple(row) for count, row in value["values"].items()})

@@ -1,0 +1,99 @@
+"""What stands in a page is what the plan says: its numbers, its refusals, and the words of the command line."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from typing import Any
+
+import pytest
+
+from hwcalc import load_model, plan
+from hwcalc.engines.forms import MemoryForm
+from hwcalc.errors import KvplanError
+from hwcalc.explore.axes import ENGINES, PageAxes
+from hwcalc.explore.encode import every
+from hwcalc.explore.html import json_text
+from hwcalc.explore.payload import PageModel, payload_of
+from hwcalc.explore.runs import sentence
+from hwcalc.planner.forms import differences
+from tests.hwcalc.explore.evaluate import form_at, options_at
+
+_MODELS = ("Qwen/Qwen3-8B", "google/gemma-3-12b-it")
+_STATES = 25
+
+
+@cache
+def _payload() -> dict[str, Any]:
+    """The payload of two models, as the page reads it."""
+    models = tuple(PageModel(spec=load_model(name), argument=name) for name in _MODELS)
+    found: dict[str, Any] = json.loads(json_text(payload_of(models, PageAxes())))
+    return found
+
+
+def _planned(options: dict[str, Any], model: str, seq: int, batch: int) -> Any:
+    """The plan, or the sentence of its error."""
+    try:
+        return plan(load_model(model), seq=seq, batch=batch, **options)
+    except KvplanError as error:
+        return error.message
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", _MODELS)
+def test_states_are_plans(name: str, engine: str) -> None:
+    """States drawn from all choices: equal integers, or the same refusal."""
+    payload = _payload()
+    model = next(one for one in payload["models"] if one["id"] == name)
+    runs = model["engines"][engine]
+    if "curve" not in runs:
+        pytest.skip(payload["texts"][runs["refused"]])
+    draw = random.Random(f"{name} {engine}")
+    sizes = [len(runs["dtypes"]), len(runs["weights"]), len(payload["layouts"]), len(payload["gpus"])]
+    places = every(sizes)
+    for _ in range(_STATES):
+        place = draw.choice(places)
+        options = options_at(payload, model, engine, place)
+        form = form_at(payload, model, engine, place)
+        seq = draw.randint(128, 4 * model["max_seq"])
+        batch = draw.choice(payload["batches"])
+        planned = _planned(options, name, seq, batch)
+        if isinstance(planned, str) or isinstance(form, str):
+            assert isinstance(form, str) and isinstance(planned, str), (options, seq, batch, form, planned)
+            assert form.startswith(planned)
+            continue
+        assert isinstance(form, MemoryForm)
+        assert differences(form, planned) == {}, (options, seq, batch)
+
+
+def test_the_first_formats_are_those_of_a_command_line_without_them() -> None:
+    """The default has the engine's own name for it."""
+    payload = _payload()
+    for model in payload["models"]:
+        for engine, runs in model["engines"].items():
+            if "curve" in runs:
+                made = plan(load_model(model["id"]), engine=engine, seq=4096, gpu="h100-sxm5-80gb")
+                assert (runs["dtypes"][0], runs["weights"][0]) == (made.request.kv_dtype, "as published")
+
+
+def test_the_same_models_give_the_same_text() -> None:
+    """Whatever was planned before."""
+    spec = load_model(_MODELS[0])
+    axes = PageAxes(gpus=("l4", "apple-m4-max-40c"), engines=("reference", "vllm"))
+    first, second = (json_text(payload_of((PageModel(spec=one, argument="x"),), axes)) for one in (spec, load_model(_MODELS[0])))
+
+    assert first == second
+
+
+def test_what_an_engine_refuses_has_its_own_sentence() -> None:
+    """Its message and its hint; a plan knows further what to type."""
+    payload = _payload()
+    model = payload["models"][0]
+    gpu = next(place for place, one in enumerate(payload["gpus"]) if one["id"].startswith("apple"))
+    with pytest.raises(KvplanError) as refused:
+        plan(load_model(model["id"]), **options_at(payload, model, "vllm", (0, 0, 0, gpu)), seq=4096)
+
+    said = form_at(payload, model, "vllm", (0, 0, 0, gpu))
+    assert isinstance(said, str) and len(said) > len(refused.value.message)
+    assert sentence(refused.value).startswith(said)
