@@ -42,6 +42,7 @@ _NODES: Final = tuple(
         (17, 15, 40, 8), (9, 14, 16, 7), (8, 16, 32, 8), (64, 8, 4, 4), (96, 5, 40, 5), (32, 4, 2, 3), (128, 12, 96, 8), (10, 16, 1, 8),
         (12, 16, 128, 7), (19, 14, 112, 8), (23, 13, 104, 7), (29, 16, 8, 8), (31, 10, 80, 8), (37, 16, 64, 8), (1, 16, 4, 7), (48, 9, 24, 2),
         (41, 15, 120, 6), (43, 11, 88, 8),
+        (3, 15, 120, 8), (22, 13, 104, 8), (14, 15, 60, 8), (7, 16, 128, 6), (5, 14, 56, 8),
     )
 )  # fmt: skip
 """Dimensions whose forms are made: valid for every layout, spread over the sliders, most of them where attention is wider than an MLP."""
@@ -58,7 +59,7 @@ def hand_of(
         return "This model was read from where it cannot be read again. Name its file, its id or its folder."
     for free in (DIMENSIONS, DIMENSIONS[1:]):
         try:
-            return _hand(_Family(dimensions, free, changed), axes, pools, own)
+            return _hand(_Family(own=dimensions, free=free, changed=changed), axes, pools, own)
         except (KvplanError, Irregular) as error:
             told = error.message if isinstance(error, KvplanError) else _NO_POLYNOMIAL
     return told

@@ -27,6 +27,15 @@ _OF_A_LAYER: Final[tuple[tuple[str, ...], ...]] = (
     ("all_kv_heads", "head_dim"),
 )
 _OF_ALL: Final = ((), *(("layers", *names) for names in _OF_A_LAYER))
+_WIDTHS: Final[tuple[tuple[tuple[str, ...], ...], ...]] = (
+    ((), ("kv_heads", "head_dim")),
+    ((), ("heads", "head_dim")),
+    ((), ("heads", "head_dim"), ("kv_heads", "head_dim")),
+    ((), ("heads", "head_dim"), ("all_kv_heads", "head_dim")),
+    ((), ("heads",), ("heads", "head_dim"), ("kv_heads", "head_dim")),
+    ((), ("heads",), ("heads", "head_dim"), ("all_kv_heads", "head_dim")),
+)
+"""What the width of attention may follow from: the fewest that are enough."""
 _COUNTS: Final = frozenset({"count", "unit_bytes", "block_bytes", "once_bytes", "total_once_bytes", "low", "expected", "high"})
 """Numbers that may be polynomials (``Count`` in ``page/types.d.ts``), by their name; of a pass it is width and logits."""
 _OF_A_PASS: Final = frozenset({1, 3})
@@ -52,6 +61,7 @@ class Fit:
     def __init__(self, points: Sequence[Dimensions]) -> None:
         self._points = tuple(points)
         self._bases = tuple(_Basis(points, names) for names in (_OF_A_LAYER, _OF_ALL))
+        self._widths = tuple(_Basis(points, names) for names in _WIDTHS)
         self._known: dict[tuple[int | float, ...], Any] = {}
 
     def count(self, values: Sequence[int | float]) -> Any:
@@ -70,10 +80,15 @@ class Fit:
                 return found
         # A constant, as that of an MLP, until something that grows is larger.
         least = min(values)
-        found = self._bases[0].through({place: value for place, value in enumerate(values) if value > least})
-        if found is None or any(max(least, _at(found, point)) != value for point, value in zip(self._points, values, strict=True)):
-            return None
-        return {"max": [[[least, []]], found]}
+        larger = {place: value for place, value in enumerate(values) if value > least}
+        for basis in self._widths:
+            found = basis.through(larger)
+            if found is not None and self._largest(least, found) == values:
+                return {"max": [[[least, []]], found]}
+        return None
+
+    def _largest(self, least: int | float, polynomial: Polynomial) -> tuple[int | float, ...]:
+        return tuple(max(least, _at(polynomial, point)) for point in self._points)
 
 
 class _Basis:
