@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         Fixed,
         Full,
         Kept,
+        Latest,
         Once,
         Remainder,
         Role,
@@ -66,6 +67,7 @@ __all__ = [
     "Kept",
     "KimiDeltaAttention",
     "LatentAttention",
+    "Latest",
     "Layer",
     "LayerKind",
     "LayerNumbers",
@@ -106,7 +108,7 @@ _MODULES = {
     "sink": "SinkAttention",
     "sliding": "ChunkedAttention SlidingAttention",
     "ssm": "Mamba1 Mamba2",
-    "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Once Remainder Role Sink Span Strided Window",
+    "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Latest Once Remainder Role Sink Span Strided Window",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -21,6 +21,7 @@ __all__ = [
     "Fixed",
     "Full",
     "Kept",
+    "Latest",
     "Once",
     "Remainder",
     "Role",
@@ -277,6 +278,31 @@ class Remainder(Span):
     @property
     def text(self) -> str:
         return f"n % {self.numbers[0]:,}"
+
+
+class Latest(Span):
+    """The newest complete group of ``size`` tokens, once there is one. Of ABCDEF with groups of 4: [ABCD]."""
+
+    __slots__ = ()
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        size = self.numbers[0]
+        return size if tokens >= size else 0
+
+    def of_first(self, first: int, tokens: int) -> int:
+        """The group is shared if all of it lies in the common beginning: of ABCDEF and ABCDXY, [ABCD]."""
+        size = self.numbers[0]
+        return size if tokens >= size and first >= tokens // size * size else 0
+
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
+        return (Stair(times=self.numbers[0], per=self.numbers[0], most=1),)
+
+    @property
+    def text(self) -> str:
+        return f"min(n // {self.numbers[0]:,}, 1) x {self.numbers[0]:,}"
 
 
 class Once(Span):

@@ -25,7 +25,6 @@ from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
-from hwcalc.formulas.tensor import Fixed
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.text import brief, shown
 
@@ -381,14 +380,14 @@ class Opened(Alive):
         sizes = [sum(one.bytes for one in self.allocation(stage)) for stage in range(self.request.parallel.pp)]
         return sizes.index(max(sizes))
 
-    def store(self, tensor: CacheTensor, *, dtype: DType | None = None, positions: int | None = None) -> StoredTensor:
+    def store(self, tensor: CacheTensor, *, dtype: DType | None = None) -> StoredTensor:
         """Store a tensor by the general rule: once per sequence, rows padded to whole blocks of the dtype, positions by the span.
 
-        ``dtype`` and ``positions`` override the dtype of the role and the positions of the span.
+        ``dtype`` overrides the dtype of the role.
         """
         chosen = dtype or self.dtypes.roles[tensor.role]
-        kept = tensor.span.positions(self.tokens, self.encoder_tokens) if positions is None else positions
-        runs = () if positions is not None or not self.together.unlike else self.runs(tensor.span, self.encoder_tokens)
+        kept = tensor.span.positions(self.tokens, self.encoder_tokens)
+        runs = self.runs(tensor.span, self.encoder_tokens) if self.together.unlike else ()
         total = sum(run.positions for run in runs) if runs else self.batch * kept
         position_bytes = tensor.bytes_per_position(chosen)
         return StoredTensor(
@@ -398,7 +397,7 @@ class Opened(Alive):
             shape=tensor.shape,
             dtype=chosen.name,
             positions=kept,
-            span=tensor.span if positions is None else Fixed(kept),
+            span=tensor.span,
             bytes=total * position_bytes,
             rule=f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
             position_bytes=position_bytes,

@@ -18,19 +18,24 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.forms import Constant
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Policies, Support
+from hwcalc.engines.ranks import fullest_rank_bytes
 from hwcalc.engines.reference import known_dtype, model_dtype
-from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
-from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, version_numbers
+from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, static_tokens, version_numbers
 from hwcalc.engines.transformers_quantized import quantization, residual_note, unpacked_bytes
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
+    CacheTensor,
     ChunkedAttention,
     CompressedAttention,
+    DType,
+    Fixed,
+    Full,
     FullAttention,
     LayerKind,
     LightningAttention,
@@ -38,15 +43,19 @@ from hwcalc.formulas import (
     Role,
     ShortConvolution,
     SlidingAttention,
+    Span,
     SparseIndexer,
 )
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, Note
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.forms import Largest, MemoryForm
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
+    from hwcalc.formulas.hybrid import Group
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Transformers"]
@@ -60,6 +69,7 @@ _MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
 # Model types whose cache also keeps the position ids of tokens for indexers, and token ids for n-grams.
 _CACHED_TOKEN_IDS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
 _DEFAULT_NGRAM: Final = 3
+_INT64: Final = DType(name="int64", block_elements=1, block_bytes=8)
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
@@ -208,12 +218,17 @@ class Transformers(GeneralEngine):
         return TRANSFORMERS
 
     def needed_bytes(self, opened: Opened) -> int:
-        """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
         if cache_class(opened) != "offloaded":
             return super().needed_bytes(opened)
-        from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
+        return fullest_rank_bytes(opened, self.gpu_groups(opened))
 
-        return offloaded_gpu_bytes(opened.stack, lambda kind: bytes_of(opened.rank_tensors[kind]))
+    def gpu_groups(self, opened: Opened) -> tuple[tuple[Group, ...], ...]:
+        """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
+        if cache_class(opened) != "offloaded":
+            return super().gpu_groups(opened)
+        from hwcalc.engines.transformers_offload import groups_on_gpu
+
+        return opened.of_stack((self.name, "groups on the GPU"), lambda: groups_on_gpu(opened.stack))
 
     def prefill_bytes(self, opened: Opened, stage: int) -> int:
         """A static or offloaded cache is not cut layer after layer; what is quantised is unpacked to be cut."""
@@ -270,17 +285,26 @@ class Transformers(GeneralEngine):
         if cache_class(opened) == "static":
             return ()
         if opened.cut_layers is None:
-            tensors = (tensor for each in opened.rank_tensors.values() for tensor in each)
-            largest = max((tensor.bytes for tensor in tensors if tensor.role not in (Role.STATE, Role.CONV)), default=0)
+            largest = max((tensor.bytes for tensor in _joined(opened)), default=0)
         else:
             largest = opened.cut_layers.largest
+        growth = None if opened.evicted is not None else opened.shared("cache growth", lambda: _growth(opened))
         source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
         return (
-            BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),
+            BudgetPart(
+                name="cache growth",
+                section=Section.ACTIVATIONS,
+                low=0,
+                expected=largest,
+                high=largest,
+                source=source,
+                grows=None if growth is None else (Constant.of(0), growth, growth),
+            ),
         )
 
-    def form(self, opened: Opened) -> None:
-        """Not yet."""
+    def form(self, opened: Opened) -> MemoryForm | None:
+        form = super().form(opened)
+        return None if form is None else replace(form, most_tokens=static_tokens(opened))
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.transformers_savings import savings
@@ -337,25 +361,28 @@ def _check_quantized(opened: Opened, kinds: set[type[LayerKind]]) -> None:
         raise UsageError(f"transformers {opened.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
 
 
+def _growth(opened: Opened) -> Largest | None:
+    from hwcalc.engines.general_form import growing
+
+    return growing(opened, _joined(opened))
+
+
+def _joined(opened: Opened) -> Iterator[StoredTensor]:
+    """The tensors of the fullest rank that grow by concatenation."""
+    fixed = (Role.STATE, Role.CONV)
+    return (tensor for each in opened.rank_tensors.values() for tensor in each if tensor.role not in fixed and not tensor.once)
+
+
 def _token_records(opened: Opened) -> tuple[StoredTensor, ...]:
     """Qwen4's int64 records: three position ids per token for the indexers, and the last token ids for the n-grams."""
     context_tokens = (opened.model.facts.ngram_size or _DEFAULT_NGRAM) - 1
     counts = {type(group.kind): group.count for group in opened.model.stack_for("transformers").groups}
-    records = {
-        "indexer_position_ids": (3 * opened.tokens if SparseIndexer in counts else 0, "3 x n"),
-        "ngram_token_ids": (context_tokens * counts.get(ShortConvolution, 0), "n-gram size - 1"),
+    records: dict[str, tuple[int, Span]] = {
+        "indexer_position_ids": (3 if SparseIndexer in counts else 0, Full()),
+        "ngram_token_ids": (counts.get(ShortConvolution, 0), Fixed(context_tokens)),
     }
     return tuple(
-        StoredTensor(
-            name=name,
-            role=Role.STATE,
-            axes=("1",),
-            shape=(1,),
-            dtype="int64",
-            positions=count,
-            span=OwnRule(span, count),
-            bytes=8 * count * opened.batch,
-        )
-        for name, (count, span) in records.items()
-        if count
+        opened.store(CacheTensor(name=name, shape=(width,), axes=("ids",), role=Role.STATE, span=span), dtype=_INT64)
+        for name, (width, span) in records.items()
+        if width
     )

@@ -16,13 +16,14 @@ from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
-    DType,
     ExpandedLatentAttention,
     Fixed,
+    Full,
     FullAttention,
     GatedDeltaNet,
     KimiDeltaAttention,
     LatentAttention,
+    Latest,
     LayerKind,
     LightningAttention,
     Mamba1,
@@ -46,7 +47,7 @@ from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
-__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "version_numbers"]
+__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "static_tokens", "version_numbers"]
 
 LATENT_SINCE: Final = (5, 15)
 # Model types whose short convolutions keep only the columns that they need.
@@ -66,11 +67,11 @@ def cache_class(opened: Opened) -> str:
     return opened.request.options.get("cache", "dynamic")
 
 
-def _static_length(opened: Opened) -> int:
-    """The positions that StaticCache preallocates."""
+def static_tokens(opened: Opened) -> int | None:
+    """The positions that StaticCache preallocates; ``None`` are as many as the planned tokens."""
     value = opened.request.options.get("max_cache_len")
     if value is None:
-        return opened.tokens
+        return None
     length = integer_option(1)("max_cache_len", value)
     if opened.tokens > length:
         raise UsageError(f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq.")
@@ -79,7 +80,18 @@ def _static_length(opened: Opened) -> int:
 
 def counter(name: str) -> StoredTensor:
     """A tensor of one int64, which exists once for the whole batch."""
-    return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span=Once(), bytes=8)
+    return StoredTensor(
+        name=name,
+        role=Role.STATE,
+        axes=("1",),
+        shape=(1,),
+        dtype="int64",
+        positions=1,
+        span=Once(),
+        bytes=8,
+        position_bytes=8,
+        once=True,
+    )
 
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
@@ -97,8 +109,11 @@ def _growing(tensors: tuple[CacheTensor, ...], opened: Opened, window: int | Non
     """
     span: Span
     if cache_class(opened) == "static":
-        length = _static_length(opened)
-        span = Fixed(length if window is None else min(window, length))
+        length = static_tokens(opened)
+        if length is None:
+            span = Full() if window is None else Window(window)
+        else:
+            span = Fixed(length if window is None else min(window, length))
     else:
         # A layer without a window keeps what its tensors say: every token, or what a policy leaves.
         return opened.store_all(tensors if window is None else (replace(tensor, span=Window(window - 1)) for tensor in tensors))
@@ -143,10 +158,8 @@ def _indexer(kind: SparseIndexer, opened: Opened) -> tuple[StoredTensor, ...]:
 
 def _whole_kernel(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
     """LinearAttentionLayer keeps as many columns as the convolution's kernel has, one more than it needs."""
-    return tuple(
-        opened.store(tensor, positions=tensor.span.positions(opened.tokens) + 1)
-        if tensor.role is Role.CONV
-        else opened.store(tensor)
+    return opened.store_all(
+        replace(tensor, span=Fixed(tensor.span.positions(1) + 1)) if tensor.role is Role.CONV else tensor
         for tensor in kind.tensors()
     )
 
@@ -165,7 +178,7 @@ def _compressed(kind: CompressedAttention, opened: Opened) -> tuple[StoredTensor
         return _growing(tensors, opened, kind.window)
     window, compressed = kind.tensors()[:2]
     out = [
-        opened.store(window, dtype=dtype, positions=min(opened.tokens, kind.window - 1)),
+        opened.store(replace(window, span=Window(kind.window - 1)), dtype=dtype),
         opened.store(compressed, dtype=dtype),
     ]
     halves = 2 if kind.overlap else 1
@@ -173,28 +186,18 @@ def _compressed(kind: CompressedAttention, opened: Opened) -> tuple[StoredTensor
     if kind.index_head_dim is not None:
         widths["indexer"] = kind.index_head_dim
         out.append(opened.store(kind.tensors()[4], dtype=dtype))
-    rest = Remainder(kind.compress_ratio).positions(opened.tokens)
     # With ratio 4, overlap and tokens ABCDEF: [EF] wait in the buffers, and [ABCD] stay as the overlap of the next entry.
-    overlap = kind.compress_ratio if kind.overlap and opened.tokens >= kind.compress_ratio else 0
+    rest, overlap = Remainder(kind.compress_ratio), Latest(kind.compress_ratio)
     for name, width in widths.items():
         for part in ("value", "gate"):
-            out.append(_slots(f"{name}_{part}", halves * width, rest, dtype, opened))
+            out.append(opened.store(_slots(f"{name}_{part}", halves * width, rest), dtype=dtype))
             if kind.overlap:
-                out.append(_slots(f"{name}_overlap_{part}", width, overlap, dtype, opened))
+                out.append(opened.store(_slots(f"{name}_overlap_{part}", width, overlap), dtype=dtype))
     return tuple(out)
 
 
-def _slots(name: str, width: int, positions: int, dtype: DType, opened: Opened) -> StoredTensor:
-    return StoredTensor(
-        name=name,
-        role=Role.STATE,
-        axes=("width",),
-        shape=(width,),
-        dtype=dtype.name,
-        positions=positions,
-        span=Fixed(positions),
-        bytes=opened.batch * positions * dtype.row_bytes(width),
-    )
+def _slots(name: str, width: int, span: Span) -> CacheTensor:
+    return CacheTensor(name=name, shape=(width,), axes=("width",), role=Role.STATE, span=span)
 
 
 RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(

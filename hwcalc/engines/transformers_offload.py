@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 from hwcalc.formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, Layer, LayerKind, Stack
 from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.hybrid import Group
 
-__all__ = ["is_offloaded", "offloaded_gpu_bytes"]
+__all__ = ["groups_on_gpu", "is_offloaded", "offloaded_gpu_bytes"]
 
 _OFFLOADED = (AttentionKind, LatentAttention, ExpandedLatentAttention, CompressedAttention)
 
@@ -35,13 +36,14 @@ def offloaded_gpu_bytes(stack: Stack, layer_bytes: Callable[[LayerKind], int]) -
     This is approximate for a moment: the fetched layer still lacks its newest token, and the layer in use keeps its old tensors while it
     grows.
     """
-    resident, offloaded = 0, []
-    for layer in stack:
-        size = sum(layer_bytes(kind) for kind in layer)
-        if is_offloaded(layer):
-            offloaded.append(size)
-        else:
-            resident += size
-    if len(offloaded) < 2:
-        return resident + sum(offloaded)
-    return resident + max(used + fetched for used, fetched in zip(offloaded, (*offloaded[1:], offloaded[0]), strict=True))
+    return max(sum(group.count * layer_bytes(group.kind) for group in groups) for groups in groups_on_gpu(stack))
+
+
+def groups_on_gpu(stack: Stack) -> tuple[tuple[Group, ...], ...]:
+    """The layers that are on the GPU together: those that are never offloaded, and two neighbours; each choice that differs once."""
+    layers = stack.layers
+    offloaded = [number for number, layer in enumerate(layers) if is_offloaded(layer)]
+    resident = set(range(len(layers))) - set(offloaded)
+    neighbours = zip(offloaded, (*offloaded[1:], *offloaded[:1]), strict=True)
+    pairs = {frozenset((layers[used], layers[fetched])): {used, fetched} for used, fetched in neighbours}
+    return tuple(stack.groups_of(sorted(resident | pair)) for pair in pairs.values() or (set(),))

@@ -48,6 +48,13 @@ class CacheQuantization:
             return 4 * -(-self.q_group_size // 10) * groups
         return -(-self.q_group_size * self.nbits // 8) * groups
 
+    def row_bytes(self, elements: int) -> int | None:
+        """Bytes of the packed numbers of one position of so many; ``None`` if a position is packed together with others."""
+        apart = elements % self.q_group_size == 0
+        if self.backend == "quanto":
+            apart = apart and elements // self.q_group_size * self.nbits % 8 == 0
+        return self.data_bytes(elements) if apart else None
+
     def data_rule(self, elements: int) -> str:
         """The computation of :meth:`data_bytes` in words and numbers."""
         groups = elements // self.q_group_size
@@ -85,11 +92,12 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
     out: list[StoredTensor] = []
     for tensor in kind.tensors():
         positions = tensor.span.positions(opened.tokens)
-        elements = opened.batch * positions * prod(tensor.shape)
-        parts: list[tuple[str, str, int, str | None]]
+        row = prod(tensor.shape)
+        elements = opened.batch * positions * row
+        parts: list[tuple[str, str, int, int | None, str | None]]
         if options.backend == "fp8":
             # One fp32 scale for the whole tensor, set by the first update.
-            parts = [("", "fp8_e4m3", elements, None), ("_scale", "fp32", 4, "1 scale x 4 B")]
+            parts = [("", "fp8_e4m3", elements, row, None), ("_scale", "fp32", 4, 4, "1 scale x 4 B")]
         else:
             if elements % options.q_group_size:
                 raise UsageError(
@@ -100,11 +108,12 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
             groups = elements // options.q_group_size
             scales = dtype.block_bytes * groups
             scales_rule = f"{elements:,} / {options.q_group_size:,} groups x {dtype.block_bytes} B"
+            scale = None if row % options.q_group_size else dtype.block_bytes * (row // options.q_group_size)
             zero = "_shift" if options.backend == "quanto" else "_zero"
             parts = [
-                ("", f"int{options.nbits}", options.data_bytes(elements), options.data_rule(elements)),
-                ("_scale", dtype.name, scales, scales_rule),
-                (zero, dtype.name, scales, scales_rule),
+                ("", f"int{options.nbits}", options.data_bytes(elements), options.row_bytes(row), options.data_rule(elements)),
+                ("_scale", dtype.name, scales, scale, scales_rule),
+                (zero, dtype.name, scales, scale, scales_rule),
             ]
         out += [
             StoredTensor(
@@ -117,8 +126,10 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
                 span=tensor.span,
                 bytes=size,
                 rule=rule,
+                position_bytes=position_bytes,
+                once=options.backend == "fp8" and suffix == "_scale",
             )
-            for suffix, name, size, rule in parts
+            for suffix, name, size, position_bytes, rule in parts
         ]
     return tuple(out)
 

@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { isHand, modelOf, runsOf } from "./data.js";
+import { isHand, modelOf, pointsFor, runsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -196,6 +196,21 @@ function sliderLengths({ lengths: { least, most } }, { max_seq: own }) {
 }
 
 /**
+ * A policy is chosen together with the GPU and the formats for which the page knows it.
+ * @param {Page} page
+ * @param {string | null} policy
+ * @returns {Partial<State>}
+ */
+function withPolicy(page, policy) {
+  const state = page.state();
+  const model = modelOf(page.payload, state);
+  const runs = runsOf(model, state.engine, false);
+  if (policy === null || model.policies === null) return { policy };
+  const formats = runs !== null && "curve" in runs ? { dtype: runs.dtypes[0] ?? "", weights: runs.weights[0] ?? "" } : {};
+  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, ...formats };
+}
+
+/**
  * @param {Page} page
  * @returns {Section}
  */
@@ -208,7 +223,7 @@ export function controlsSection(page) {
   const dtype = selectField("dtype", "Format of the cache", (dtype) => set({ dtype }));
   const weights = selectField("weights", "Format of the weights", (weights) => set({ weights }));
   const engine = selectField("engine", "Engine", (engine) => set({ engine }));
-  const policy = selectField("policy", "Policy of the cache", (policy) => set({ policy: policy || null }));
+  const policy = selectField("policy", "Policy of the cache", (policy) => set(withPolicy(page, policy || null)));
   const gpu = selectField("gpu", "GPU", (gpu) => set({ gpu }));
   const count = sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled));
   const tp = sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled));
@@ -233,7 +248,7 @@ export function controlsSection(page) {
     update(state) {
       const described = modelOf(payload, state);
       const form = page.form(state);
-      const points = "refused" in form ? null : form.points;
+      const points = pointsFor(payload, state, form);
       const runs = runsOf(described, state.engine, state.hand !== null);
       const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
       const named = payload.engines.find((one) => one.name === state.engine);
@@ -253,7 +268,11 @@ export function controlsSection(page) {
         options.length > 0 ? `With ${options.join(", ")}.` : null,
       );
       const rows = described.policies?.rows ?? [];
-      policy.show([["", "none: every token is kept"], ...rows.map((row) => /** @type {[string, string]} */ ([row.policy, row.title]))], state.policy ?? "");
+      policy.show(
+        [["", "none: every token is kept"], ...rows.map((row) => /** @type {[string, string]} */ ([row.policy, `${row.title} (${row.policy})`]))],
+        state.policy ?? "",
+        rows.length > 0 ? null : "No policy acts on this model.",
+      );
       gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory}`]), state.gpu);
       count.show([...new Set(payload.layouts.map((layout) => layout.count))], state.count, {
         free: false,

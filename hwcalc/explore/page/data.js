@@ -42,6 +42,28 @@ export function runsOf(model, engine, byHand) {
 }
 
 /**
+ * Answers under a policy, if one is chosen.
+ * @param {Payload} payload
+ * @param {State} state
+ */
+export function policyRowsOf(payload, state) {
+  return state.policy === null ? null : modelOf(payload, state).policies;
+}
+
+/**
+ * The lengths and numbers of sequences at which a state has exact numbers; null if that is all.
+ * @param {Payload} payload
+ * @param {State} state
+ * @param {Form | NoAnswer} form
+ * @returns {Form["points"]}
+ */
+export function pointsFor(payload, state, form) {
+  const rows = policyRowsOf(payload, state);
+  if (rows !== null) return { lengths: rows.lengths, batches: rows.batches };
+  return "refused" in form ? null : form.points;
+}
+
+/**
  * @param {Model["hand"]} hand
  * @returns {hand is Hand}
  */

@@ -1,6 +1,6 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
-import { bar, barLegend, verdictBadge } from "./bars.js";
+import { bar, barLegend, panel, verdictBadge } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partsBytes, stateBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
@@ -82,7 +82,8 @@ function numbers(answer, form, state) {
   const at = (/** @type {End} */ end, /** @type {Part["section"]} */ section) => partsBytes(form, state.seq, state.batch, end, section);
   const same = (/** @type {string} */ name, /** @type {Bytes} */ bytes) => [name, ...bytesCells(bytes), "", ""];
   const range = (/** @type {"weights" | "activations" | "overhead"} */ section) => {
-    const [low, high] = [at("low", section), at("high", section)];
+    // Under a policy only the sums have ends.
+    const [low, high] = state.policy === null ? [at("low", section), at("high", section)] : [0, 0];
     return [section, ...bytesCells(per_gpu[section]), ...(low === high ? ["", ""] : [human(low), human(high)])];
   };
   return tableOf({
@@ -122,54 +123,69 @@ function announcer() {
 }
 
 /**
+ * The answer in one line. It stays in sight while the controls are used.
+ * @param {Page} page
+ * @returns {Section}
+ */
+export function summarySection(page) {
+  const line = html("p", {});
+  const asked = html("p", {});
+  const words = html("ul", { class: "limits" });
+  const live = announcer();
+  const element = html(
+    "section",
+    { class: "panel summary", id: "answer", tabindex: -1, "aria-labelledby": "answer-title" },
+    html("h2", { id: "answer-title", class: "visually-hidden" }, "Does it fit?"),
+    line,
+    asked,
+    words,
+    live.element,
+  );
+  return {
+    element,
+    update(state, answer) {
+      const gpu = page.payload.gpus.find((one) => one.id === state.gpu);
+      const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
+      asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
+      words.hidden = "refused" in answer;
+      if ("refused" in answer) {
+        line.replaceChildren(html("span", { class: "refused" }, answer.refused));
+        live.say(`No answer: ${answer.refused}`);
+        return;
+      }
+      const { per_gpu, fit } = answer;
+      const size = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
+      const badge = verdictBadge(fit.verdict);
+      const sentences = limits(fit, state);
+      line.replaceChildren(badge, html("strong", {}, ` ${size}`));
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
+      live.say(`${badge.textContent}: ${size}. ${sentences.join(" ")}`);
+    },
+  };
+}
+
+/**
  * @param {Page} page
  * @returns {Section}
  */
 export function gaugeSection(page) {
-  const title = html("h2", { id: "answer-title", tabindex: -1 }, "Does it fit?");
-  const summary = html("div", { class: "summary" });
   const chart = html("div", { class: "gauge" });
-  const words = html("ul", { class: "limits" });
   const notes = html("ul", { class: "note" });
-  const behind = details("The numbers");
-  const live = announcer();
-  const element = html(
-    "section",
-    { class: "panel", id: "answer", tabindex: -1, "aria-labelledby": "answer-title" },
-    title,
-    summary,
-    chart,
-    barLegend(KINDS),
-    words,
-    behind.element,
-    notes,
-    live.element,
-  );
-  const items = (/** @type {string[]} */ texts) => texts.map((text) => html("li", {}, text));
+  const behind = details("Table: the fullest GPU");
+  const element = panel("gauge", "What fills the GPU", chart, barLegend(KINDS), behind.element, notes);
+  const whole = "The curves and layers below are those of the whole cache, without the policy.";
   return {
     element,
     update(state, answer) {
-      const model = modelOf(page.payload, state);
-      const gpu = page.payload.gpus.find((one) => one.id === state.gpu);
-      const asked = `${model.id}, ${exact(state.seq)} tokens x ${exact(state.batch)}${state.dtype && `, ${state.dtype}`}`;
+      const { warnings } = modelOf(page.payload, state);
+      const texts = state.policy === null ? warnings : [...warnings, whole];
+      notes.hidden = texts.length === 0;
+      notes.replaceChildren(...texts.map((text) => html("li", {}, text)));
       const form = page.form(state);
-      notes.replaceChildren(...items(model.warnings));
-      const refused = "refused" in answer || "refused" in form;
-      for (const part of [chart, words, behind.element]) part.hidden = refused;
-      if ("refused" in answer || "refused" in form) {
-        const why = "refused" in answer ? answer.refused : "refused" in form ? form.refused : "";
-        summary.replaceChildren(html("p", {}, asked), html("p", { class: "refused" }, why));
-        live.say(`No answer: ${why}`);
-        return;
-      }
-      const size = `${human(answer.per_gpu.total)} of ${human(answer.fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
-      const badge = verdictBadge(answer.fit.verdict);
-      summary.replaceChildren(html("p", {}, badge, html("strong", {}, ` ${size}`)), html("p", {}, `${asked} on ${state.count} x ${gpu?.name ?? state.gpu}`));
+      element.hidden = "refused" in answer || "refused" in form;
+      if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
-      const sentences = limits(answer.fit, state);
-      words.replaceChildren(...items(sentences));
       behind.show(() => numbers(answer, form, state));
-      live.say(`${badge.textContent}: ${size}. ${sentences.join(" ")}`);
     },
   };
 }

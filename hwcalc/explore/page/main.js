@@ -6,7 +6,7 @@ import { controlsSection } from "./controls.js";
 import { commandSection } from "./copy.js";
 import { formsOf, modelOf } from "./data.js";
 import { enginesSection } from "./engines.js";
-import { gaugeSection } from "./gauge.js";
+import { gaugeSection, summarySection } from "./gauge.js";
 import { lengthsSection } from "./lengths.js";
 import { liveSection } from "./live.js";
 import { policiesSection } from "./policies.js";
@@ -20,6 +20,7 @@ import { variantsSection } from "./variants.js";
 
 /** @type {((page: Page) => Section)[]} */
 const SECTIONS = [
+  summarySection,
   liveSection,
   controlsSection,
   gaugeSection,
@@ -66,7 +67,7 @@ function pageOf(payload, wanted, changed) {
       changed(state, before, settled);
     },
     form: forms,
-    ...answersOf(forms),
+    ...answersOf(payload, pools, forms),
     valid,
     command: (state) => commandOf(payload, state),
   };

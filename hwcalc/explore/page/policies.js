@@ -1,15 +1,11 @@
 // Policies that keep less of a cache, or read less of it.
 
+import { columnAt } from "./answer.js";
 import { barRows, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
 import { bytesCells, details, exact, html, tableOf } from "./tables.js";
-
-/** What a column has at a point. @template T @param {Column<T>} column @param {number} place @returns {T | undefined} */
-function columnAt(column, place) {
-  return Array.isArray(column) ? column[place] : column;
-}
 
 /**
  * What a policy needs at a point, or why the engine has none.

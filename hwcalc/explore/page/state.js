@@ -1,6 +1,6 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, modelOf, runsOf } from "./data.js";
+import { isHand, modelOf, pointsFor, runsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -92,20 +92,21 @@ export function validState(payload, forms, wanted) {
     state.weights = chosen(runs.weights, wanted.weights, first.weights);
   }
   state.policy = described.policies?.rows.find((row) => row.policy === wanted.policy)?.policy ?? null;
-  return snapped(state, forms(state));
+  return snapped(payload, state, forms(state));
 }
 
 /**
- * The state at a point where its form is known.
+ * The state at a point where its numbers are known.
+ * @param {Payload} payload
  * @param {State} state
  * @param {Form | NoAnswer} form
  * @returns {State}
  */
-function snapped(state, form) {
-  if ("refused" in form) return state;
-  const seq = Math.max(state.seq, form.least_tokens);
-  if (form.points === null) return { ...state, seq };
-  return { ...state, seq: nearest(form.points.lengths, seq), batch: nearest(form.points.batches, state.batch) };
+function snapped(payload, state, form) {
+  const seq = "refused" in form ? state.seq : Math.max(state.seq, form.least_tokens);
+  const points = pointsFor(payload, state, form);
+  if (points === null) return { ...state, seq };
+  return { ...state, seq: nearest(points.lengths, seq), batch: nearest(points.batches, state.batch) };
 }
 
 /**

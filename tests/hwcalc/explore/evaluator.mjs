@@ -7,7 +7,7 @@ const { payload, calls } = JSON.parse(readFileSync(0, "utf8"));
 const modules = await Promise.all(["answer", "command", "data", "forms", "state"].map((name) => import(`./${name}.js`)));
 const page = Object.assign({}, ...modules);
 const forms = payload === null ? null : page.formsOf(payload);
-const answers = forms === null ? null : page.answersOf(forms);
+const answers = forms === null ? null : page.answersOf(payload, () => payload, forms);
 const functions = {
   ...page,
   valid: (wanted) => page.validState(payload, forms, wanted),

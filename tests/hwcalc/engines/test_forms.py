@@ -1,0 +1,128 @@
+"""A form is its plans: at every length and for every number of sequences it gives the same bytes and the same budget."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwcalc import KvplanError, load_model
+from hwcalc.engines.base import Opened
+from hwcalc.engines.forms import ENDS, MemoryForm, Term
+from hwcalc.errors import UsageError
+from hwcalc.formulas import Stack
+from hwcalc.formulas.frozen import replace
+from hwcalc.model import ModelSpec
+from hwcalc.planner.context import open_request
+from hwcalc.profiles.catalog import list_models
+from tests.formulas.strategies import kinds
+from tests.hwcalc.command import QWEN
+
+GPU: Final = "h100-sxm5-80gb"
+ENGINES: Final = ("reference", "transformers")
+SAMPLED: Final = 60
+LAYOUTS: Final[tuple[dict[str, int], ...]] = (
+    {}, {"tp": 2}, {"tp": 8}, {"dp": 2}, {"tp": 2, "dp": 4}, {"pp": 2}, {"tp": 4, "pp": 2, "dp": 3}, {"tp": 16, "dcp": 2},
+)  # fmt: skip
+CACHES: Final[tuple[dict[str, str], ...]] = (
+    {},
+    {"cache": "static"},
+    {"cache": "static", "max_cache_len": "5000"},
+    {"cache": "offloaded"},
+    {"cache": "quantized"},
+    {"cache": "quantized", "nbits": "2", "q_group_size": "32"},
+    {"cache": "quantized", "quant_backend": "hqq", "nbits": "3"},
+    {"cache": "quantized", "quant_backend": "fp8"},
+)
+ROUGH: Final = (1, 2, 3, 5, 31, 37, 127, 1000, 4999, 5000, 99_991, 1_000_003)
+
+
+def opened(model: ModelSpec, **options: Any) -> Opened | None:
+    """The request; ``None`` if the engine refuses it."""
+    try:
+        return open_request(model, **{"seq": 1000, "gpu": GPU, **options})
+    except KvplanError:
+        return None
+
+
+def form_of(request: Opened) -> MemoryForm | None:
+    """The engine's form of a request; ``None`` if it refuses what it stores."""
+    try:
+        return request.engine.form(request)
+    except KvplanError:
+        return None
+
+
+def terms_of(form: MemoryForm) -> Iterator[Term]:
+    """All terms of the cache."""
+    yield from form.curve.total
+    for terms in form.curve.gpus:
+        yield from terms
+
+
+def lengths(form: MemoryForm, longest: int | None) -> set[int]:
+    """Rough lengths, powers of two, the model's own, and every edge of a stair, with their neighbours."""
+    edges = {1 << power for power in range(0, 22, 3)} | {longest or 1, *ROUGH}
+    for term in terms_of(form):
+        for stair in (stair for sums in term.stairs for stair in sums):
+            edges |= {stair.per - stair.add, (stair.most or 0) * stair.per - stair.add}
+    return {length for edge in edges for length in (edge - 1, edge, edge + 1) if length >= 1}
+
+
+def unlike(form: MemoryForm, request: Opened, tokens: int, sequences: int) -> dict[str, tuple[object, object]]:
+    """What a form says of a length and a number of sequences, where the engine says something else."""
+    asked = request.sized(seq=tokens, batch=sequences)
+    if form.most_tokens is not None and tokens > form.most_tokens:
+        with pytest.raises(UsageError):
+            _ = asked.needed_bytes
+        return {}
+    budget = asked.budget
+    assert budget is not None
+    found = {
+        "needed": (form.needed_bytes(tokens, sequences), asked.needed_bytes),
+        "total": (form.curve.total_bytes(tokens, sequences), asked.stored_bytes),
+        **{end: (form.left(tokens, sequences, end), getattr(budget, end)) for end in ENDS},
+    }
+    for part, planned in zip(form.parts, budget.parts, strict=True):
+        own = form.replica(sequences)
+        found |= {f"{part.name} {end}": (getattr(part, end).at(tokens, own), getattr(planned, end)) for end in ENDS}
+    return {name: both for name, both in found.items() if both[0] != both[1]}
+
+
+def differences(request: Opened, batches: tuple[int, ...] = (1, 7)) -> dict[tuple[int, int], object]:
+    """Where the form of a request is not its plans."""
+    form = form_of(request)
+    if form is None:
+        return {}
+    points = [(tokens, batch) for tokens in lengths(form, request.model.max_position_embeddings) for batch in batches]
+    return {point: found for point in points if (found := unlike(form, request, *point))}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_catalog(engine: str) -> None:
+    """Of some models drawn from the catalog, in one layout each."""
+    draw = random.Random(16)  # noqa: S311 - a sample
+    for name in draw.sample(list_models(), SAMPLED):
+        request = opened(load_model(name, offline=True), engine=engine, **draw.choice(LAYOUTS))
+
+        assert request is None or differences(request) == {}, name
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=60, deadline=None)
+@given(
+    layers=st.lists(st.lists(kinds(), min_size=1, max_size=2).map(tuple), min_size=2, max_size=4),
+    layout=st.sampled_from(LAYOUTS),
+    cache=st.sampled_from(CACHES),
+    batch=st.integers(1, 9),
+)
+def test_every_kind(engine: str, layers: list[Any], layout: dict[str, int], cache: dict[str, str], batch: int) -> None:
+    """Of layers of any kind with any dimensions, in any cache."""
+    model = replace(load_model(QWEN), stack=Stack(tuple(layers)))
+    request = opened(model, engine=engine, **layout, engine_options=cache if engine == "transformers" else {})
+
+    assert request is None or differences(request, (batch,)) == {}
