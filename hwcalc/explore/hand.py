@@ -32,20 +32,18 @@ Changed = Callable[[Dimensions], "ModelSpec"]
 _TOKENS: Final = 4096
 _HEADS_STEP: Final = 8
 _HEAD_DIM_STEP: Final = 32
-_MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 128, "head_dim": 256}
-_RULE: Final = "heads is a multiple of kv_heads and of tp; kv_heads is a multiple of tp, or tp is one of kv_heads"
+_MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
+_RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of tp: each rank has whole heads."
 _NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: they do not follow from the dimensions by one formula. Plan it by itself."
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
-        (2, 1, 1, 1), (5, 2, 2, 4), (3, 4, 8, 2), (7, 3, 24, 3), (11, 16, 16, 8), (4, 16, 128, 8), (13, 12, 32, 7), (6, 16, 64, 6),
-        (17, 15, 40, 8), (9, 14, 16, 7), (8, 16, 32, 8), (64, 8, 4, 4), (96, 5, 40, 5), (32, 4, 2, 3), (128, 12, 96, 8), (10, 16, 1, 8),
-        (12, 16, 128, 7), (19, 14, 112, 8), (23, 13, 104, 7), (29, 16, 8, 8), (31, 10, 80, 8), (37, 16, 64, 8), (1, 16, 4, 7), (48, 9, 24, 2),
-        (41, 15, 120, 6), (43, 11, 88, 8),
-        (3, 15, 120, 8), (22, 13, 104, 8), (14, 15, 60, 8), (7, 16, 128, 6), (5, 14, 56, 8),
+        (2, 1, 1, 1), (5, 2, 2, 4), (3, 4, 8, 2), (7, 3, 24, 3), (11, 16, 16, 8), (4, 16, 64, 8), (13, 12, 32, 7), (6, 16, 64, 6),
+        (17, 15, 40, 8), (9, 14, 16, 7), (8, 16, 32, 8), (64, 8, 4, 4), (96, 5, 40, 5), (32, 4, 2, 3), (128, 12, 48, 8), (10, 16, 1, 8),
+        (12, 16, 64, 7), (19, 14, 56, 8), (29, 16, 8, 8), (1, 16, 4, 7), (48, 9, 24, 2), (31, 8, 64, 8), (37, 7, 56, 7), (22, 6, 48, 8),
     )
 )  # fmt: skip
-"""Dimensions whose forms are made: valid for every layout, spread over the sliders, most of them where attention is wider than an MLP."""
+"""Dimensions whose forms are made, spread over the sliders, most of them where attention is wider than an MLP."""
 
 
 def hand_of(
@@ -154,6 +152,9 @@ class _Runs:
                 continue
             cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
             tp = self._axes.layouts[place[2]].tp
+            if self._family.own["kv_heads"] % tp:
+                refused[place] = self._pools.text(_RULE)
+                continue
             # Pieces that are the same as the model has them are the same by hand, on as many ranks.
             pieces = [
                 None if cell is None else self._piece(first.setdefault((tp, number, cell), place), number, cell)
@@ -211,12 +212,12 @@ class _Runs:
         return self._trees[place]
 
     def _merged(self, place: Place) -> dict[str, Any]:
-        tp = self._axes.layouts[place[2]].tp
+        tp = self._axes.layouts[place[2]].parallel(self._engine).tp
+        valid = [number for number, node in enumerate(self._nodes) if not node["kv_heads"] % tp]
         if tp not in self._fits:
-            self._fits[tp] = Fit([on_rank(node, tp) for node in self._nodes])
+            self._fits[tp] = Fit([on_rank(self._nodes[number], tp) for number in valid])
         first = self._open(place)
-        trees = [_tree_of(first)]
-        trees += [_tree_of(first.engine.open(spec, first.request)) for spec in self._specs[1:]]
+        trees = [_tree_of(first.engine.open(self._specs[number], first.request)) for number in valid]
         found: dict[str, Any] = merged(trees, self._fits[tp])
         return found
 

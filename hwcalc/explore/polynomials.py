@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 __all__ = ["DIMENSIONS", "Dimensions", "Fit", "Irregular", "merged", "on_rank"]
 
 Dimensions: TypeAlias = Mapping[str, int]
-Polynomial: TypeAlias = list[tuple[int | float, list[str]]]
+Polynomial: TypeAlias = tuple[tuple[int | float, tuple[str, ...]], ...]
 
 DIMENSIONS: Final = ("layers", "heads", "kv_heads", "head_dim")
 _OF_A_LAYER: Final[tuple[tuple[str, ...], ...]] = (
@@ -21,19 +21,16 @@ _OF_A_LAYER: Final[tuple[tuple[str, ...], ...]] = (
     ("head_dim",),
     ("heads",),
     ("kv_heads",),
-    ("all_kv_heads",),
     ("heads", "head_dim"),
     ("kv_heads", "head_dim"),
-    ("all_kv_heads", "head_dim"),
 )
 _OF_ALL: Final = ((), *(("layers", *names) for names in _OF_A_LAYER))
 _WIDTHS: Final[tuple[tuple[tuple[str, ...], ...], ...]] = (
+    ((), ("qkv", "head_dim")),
     ((), ("kv_heads", "head_dim")),
     ((), ("heads", "head_dim")),
     ((), ("heads", "head_dim"), ("kv_heads", "head_dim")),
-    ((), ("heads", "head_dim"), ("all_kv_heads", "head_dim")),
     ((), ("heads",), ("heads", "head_dim"), ("kv_heads", "head_dim")),
-    ((), ("heads",), ("heads", "head_dim"), ("all_kv_heads", "head_dim")),
 )
 """What the width of attention may follow from: the fewest that are enough."""
 _COUNTS: Final = frozenset({"count", "unit_bytes", "block_bytes", "once_bytes", "total_once_bytes", "low", "expected", "high"})
@@ -46,13 +43,19 @@ class Irregular(Exception):  # noqa: N818 - not an error that anybody sees: it b
 
 
 def on_rank(dimensions: Dimensions, tp: int) -> dict[str, int]:
-    """The dimensions as one of ``tp`` ranks has them: at least one head. ``all_kv_heads`` are those of the model.
+    """The dimensions as one of ``tp`` ranks has them.
 
-    >>> on_rank({"layers": 2, "heads": 32, "kv_heads": 4, "head_dim": 64}, 8)
-    {'layers': 2, 'heads': 4, 'kv_heads': 1, 'head_dim': 64, 'all_kv_heads': 4}
+    >>> on_rank({"layers": 2, "heads": 32, "kv_heads": 8, "head_dim": 64}, 8)
+    {'layers': 2, 'heads': 4, 'kv_heads': 1, 'head_dim': 64}
     """
-    own = {name: max(1, -(-dimensions[name] // tp)) for name in ("heads", "kv_heads")}
-    return {**dimensions, **own, "all_kv_heads": dimensions["kv_heads"]}
+    return {**dimensions, "heads": dimensions["heads"] // tp, "kv_heads": dimensions["kv_heads"] // tp}
+
+
+def _written(names: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """A monomial; rows of queries, keys and values together are two of them."""
+    if names[:1] != ("qkv",):
+        return ((1, names),)
+    return (1, ("heads", *names[1:])), (2, ("kv_heads", *names[1:]))
 
 
 class Fit:
@@ -77,30 +80,28 @@ class Fit:
         for basis in self._bases:
             found = basis.through(dict(enumerate(values)))
             if found is not None:
-                return found
+                return _json(found)
         # A constant, as that of an MLP, until something that grows is larger.
         least = min(values)
         larger = {place: value for place, value in enumerate(values) if value > least}
         for basis in self._widths:
             found = basis.through(larger)
             if found is not None and self._largest(least, found) == values:
-                return {"max": [[[least, []]], found]}
+                return {"max": [[[least, []]], _json(found)]}
         return None
 
     def _largest(self, least: int | float, polynomial: Polynomial) -> tuple[int | float, ...]:
-        return tuple(max(least, _at(polynomial, point)) for point in self._points)
+        return tuple(max(least, _value(polynomial, point)) for point in self._points)
 
 
 class _Basis:
     """Monomials with their values at all points."""
 
     def __init__(self, points: Sequence[Dimensions], names: Sequence[tuple[str, ...]]) -> None:
-        same = all(point["kv_heads"] == point["all_kv_heads"] for point in points)
         fixed = len({point["layers"] for point in points}) == 1
-        self._names = [
-            one for one in names if not (same and "all_kv_heads" in one) and not (fixed and "layers" in one)
-        ]  # fmt: skip
-        self._rows = [[prod(point[name] for name in names) for names in self._names] for point in points]
+        self._names = [one for one in names if not (fixed and "layers" in one)]
+        self._written = [_written(names) for names in self._names]
+        self._rows = [[_value(written, point) for written in self._written] for point in points]
 
     def through(self, values: Mapping[int, int | float]) -> Polynomial | None:
         """The polynomial with these values at these points; ``None`` if there is none, or if they are too few to say."""
@@ -117,25 +118,29 @@ class _Basis:
                 if row[column]:
                     share = row[column] / head[column]
                     rows[place] = [left - share * right for left, right in zip(row, head, strict=True)]
-        if any(row[width] for row in rows[width:]) or len(rows) < width + 2:
+        if any(row[width] for row in rows[width:]) or len(rows) <= width:
             return None
         solved: list[Fraction] = [Fraction(0)] * width
         for column in reversed(range(width)):
             row = rows[column]
             known = sum(row[place] * solved[place] for place in range(column + 1, width))
             solved[column] = (row[width] - known) / row[column]
-        found: Polynomial = []
-        for names, coefficient in zip(self._names, solved, strict=True):
+        found: list[tuple[int | float, tuple[str, ...]]] = []
+        for written, coefficient in zip(self._written, solved, strict=True):
             number = int(coefficient) if coefficient.denominator == 1 else float(coefficient)
             if number != coefficient:
                 return None
             if number:
-                found.append([number, list(names)])  # type: ignore[arg-type]
-        return found
+                found += [(number * times, names) for times, names in written]
+        return tuple(found)
 
 
-def _at(polynomial: Polynomial, point: Dimensions) -> int | float:
+def _value(polynomial: Polynomial, point: Dimensions) -> int | float:
     return sum(coefficient * prod(point[name] for name in names) for coefficient, names in polynomial)
+
+
+def _json(polynomial: Polynomial) -> list[Any]:
+    return [[coefficient, list(names)] for coefficient, names in polynomial]
 
 
 def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
