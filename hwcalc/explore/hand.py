@@ -39,11 +39,11 @@ _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
         (2, 1, 1, 1), (5, 2, 2, 4), (3, 4, 8, 2), (7, 3, 24, 3), (11, 16, 16, 8), (4, 16, 64, 8), (13, 12, 32, 7), (6, 16, 64, 6),
-        (17, 15, 40, 8), (9, 14, 16, 7), (8, 16, 32, 8), (64, 8, 4, 4), (96, 5, 40, 5), (32, 4, 2, 3), (128, 12, 48, 8), (10, 16, 1, 8),
-        (12, 16, 64, 7), (19, 14, 56, 8), (29, 16, 8, 8), (1, 16, 4, 7), (48, 9, 24, 2), (31, 8, 64, 8), (37, 7, 56, 7), (22, 6, 48, 8),
+        (17, 15, 40, 8), (9, 14, 16, 7), (64, 8, 4, 4), (96, 5, 40, 5), (32, 4, 2, 3), (128, 12, 48, 8), (10, 16, 1, 8),
+        (31, 8, 64, 8), (12, 24, 192, 8), (3, 32, 128, 8), (8, 32, 256, 7), (2, 48, 384, 8), (5, 36, 288, 8), (21, 40, 320, 8),
     )
 )  # fmt: skip
-"""Dimensions whose forms are made, spread over the sliders, most of them where attention is wider than an MLP."""
+"""Dimensions whose forms are made, spread over the sliders, and beyond them to where attention is wider than any MLP."""
 
 
 def hand_of(
@@ -118,7 +118,14 @@ class _Family:
         """Dimensions whose forms are made, the model's own first."""
         drawn = [dict(zip(DIMENSIONS, values, strict=True)) for values in _NODES]
         kept = [{name: value if name in self.free else self.own[name] for name, value in one.items()} for one in drawn]
-        return dict(self.own), *kept
+        top = {name: one["most"] for name, one in self.ranges().items()}
+        # Every engine's ranks have whole heads there.
+        top["heads"] -= top["heads"] % top["kv_heads"]
+        return dict(self.own), top, *kept
+
+    def reaches(self, dimensions: Dimensions) -> bool:
+        """Whether the sliders do."""
+        return all(dimensions[name] <= one["most"] for name, one in self.ranges().items())
 
 
 class _Inline(Pools):
@@ -215,7 +222,8 @@ class _Runs:
         tp = self._axes.layouts[place[2]].parallel(self._engine).tp
         valid = [number for number, node in enumerate(self._nodes) if not node["kv_heads"] % tp]
         if tp not in self._fits:
-            self._fits[tp] = Fit([on_rank(self._nodes[number], tp) for number in valid])
+            nodes = [self._nodes[number] for number in valid]
+            self._fits[tp] = Fit([on_rank(node, tp) for node in nodes], [self._family.reaches(node) for node in nodes])
         first = self._open(place)
         trees = [_tree_of(first.engine.open(self._specs[number], first.request)) for number in valid]
         found: dict[str, Any] = merged(trees, self._fits[tp])

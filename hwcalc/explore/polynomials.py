@@ -59,10 +59,10 @@ def _written(names: tuple[str, ...]) -> tuple[tuple[int, tuple[str, ...]], ...]:
 
 
 class Fit:
-    """Finds polynomials through values at these points."""
+    """Finds polynomials through values at these points. Those out of reach help to find what grows, and need not be met by a constant."""
 
-    def __init__(self, points: Sequence[Dimensions]) -> None:
-        self._points = tuple(points)
+    def __init__(self, points: Sequence[Dimensions], reached: Sequence[bool]) -> None:
+        self._points, self._reached = tuple(points), tuple(reached)
         self._bases = tuple(_Basis(points, names) for names in (_OF_A_LAYER, _OF_ALL))
         self._widths = tuple(_Basis(points, names) for names in _WIDTHS)
         self._known: dict[tuple[int | float, ...], Any] = {}
@@ -77,6 +77,9 @@ class Fit:
         return self._known[key]
 
     def _found(self, values: tuple[int | float, ...]) -> Any:
+        within = {value for value, reached in zip(values, self._reached, strict=True) if reached}
+        if len(within) == 1:
+            return within.pop()
         for basis in self._bases:
             found = basis.through(dict(enumerate(values)))
             if found is not None:
