@@ -12,15 +12,37 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Final
 
+from hwcalc.engines.moments import Fullest
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.stairs import Stair, stairs_at
 
-__all__ = ["ENDS", "Amount", "Constant", "Curve", "Largest", "MemoryForm", "PartForm", "Pass", "Points", "Term", "passed_tokens"]
+__all__ = [
+    "ENDS",
+    "HOST",
+    "Amount",
+    "Constant",
+    "Curve",
+    "Fullest",
+    "HostRoom",
+    "Largest",
+    "MemoryForm",
+    "PartForm",
+    "Pass",
+    "PerGpu",
+    "Points",
+    "Term",
+    "passed_tokens",
+]
 
 ENDS: Final = ("low", "expected", "high")
+HOST: Final = "host"
+"""The section of parts that lie in the memory of the host."""
+_OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+"""An end of what there is -> that of what is needed. The low end takes every part at its high end."""
 
 
 def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
@@ -65,6 +87,10 @@ class Curve:
     total: tuple[Term, ...]
     once_bytes: int = 0
     total_once_bytes: int = 0
+
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        """Bytes on one of the GPUs, for so many sequences of a replica."""
+        return sequences * sum(term.bytes(tokens) for term in self.gpus[gpu]) + self.once_bytes
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes on the fullest GPU, for so many sequences of a replica."""
@@ -142,7 +168,18 @@ class Points:
         return self.values[sequences][place]
 
 
-Amount = Constant | Pass | Largest | Points
+@frozen
+class PerGpu:
+    """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
+
+    amounts: tuple[Amount, ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """The largest of them."""
+        return max(amount.at(tokens, sequences) for amount in self.amounts)
+
+
+Amount = Constant | Pass | Largest | Points | Fullest | PerGpu
 
 
 @frozen
@@ -154,6 +191,22 @@ class PartForm:
     low: Amount
     expected: Amount
     high: Amount
+
+    def on(self, gpu: int, end: str) -> Amount:
+        """The amount at an end of the range on one of the GPUs of the curve."""
+        amount: Amount = getattr(self, end)
+        return amount.amounts[gpu] if isinstance(amount, PerGpu) else amount
+
+
+@frozen
+class HostRoom:
+    """Memory of the host that must be there beside the GPUs: for parts with the section :data:`HOST`, which lie on no GPU.
+
+    ``room`` is low, expected and high. If it is ``shared``, the GPUs take what they need of it as well.
+    """
+
+    room: tuple[int, int, int]
+    shared: bool = False
 
 
 @frozen
@@ -178,6 +231,7 @@ class MemoryForm:
     least_tokens: int = 1
     most_tokens: int | None = None
     model_tokens: int | None = None
+    host: HostRoom | None = None
     crests: tuple[int, ...] = ()
     """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
 
@@ -185,18 +239,29 @@ class MemoryForm:
         """Sequences of the fullest replica."""
         return -(-sequences // self.dp)
 
+    @cached_property
+    def gpus_differ(self) -> bool:
+        """Whether each GPU of the curve has parts of its own."""
+        return any(isinstance(part.high, PerGpu) for part in self.parts)
+
+    def fullest(self, tokens: int, sequences: int) -> int:
+        """The place in the curve of the GPU of which the answer speaks: it needs most at the high end of the parts."""
+        gpus = range(len(self.curve.gpus))
+        return max(gpus, key=lambda gpu: self._needed_on(gpu, tokens, sequences, "high")) if len(gpus) > 1 else 0
+
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
-        """Bytes of the parts of a section, or of all, at one end of their ranges."""
-        own = self.replica(sequences)
-        return sum(getattr(part, end).at(tokens, own) for part in self.parts if section in (None, part.section))
+        """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
+        gpu = self.fullest(tokens, sequences) if self.gpus_differ else 0
+        return self._parts_on(gpu, tokens, sequences, end, section)
 
     def left(self, tokens: int, sequences: int, end: str) -> int:
-        """Bytes that a GPU has left for the cache. The low end takes every part at its high end."""
-        other = {"low": "high", "expected": "expected", "high": "low"}[end]
-        return self.usable[ENDS.index(end)] - self.parts_bytes(tokens, sequences, other)
+        """Bytes that the fullest GPU has left for the cache."""
+        return self.usable[ENDS.index(end)] - self.parts_bytes(tokens, sequences, _OPPOSITE[end])
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes of the cache on the fullest GPU."""
+        if self.gpus_differ:
+            return self.curve.bytes_on(self.fullest(tokens, sequences), tokens, self.replica(sequences))
         return self.curve.needed_bytes(tokens, self.replica(sequences))
 
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
@@ -205,7 +270,31 @@ class MemoryForm:
             return False
         if self.most_tokens is not None and tokens > self.most_tokens:
             return False
+        if self.gpus_differ:
+            gpus = range(len(self.curve.gpus))
+            held = all(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) <= self.usable[ENDS.index(end)] for gpu in gpus)
+            return held and self._host_holds(tokens, sequences, end)
         left = self.left(tokens, sequences, end)
         lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
         most = max(self.needed_bytes(length, sequences) for length in lengths)
-        return left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= most
+        held = left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= most
+        return held and self._host_holds(tokens, sequences, end)
+
+    def _host_holds(self, tokens: int, sequences: int, end: str) -> bool:
+        """Whether the host has the memory that is needed there."""
+        if self.host is None:
+            return True
+        needed = self._parts_on(0, tokens, sequences, _OPPOSITE[end], HOST)
+        if self.host.shared:
+            gpus = range(len(self.curve.gpus))
+            needed += sum(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) for gpu in gpus)
+        return needed <= self.host.room[ENDS.index(end)]
+
+    def _needed_on(self, gpu: int, tokens: int, sequences: int, end: str) -> int:
+        cache = self.curve.bytes_on(gpu, tokens, self.replica(sequences))
+        return cache + self._parts_on(gpu, tokens, sequences, end, None)
+
+    def _parts_on(self, gpu: int, tokens: int, sequences: int, end: str, section: str | None) -> int:
+        own = self.replica(sequences)
+        parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
+        return sum(part.on(gpu, end).at(tokens, own) for part in parts)

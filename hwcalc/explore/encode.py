@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
-from hwcalc.engines.forms import Amount, Constant, Largest, MemoryForm, PartForm, Pass, Points, Term
+from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
 
@@ -86,6 +86,7 @@ class Pools:
             "limited_by": form.limited_by,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
+            "host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared},
         }
         return self.put("rests", piece)
 
@@ -97,6 +98,10 @@ class Pools:
             return {"pass": [amount.element_bytes, amount.width, amount.chunk, amount.logits, amount.logit_bytes]}
         if isinstance(amount, Largest):
             return {"largest": [self.term(term) for term in amount.terms]}
+        if isinstance(amount, Fullest):
+            return {"fullest": _fullest(amount)}
+        if isinstance(amount, PerGpu):
+            return {"gpus": [self.amount(one) for one in amount.amounts]}
         return {"points": _points(amount)}
 
     def document(self) -> dict[str, list[Any]]:
@@ -106,6 +111,14 @@ class Pools:
 
 def _stair(stair: Stair) -> list[int | None]:
     return [stair.times, stair.per, stair.add, stair.most]
+
+
+def _fullest(amount: Fullest) -> dict[str, Any]:
+    moments = [
+        [one.share, [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in one.products]]
+        for one in amount.moments
+    ]
+    return {"chunk": amount.chunk, "up": amount.up, "moments": moments}
 
 
 def _points(points: Points) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil, floor
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,11 @@ from hwcalc.engines.llamacpp.graph import (
     Moment,
     Part,
     gpu_moments,
-    host_bytes,
-    input_bytes,
+    host_moments,
     layer_cache_bytes,
     output_bytes,
-    outputs,
 )
+from hwcalc.engines.llamacpp.sums import Sum
 from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.llamacpp import llamacpp_profile
@@ -29,22 +29,30 @@ if TYPE_CHECKING:
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.estimate import Estimate
 
-__all__ = ["compute_buffer", "device_buffers", "host_buffer", "output_buffer"]
+__all__ = ["compute_buffer", "copies_of", "device_buffers", "host_buffer", "moments_of", "output_buffer", "part_of"]
 
 
 def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
-    gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
-    helper = opened.gpus > 0 and _helps(opened)
     if device != ON_HOST:
-        # Without any layer the first GPU still multiplies large batches for the host.
-        part = _part(opened, assignment, device, gpus or [0])
-        return (compute_buffer(read, one, part),) if device in gpus or part.from_host is not None else ()
-    if not gpus and not helper:
+        part = part_of(opened, assignment, device)
+        return () if part is None else (_fullest(moments_of(opened, part), one),)
+    helper = opened.gpus > 0 and _helps(opened)
+    if not helper and all(place == ON_HOST for place in (*assignment.blocks, assignment.output)):
         return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
     partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host) or bool(assignment.largest_moved)
-    return (host_buffer(read, one, _copies(opened, assignment), partly=partly, helped=helper), output_buffer(read, one))
+    return (host_buffer(read, one, copies_of(opened, assignment), partly=partly, helped=helper), output_buffer(read, one))
+
+
+def moments_of(opened: LlamacppOpened, part: Part) -> tuple[tuple[Moment, Sum], ...]:
+    """The moments of a GPU that runs this part. Requests of a family that lie alike share them."""
+    one = opened.settings
+    fixed = (one.flash_attn, one.type_k.name, one.type_v.name, one.kv_unified, one.n_seq_max == 1, one.n_rs_seq)
+    found: tuple[tuple[Moment, Sum], ...] = opened.shared(
+        ("moments", part, fixed), lambda: gpu_moments(opened.hparams, one, part)
+    )
+    return found
 
 
 def _helps(opened: LlamacppOpened) -> bool:
@@ -56,27 +64,31 @@ def _helps(opened: LlamacppOpened) -> bool:
     return gpu is not None and not gpu.shares_host_memory
 
 
-def _part(opened: LlamacppOpened, assignment: Assignment, device: int, gpus: list[int]) -> Part:
+def part_of(opened: LlamacppOpened, assignment: Assignment, device: int) -> Part | None:
+    """The part of the model that a GPU runs; ``None`` if it runs nothing."""
+    gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
     gpu = opened.request.hardware.gpu
     hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
     copied = None
-    # The scheduler asks the first GPU.
-    if device == gpus[0] and _helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
+    # The scheduler asks the first GPU; without any layer it still multiplies large batches for the host.
+    if device == (gpus or [0])[0] and _helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
         largest = opened.largest_tensors
         sizes = [max(largest[number]) for number in hosted if number < len(largest)]
         sizes.append(assignment.largest_moved)
         copied = max([0, *sizes, *(largest[number][0] for number in assignment.experts_on_host if number < len(largest))])
+    if device not in gpus and copied is None:
+        return None
     return Part(
         first=bool(assignment.blocks) and assignment.blocks[0] in (device, ON_HOST),
         output=assignment.output == device,
-        copies=_copies(opened, assignment),
+        copies=copies_of(opened, assignment),
         from_host=copied,
         cache_from_host=0 if copied is None else layer_cache_bytes(opened.hparams, opened.settings, hosted),
         sixteen_bit=gpu is None or gpu.vendor.lower() in ("nvidia", "amd"),
     )
 
 
-def _copies(opened: LlamacppOpened, assignment: Assignment) -> int:
+def copies_of(opened: LlamacppOpened, assignment: Assignment) -> int:
     """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp).
 
     A GPU without a share of the layers counts, and so does an override that finds no tensor.
@@ -89,13 +101,15 @@ def _copies(opened: LlamacppOpened, assignment: Assignment) -> int:
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:
     """The compute buffer of a device that runs a part of the model. Each end of the range has its own fullest moment."""
+    return _fullest(gpu_moments(read, one, part), one)
+
+
+def _fullest(moments: Iterable[tuple[Moment, Sum]], one: Settings) -> BudgetPart:
     errors = llamacpp_profile().compute
-    sized = [(moment, size, errors[moment.name]) for moment, size in gpu_moments(read, one, part)]
+    sized = [(moment, size.at(one), errors[moment.name]) for moment, size in moments]
     moment, size, error = max(sized, key=lambda triple: triple[1] * triple[2].expected)
     low, high = max(size * error.low for _, size, error in sized), max(size * error.high for _, size, error in sized)
-    kept = size - moment.bytes(one.n_ubatch, outputs(one))
-    ends = (floor(low), ceil(size * error.expected), ceil(high))
-    return _estimated(moment, kept, one, ends, error)
+    return _estimated(moment, size, one, (floor(low), ceil(size * error.expected), ceil(high)), error)
 
 
 def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False, helped: bool = True) -> BudgetPart:
@@ -103,11 +117,7 @@ def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool =
 
     ``partly``: it has weights of layers. ``helped``: a GPU multiplies large batches with them.
     """
-    size, kept = host_bytes(read, one, copies), copies * input_bytes(read, one)
-    error = llamacpp_profile().compute["host"]
-    embeddings = Moment(name="host", per_token=(size - kept) // (4 * one.n_ubatch))
-    ends = (floor(size * error.low), ceil(size * error.expected), ceil(size * error.high))
-    part = _estimated(embeddings, kept, one, ends, error)
+    part = _fullest(host_moments(read, one, copies), one)
     if not partly:
         return part
     whole = compute_buffer(read, one, Part(alone=True, output=False))
@@ -123,17 +133,17 @@ def output_buffer(read: Hparams, one: Settings) -> BudgetPart:
     return BudgetPart(name="output buffer", section=Section.ACTIVATIONS, low=low, expected=most, high=high, source=source)
 
 
-def _estimated(moment: Moment, kept: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
-    terms: dict[str, float] = {"kept_inputs": kept}
+def _estimated(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
+    terms: dict[str, float] = {"kept_inputs": size - moment.bytes.at(one)}
     products = []
-    if moment.per_token:
-        terms |= {"n_ubatch": one.n_ubatch, "numbers_per_token": moment.per_token}
+    if per_token := moment.per_token.at(one):
+        terms |= {"n_ubatch": one.n_ubatch, "numbers_per_token": per_token}
         products.append("n_ubatch x numbers_per_token")
     if moment.per_output:
-        terms |= {"n_outputs": outputs(one), "numbers_per_output": moment.per_output}
+        terms |= {"n_outputs": one.outputs, "numbers_per_output": moment.per_output}
         products.append("n_outputs x numbers_per_output")
-    if moment.fixed:
-        terms["other_numbers"] = moment.fixed
+    if fixed := moment.fixed_bytes.at(one):
+        terms["other_numbers"] = fixed // FLOAT
         products.append("other_numbers")
     formula = f"kept_inputs + number_bytes x ({' + '.join(products)})"
     terms["number_bytes"] = FLOAT

@@ -36,6 +36,7 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.policies import Support
     from hwcalc.policies.base import Chosen
 
@@ -133,6 +134,12 @@ class Llamacpp(LlamacppPlaces):
             limits.append((max(request.replica_batch, one.n_ctx_asked // request.seq), "n_ctx"))
         most, name = min(limits)
         return request.parallel.dp * most, name
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        """Where all layers lie on the GPUs at every length, because the options say so."""
+        from hwcalc.engines.llamacpp.form import form_of
+
+        return form_of(of_llamacpp(opened))
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
         """With ``n_ctx``, the length does not depend on the memory."""

@@ -3,6 +3,8 @@
 ``llama_context::sched_reserve`` builds the graph of a batch of ``n_ubatch`` tokens and ``ggml_gallocr`` packs it: the buffer is the inputs
 that stay to the end, such as the mask of the attention, and the fullest moment of a layer or of the output. The moments were read in
 src/llama-graph.cpp and src/models of llama.cpp 0c1e57098 and compared with the sizes that it reserves.
+
+All sizes are sums with the names of a context's sizes (:mod:`~hwcalc.engines.llamacpp.sums`); nothing here depends on length and batch.
 """
 
 from __future__ import annotations
@@ -10,7 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.llamacpp.settings import rounded_up
+from hwcalc.engines.llamacpp.sums import (
+    ALONE,
+    CELLS_SWA,
+    EACH,
+    GROUPS_OF_4,
+    GROUPS_OF_128,
+    N_CTX_SEQ,
+    N_SEQ_MAX,
+    N_STREAM,
+    N_UBATCH,
+    NOTHING,
+    OUTPUTS,
+    Sum,
+)
 from hwcalc.formulas.formats import FP16
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory, States
@@ -25,12 +40,11 @@ __all__ = [
     "Moment",
     "Part",
     "gpu_moments",
-    "host_bytes",
+    "host_moments",
     "input_bytes",
     "mask_cells",
     "moments",
     "output_bytes",
-    "outputs",
 ]
 
 FLOAT: Final = 4
@@ -61,31 +75,27 @@ class Part:
 
 @frozen
 class Moment:
-    """What is alive at once beside the inputs: numbers for each token of the batch, numbers for each output, and others."""
+    """What is alive at once beside the inputs: numbers for each token of the batch, numbers for each output, and other bytes."""
 
     name: str
-    per_token: int = 0
+    per_token: Sum = NOTHING
     per_output: int = 0
-    fixed: int = 0
+    fixed_bytes: Sum = NOTHING
 
-    def bytes(self, n_ubatch: int, n_outputs: int) -> int:
+    @property
+    def bytes(self) -> Sum:
         """Bytes for a batch."""
-        return FLOAT * (n_ubatch * self.per_token + n_outputs * self.per_output + self.fixed)
+        return FLOAT * (N_UBATCH * self.per_token + OUTPUTS * self.per_output) + self.fixed_bytes
 
 
-def outputs(one: Settings) -> int:
-    """Tokens of a batch whose logits are reserved."""
-    return min(one.n_ubatch, one.n_outputs)
-
-
-def input_bytes(read: Hparams, one: Settings) -> int:
+def input_bytes(read: Hparams, one: Settings) -> Sum:
     """The inputs that stay alive through the whole pass: a number of the mask for each token and each cell of a stream, and others."""
-    cells = sum(mask_cells(read, one))
+    cells = sum(mask_cells(read), NOTHING)
     each = (2 if one.flash_attn else FLOAT) * cells
     # The mask of an indexer has 16 bits whatever the attention is; buckets of positions are whole numbers of 32 bits.
-    each += 2 * one.n_ctx_seq if _has_indexer(read) else 0
+    each += 2 * N_CTX_SEQ if _has_indexer(read) else 0
     each += FLOAT * cells if read.architecture.graph.biased else 0
-    return one.n_ubatch * (each + FLOAT * _decay(read, one) + _value_index_bytes(read, one))
+    return N_UBATCH * (each + FLOAT * _decay(read) + _value_index_bytes(read, one))
 
 
 def _has_indexer(read: Hparams) -> bool:
@@ -93,10 +103,9 @@ def _has_indexer(read: Hparams) -> bool:
     return row.memory in _INDEXER_MEMORIES and read.indexer_n_head > 0 and row.graph.indexer_mask
 
 
-def _decay(read: Hparams, one: Settings) -> int:
+def _decay(read: Hparams) -> Sum:
     """Numbers of a token in the matrix of lightning attention over a batch: one for each head and each token of its sequence."""
-    lightning = read.architecture.states is States.LIGHTNING
-    return max(read.n_head) * -(-one.n_ubatch // one.n_seq_max) if lightning else 0
+    return max(read.n_head) * EACH if read.architecture.states is States.LIGHTNING else NOTHING
 
 
 def _reads_cache(read: Hparams) -> bool:
@@ -104,25 +113,24 @@ def _reads_cache(read: Hparams) -> bool:
     return row.memory not in (Memory.NONE, Memory.RECURRENT) and row.graph.reads_cache
 
 
-def mask_cells(read: Hparams, one: Settings) -> tuple[int, ...]:
-    """The cells of each mask. A model without cache has one for the batch itself."""
+def mask_cells(read: Hparams) -> tuple[Sum, ...]:
+    """The cells of each mask, the widest first. A model without cache has one for the batch itself."""
     memory = read.architecture.memory
     if memory is Memory.RECURRENT:
         return ()
     if not _reads_cache(read):
-        return (one.n_ubatch,) * (2 if read.n_swa else 1)
+        return (N_UBATCH,) * (2 if read.n_swa else 1)
     if memory is Memory.COMPRESSED:
         # Of the raw cache, of the cells of four tokens twice, as the indexer has its own, and of those of 128.
-        fours, many = (rounded_up(-(-one.n_ctx_seq // ratio)) for ratio in (4, 128))
-        return one.cells_swa, fours, fours, many
-    return (one.n_ctx_seq, one.cells_swa) if read.n_swa and any(read.is_swa) else (one.n_ctx_seq,)
+        return CELLS_SWA, GROUPS_OF_4, GROUPS_OF_4, GROUPS_OF_128
+    return (N_CTX_SEQ, CELLS_SWA) if read.n_swa and any(read.is_swa) else (N_CTX_SEQ,)
 
 
 def _value_index_bytes(read: Hparams, one: Settings) -> int:
     """Bytes for a token: without flash attention every number of a value is stored by its own index of 64 bits, in each cache."""
     if one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory is Memory.COMPRESSED:
         return 0
-    return 8 * len(mask_cells(read, one)) * read.n_embd_v_gqa_max
+    return 8 * len(mask_cells(read)) * read.n_embd_v_gqa_max
 
 
 def _query_width(read: Hparams, *, values: bool = False) -> int:
@@ -160,44 +168,40 @@ def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> in
     return most
 
 
-def _sixteen_bit_copies(read: Hparams, one: Settings) -> int:
-    """Bytes of the copies of the keys and values of a layer that are not 16-bit floats: those of the layer that has most."""
+def _sixteen_bit_copies(read: Hparams, one: Settings) -> tuple[Sum, ...]:
+    """Bytes of the copies of the keys and values of a layer that are not 16-bit floats: of the widest layers, those with a window apart."""
     if not _reads_cache(read):
-        return 0
-    most = 0
+        return ()
+    widest = {True: 0, False: 0}
     for number in range(read.n_layer):
-        cells = one.n_stream * (one.cells_swa if read.is_swa[number] else one.n_ctx_seq)
         # The values of a latent are a part of its keys: they have no copy of their own.
         values = 0 if read.is_mla or one.type_v.name == FP16.name else read.n_embd_v_gqa(number)
         keys = 0 if one.type_k.name == FP16.name else read.n_embd_k_gqa(number)
-        most = max(most, 2 * cells * (keys + values))
-    return most
+        slides = bool(read.is_swa[number])
+        widest[slides] = max(widest[slides], keys + values)
+    cells = {True: CELLS_SWA, False: N_CTX_SEQ}
+    return tuple(2 * N_STREAM * cells[slides] * width for slides, width in widest.items() if width)
 
 
-def _state(read: Hparams, sequences: int) -> Moment | None:
+def _state(read: Hparams, one: Settings) -> Moment | None:
     """A layer with a recurrent state: projections, convolution, scan, and the states of all sequences."""
     states = read.architecture.states
     inner, wide = read.ssm_d_inner, read.ssm_d_inner + 2 * read.ssm_n_group * read.ssm_d_state
     if states is States.MAMBA1:
-        return Moment(name="state", per_token=5 * inner + 2 * read.n_embd, fixed=sequences * (read.n_embd_s + 2 * read.n_embd_r))
-    if states is States.MAMBA2:
-        projected = inner + wide + read.ssm_dt_rank
-        return Moment(
-            name="state",
-            per_token=projected + 2 * wide + inner + 2 * read.n_embd,
-            fixed=sequences * (read.n_embd_s + 3 * read.n_embd_r),
-        )
-    if states in (States.DELTA, States.KDA):
-        inner, wide = (
-            (inner, wide)
-            if inner and states is States.DELTA
-            else (max(read.n_head) * read.kda_head_dim, 3 * max(read.n_head) * read.kda_head_dim)
-        )
-        return Moment(name="state", per_token=2 * (inner + wide + read.n_embd), fixed=sequences * 2 * read.n_embd_s)
-    if states is States.WKV:
-        copies = read.architecture.graph.time_mix_copies
-        return Moment(name="state", per_token=copies * read.n_embd, fixed=sequences * (2 * read.n_embd_s + read.n_embd_r))
-    return None
+        tokens, kept = 5 * inner + 2 * read.n_embd, read.n_embd_s + 2 * read.n_embd_r
+    elif states is States.MAMBA2:
+        tokens = 2 * inner + 3 * wide + read.ssm_dt_rank + 2 * read.n_embd
+        kept = read.n_embd_s + 3 * read.n_embd_r
+    elif states in (States.DELTA, States.KDA):
+        if not inner or states is States.KDA:
+            inner, wide = max(read.n_head) * read.kda_head_dim, 3 * max(read.n_head) * read.kda_head_dim
+        tokens, kept = 2 * (inner + wide + read.n_embd), 2 * read.n_embd_s
+    elif states is States.WKV:
+        tokens, kept = read.architecture.graph.time_mix_copies * read.n_embd, 2 * read.n_embd_s + read.n_embd_r
+    else:
+        return None
+    rows = N_SEQ_MAX * (1 + one.n_rs_seq)
+    return Moment(name="state", per_token=Sum.of(tokens), fixed_bytes=FLOAT * rows * kept)
 
 
 def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
@@ -205,38 +209,55 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     width, values = _query_width(read), _query_width(read, values=True)
     cached = not read.is_recurrent[0] and _reads_cache(read)
     base = 2 * read.n_embd + (values if part.first and cached else 0) + _beside(read)
-    base += _decay(read, one)
+    base += _decay(read)
+    alive = _feed_forward(read) + base + _decay(read)
     mixture = read.n_expert > 0 and read.n_layer_dense_lead < read.n_layer
-    found = [Moment(name="experts" if mixture else "feed-forward", per_token=_feed_forward(read) + base)]
-    if mask_cells(read, one) and not _reads_cache(read):
+    found = [Moment(name="experts" if mixture else "feed-forward", per_token=Sum.of(alive))]
+    if mask_cells(read) and not _reads_cache(read):
         keys = max(map(read.n_embd_k_gqa, range(read.n_layer)))
-        found.append(Moment(name="attention to a batch", per_token=2 * read.n_embd + width + keys + read.n_embd_v_gqa_max))
+        tokens = 2 * read.n_embd + width + keys + read.n_embd_v_gqa_max
+        found.append(Moment(name="attention to a batch", per_token=Sum.of(tokens)))
     if part.from_host is not None:
-        ahead = (_feed_forward(read) + base) * 9 // 10
-        found.append(Moment(name="weights of the host", per_token=ahead, fixed=part.from_host // FLOAT))
-        found.append(Moment(name="cache of the host", per_token=4 * read.n_embd, fixed=part.cache_from_host // FLOAT))
+        found += _from_host(read, part, alive)
     if read.is_mla:
         found.append(_latent(read, one))
-    copies = _sixteen_bit_copies(read, one) if part.sixteen_bit and one.flash_attn else 0
-    if copies:
-        found.append(Moment(name="16-bit copies", per_token=2 * read.n_embd + width + values, fixed=copies // FLOAT))
-    if (not one.flash_attn or read.architecture.graph.biased) and mask_cells(read, one):
+    if part.sixteen_bit and one.flash_attn:
+        tokens = 2 * read.n_embd + width + values
+        found += [
+            Moment(name="16-bit copies", per_token=Sum.of(tokens), fixed_bytes=copies)
+            for copies in _sixteen_bit_copies(read, one)
+        ]
+    if (not one.flash_attn or read.architecture.graph.biased) and mask_cells(read):
         found.append(_scores(read, one))
     elif read.architecture.memory is Memory.MSA and (one.n_seq_max == 1 or not one.kv_unified):
-        # The blocks that a token chooses become a mask for each key/value head, twice, and a mask of 32 bits.
-        heads = 2 * max(read.n_head_kv) if one.n_seq_max == 1 else max(read.n_head_kv)
-        found.append(Moment(name="indexer", per_token=base + _feed_forward(read) + one.n_ctx_seq * (heads + 1)))
-    state = _state(read, one.state_rows)
+        # The blocks that a token chooses become a mask for each key/value head, for one sequence twice, and a mask of 32 bits.
+        masks = max(read.n_head_kv) * (1 + ALONE) + 1
+        found.append(Moment(name="indexer", per_token=alive + N_CTX_SEQ * masks))
+    state = _state(read, one)
     if state is not None:
         found.append(state)
     if part.output and not read.architecture.encoder:
         name = (
-            "logits of hybrids"
-            if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read, one)
-            else "logits"
+            "logits of hybrids" if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read) else "logits"
         )
-        found.append(Moment(name=name, per_token=read.n_embd if part.alone else 0, per_output=read.n_vocab + read.n_embd))
+        kept = Sum.of(read.n_embd if part.alone else 0)
+        found.append(Moment(name=name, per_token=kept, per_output=read.n_vocab + read.n_embd))
     return tuple(found)
+
+
+def _from_host(read: Hparams, part: Part, alive: Sum | int) -> tuple[Moment, Moment]:
+    """What is copied from the host for a batch: weights, beside most of what is alive in the layer, or keys and values."""
+    numbers = Sum.of(alive)
+    ahead = Sum({names: number * 9 // 10 for names, number in numbers.products.items()})
+    weights = FLOAT * ((part.from_host or 0) // FLOAT)
+    return (
+        Moment(name="weights of the host", per_token=ahead, fixed_bytes=Sum.of(weights)),
+        Moment(
+            name="cache of the host",
+            per_token=Sum.of(4 * read.n_embd),
+            fixed_bytes=Sum.of(FLOAT * (part.cache_from_host // FLOAT)),
+        ),
+    )
 
 
 def _beside(read: Hparams) -> int:
@@ -250,41 +271,44 @@ def _latent(read: Hparams, one: Settings) -> Moment:
     widths = read.key_length_mla + 2 * read.kv_lora_rank + 2 * read.n_rot
     per_token = 3 * read.n_embd + max(read.n_head) * widths
     if _has_indexer(read) and one.flash_attn:
-        return Moment(name="indexer", per_token=9 * per_token // 5 + one.n_ctx_seq)
-    return Moment(name="latent attention", per_token=per_token)
+        return Moment(name="indexer", per_token=9 * per_token // 5 + N_CTX_SEQ)
+    return Moment(name="latent attention", per_token=Sum.of(per_token))
 
 
 def _scores(read: Hparams, one: Settings) -> Moment:
     """Without flash attention: the scores of all heads over all cells. The values of a latent are turned over before."""
-    cells = mask_cells(read, one)
-    scores = max(read.n_head) * (sum(cells) - cells[1] if read.architecture.memory is Memory.COMPRESSED else max(cells))
+    cells = mask_cells(read)
+    widest = cells[0]
+    if read.architecture.memory is Memory.COMPRESSED:
+        widest = sum((cells[0], *cells[2:]), NOTHING)
     # The biases are looked up, turned over and added beside the scores.
-    scores *= 4 if read.architecture.graph.biased else 1
+    scores = max(read.n_head) * widest * (4 if read.architecture.graph.biased else 1)
     if not read.is_mla:
         return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + _query_width(read)))
-    turned = one.n_stream * one.n_ctx_seq * read.kv_lora_rank // 2
+    turned = 2 * N_STREAM * N_CTX_SEQ * read.kv_lora_rank
     name = "indexer" if _has_indexer(read) else "attention scores"
-    return Moment(name=name, per_token=scores + _latent(read, one).per_token, fixed=turned)
+    return Moment(name=name, per_token=scores + _latent(read, one).per_token, fixed_bytes=turned)
 
 
-def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment, int], ...]:
+def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment, Sum], ...]:
     """The moments with the bytes of the whole buffer that each would need."""
     kept = part.copies * input_bytes(read, one)
-    kept += FLOAT * one.n_ubatch * read.n_embd if part.alone else 0
+    kept += FLOAT * N_UBATCH * read.n_embd if part.alone else 0
     if part.copies > 1:
-        kept += FLOAT * one.n_ubatch * read.n_embd * (4 if part.first else 8)
+        kept += FLOAT * N_UBATCH * read.n_embd * (4 if part.first else 8)
     return tuple(
         # The mask is gone when the logits are made, unless other batches need it.
-        (moment, (0 if moment.per_output and part.copies == 1 else kept) + moment.bytes(one.n_ubatch, outputs(one)))
+        (moment, moment.bytes if moment.per_output and part.copies == 1 else kept + moment.bytes)
         for moment in moments(read, one, part)
     )
 
 
-def host_bytes(read: Hparams, one: Settings, copies: int = 1) -> int:
+def host_moments(read: Hparams, one: Settings, copies: int = 1) -> tuple[tuple[Moment, Sum]]:
     """The buffer of the host where all layers lie on GPUs: the embeddings of a batch and the inputs."""
     embeddings = (2 if copies == 1 else copies + 1) + read.architecture.graph.positions
     numbers = embeddings * read.n_embd + read.n_embd_per_layer * read.n_layer
-    return copies * input_bytes(read, one) + FLOAT * one.n_ubatch * numbers
+    moment = Moment(name="host", per_token=Sum.of(numbers))
+    return ((moment, copies * input_bytes(read, one) + moment.bytes),)
 
 
 def output_bytes(read: Hparams, count: int) -> int:

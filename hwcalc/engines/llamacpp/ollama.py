@@ -23,6 +23,7 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Ollama"]
@@ -147,6 +148,10 @@ class Ollama(Llamacpp):
         )
         message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
         return Noted(tokens, (Note(code="ollama-context", message=message),))
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        """None: Ollama chooses a batch by the length and the memory."""
+        return None
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         """Those that Ollama can be told."""

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
-from hwcalc.engines.llamacpp.settings import rounded_up
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import (
@@ -40,7 +39,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.layers import CSA_RATIO, NoHeads
 
-__all__ = ["RULES", "STATE_DTYPE", "cells_in_words", "ngram_state"]
+__all__ = ["RULES", "STATE_DTYPE", "Cells", "cells_in_words", "ngram_state"]
 
 STATE_DTYPE: Final = DType(name=FP32.name, block_elements=1, block_bytes=4)
 """``GGML_TYPE_F32``, which ``create_memory`` names for every recurrent state (src/llama-model.cpp)."""
@@ -70,9 +69,25 @@ class _Row:
     text: str
 
 
-def _cells(opened: LlamacppOpened, name: str, role: Role, row: _Row, cells: int, words: str) -> StoredTensor:
-    """A tensor with one row for each cell of each stream."""
+class Cells(OwnRule):
+    """The cells of a stream; ``size`` is the name that :class:`~hwcalc.engines.llamacpp.settings.Settings` has for them."""
+
+    __slots__ = ("size",)
+
+    size: str
+
+    def __init__(self, words: str, count: int, size: str) -> None:
+        super().__init__(words, count)
+        object.__setattr__(self, "size", size)
+
+    def __reduce__(self) -> tuple[type[OwnRule], tuple[int | str, ...]]:
+        return Cells, (self.words, self.numbers[0], self.size)
+
+
+def _cells(opened: LlamacppOpened, name: str, role: Role, row: _Row, size: str, words: str) -> StoredTensor:
+    """A tensor with one row for each cell of each stream. ``size`` is the name of the number of cells."""
     one = opened.settings
+    cells: int = getattr(one, size)
     dtype = one.type_v if role is Role.VALUE else one.type_k
     block = f"{dtype.block_bytes} B" + (f" / {dtype.block_elements}" if dtype.block_elements > 1 else "")
     streams = f"n_stream {one.n_stream} x " if one.n_stream > 1 else ""
@@ -83,7 +98,7 @@ def _cells(opened: LlamacppOpened, name: str, role: Role, row: _Row, cells: int,
         shape=(row.width,),
         dtype=dtype.name,
         positions=cells,
-        span=OwnRule(words, cells),
+        span=Cells(words, cells, size),
         bytes=one.n_stream * cells * dtype.row_bytes(row.width),
         rule=None if one.n_stream == opened.batch else f"{streams}{words} x {row.text} x {block}",
     )
@@ -93,7 +108,7 @@ def _attention(kind: AttentionKind, opened: LlamacppOpened) -> tuple[StoredTenso
     """Keys and values in cells; those of layers with a window have a buffer of their own."""
     one = opened.settings
     window = not isinstance(kind, FullAttention)
-    cells, words = one.cells_swa if window else one.n_ctx_seq, cells_in_words(opened, window=window)
+    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(opened, window=window)
     heads, key, value = kind.num_key_value_heads, kind.head_dim, kind.v_head_dim
     keys = _Row(width=heads * key, axis="num_key_value_heads x head_dim", text=f"{heads:,} x {key:,}")
     values = _Row(width=heads * value, axis="num_key_value_heads x v_head_dim", text=f"{heads:,} x {value:,}")
@@ -115,13 +130,13 @@ def _no_heads(kind: NoHeads, opened: LlamacppOpened) -> tuple[StoredTensor, ...]
     one, values = opened.settings, _widest_values(opened)
     if one.flash_attn or not values.width:
         return ()
-    return (_cells(opened, "values", Role.VALUE, values, one.n_ctx_seq, cells_in_words(opened, window=False)),)
+    return (_cells(opened, "values", Role.VALUE, values, "n_ctx_seq", cells_in_words(opened, window=False)),)
 
 
 def _latent(kind: LatentAttention, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """Keys alone: the values are a part of them."""
-    one, window = opened.settings, kind.window is not None
-    cells, words = one.cells_swa if window else one.n_ctx_seq, cells_in_words(opened, window=window)
+    window = kind.window is not None
+    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(opened, window=window)
     rank, rope = kind.kv_lora_rank, kind.qk_rope_head_dim
     row = _Row(width=rank + rope, axis="kv_lora_rank + qk_rope_head_dim", text=f"({rank:,} + {rope:,})")
     return (_cells(opened, "latent", Role.LATENT, row, cells, words),)
@@ -129,8 +144,8 @@ def _latent(kind: LatentAttention, opened: LlamacppOpened) -> tuple[StoredTensor
 
 def _indexer(kind: SparseIndexer, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """A cache of its own with one key head. Where the model's cache has values, this one has them too, and nothing reads them."""
-    one, read = opened.settings, opened.hparams
-    cells, words = one.n_ctx_seq, cells_in_words(opened, window=False)
+    read = opened.hparams
+    cells, words = "n_ctx_seq", cells_in_words(opened, window=False)
     width = kind.index_head_dim + kind.index_extra_elements
     axis = "index_head_dim + index_extra_elements" if kind.index_extra_elements else "index_head_dim"
     keys = _cells(opened, "indexer_keys", Role.INDEX, _Row(width=width, axis=axis, text=f"{width:,}"), cells, words)
@@ -180,10 +195,10 @@ def _compressed(kind: CompressedAttention, opened: LlamacppOpened) -> tuple[Stor
     one, width, ratio = opened.settings, kind.head_dim * opened.hparams.n_head_kv[0], kind.compress_ratio
     latent = _Row(width=width, axis="head_dim", text=f"{width:,}")
     window = cells_in_words(opened, window=True)
-    out = [_cells(opened, "window_latent", Role.LATENT, latent, one.cells_swa, window)]
+    out = [_cells(opened, "window_latent", Role.LATENT, latent, "cells_swa", window)]
     if ratio is None or ratio not in _COMPRESSORS:
         return tuple(out)
-    cells = rounded_up(max(1, -(-one.n_ctx_seq // ratio)))
+    cells = f"groups_of_{ratio}"
     words = f"roundup(ceil({one.n_ctx_seq:,} / {ratio}), 256)"
     out.append(_cells(opened, "compressed_latent", Role.LATENT, latent, cells, words))
     slots, times = _COMPRESSORS[ratio]

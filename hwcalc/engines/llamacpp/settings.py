@@ -88,6 +88,35 @@ class Settings:
         """Recurrent states in each layer: one for each sequence, and those kept for going back."""
         return self.n_seq_max * (1 + self.n_rs_seq)
 
+    @property
+    def outputs(self) -> int:
+        """Tokens of a batch whose logits are reserved."""
+        return min(self.n_ubatch, self.n_outputs)
+
+    @property
+    def tokens_each(self) -> int:
+        """Tokens of a batch that are of one sequence."""
+        return -(-self.n_ubatch // self.n_seq_max)
+
+    @property
+    def alone(self) -> int:
+        """1 if there is one sequence, 0 if there are more."""
+        return int(self.n_seq_max == 1)
+
+    @property
+    def groups_of_4(self) -> int:
+        """Cells of a stream for latents of four tokens (``DSV4_CSA_RATIO``)."""
+        return self.group_cells(4)
+
+    @property
+    def groups_of_128(self) -> int:
+        """Cells of a stream for latents of 128 tokens (``DSV4_HCA_RATIO``)."""
+        return self.group_cells(128)
+
+    def group_cells(self, ratio: int) -> int:
+        """Cells of a stream where one is for a group of tokens."""
+        return rounded_up(max(1, -(-self.n_ctx_seq // ratio)))
+
 
 def read_settings(request: Request, read: Hparams) -> Settings:
     """The settings of a request about a model."""

@@ -54,7 +54,7 @@ function selectField(id, label, choose) {
 }
 
 /**
- * A slider over a list of numbers, and a field for any number between its ends.
+ * A slider over a list of numbers, and a field for any number. What the page does not have becomes the nearest that it has.
  * @param {string} id
  * @param {string} label
  * @param {string} unit
@@ -86,8 +86,8 @@ function sliderField(id, label, unit, choose) {
   const { element, say } = field(id, label, slider, text);
   return {
     element,
-    /** @param {number[]} list @param {number} value @param {{ free: boolean, note?: string | null }} options */
-    show(list, value, { free, note = null }) {
+    /** @param {number[]} list @param {number} value @param {string | null} [note] */
+    show(list, value, note = null) {
       values = list;
       slider.max = String(Math.max(0, list.length - 1));
       slider.value = String(list.indexOf(nearest(list, value)));
@@ -95,7 +95,7 @@ function sliderField(id, label, unit, choose) {
       slider.setAttribute("aria-valuetext", `${exact(value)} ${unit}`);
       text.value = exact(value);
       text.removeAttribute("aria-invalid");
-      text.disabled = !free || list.length < 2;
+      text.disabled = list.length < 2;
       say(note);
     },
   };
@@ -176,7 +176,7 @@ function handFields(page) {
         const steps = Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, place) => least + place * step);
         const all = [...new Set([...steps, value])].sort((first, second) => first - second);
         const own = state.hand?.[name] ?? value;
-        slider.show(state.hand === null ? [own] : all, own, { free: true });
+        slider.show(state.hand === null ? [own] : all, own);
       }
     },
   };
@@ -254,11 +254,11 @@ export function controlsSection(page) {
       const named = payload.engines.find((one) => one.name === state.engine);
       const splits = named?.splits_layers ?? false;
       const defaults = (/** @type {string[]} */ names) => names.map((name, place) => /** @type {[string, string]} */ ([name, place === 0 ? `${name} (default)` : name]));
-      const only = points === null ? null : "For this choice only some values are known exactly: the slider has these.";
+      const only = points === null ? null : "Only some values are known exactly here: the nearest is taken.";
       const ownLength = described.max_seq === null ? null : `The model's own maximum is ${shortTokens(described.max_seq)}.`;
       model.show(state);
-      length.show(points?.lengths ?? sliderLengths(payload, described), state.seq, { free: points === null, note: only ?? ownLength });
-      batch.show(points?.batches ?? payload.batches, state.batch, { free: points === null, note: only });
+      length.show(points?.lengths ?? sliderLengths(payload, described), state.seq, only ?? ownLength);
+      batch.show(points?.batches ?? payload.batches, state.batch, only);
       dtype.show(defaults(formats.dtypes), state.dtype);
       weights.show(defaults(formats.weights), state.weights);
       const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
@@ -274,13 +274,11 @@ export function controlsSection(page) {
         rows.length > 0 ? null : "No policy acts on this model.",
       );
       gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory}`]), state.gpu);
-      count.show([...new Set(payload.layouts.map((layout) => layout.count))], state.count, {
-        free: false,
-        note: splits && state.count > 1 ? "They share out the layers (pp)." : null,
-      });
+      const counts = [...new Set(payload.layouts.map((layout) => layout.count))];
+      count.show(counts, state.count, splits && state.count > 1 ? "They share out the layers (pp)." : null);
       const tps = payload.layouts.filter((layout) => layout.count === state.count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
       const replicas = state.count / state.tp;
-      tp.show(tps, state.tp, { free: false, note: replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp).` : null });
+      tp.show(tps, state.tp, replicas > 1 && !splits ? `${replicas} replicas share out the sequences (dp).` : null);
       hand.show(state, described);
     },
   };

@@ -20,23 +20,27 @@ const KINDS = [
   ["free", "free"],
 ];
 
-/** @param {number} limit @param {string} unit */
+/**
+ * A number of tokens or sequences, with the unit. Where a search ends without a limit there is none.
+ * @param {number} limit
+ * @param {string} unit
+ */
 function upTo(limit, unit) {
-  return limit >= NO_LIMIT ? `any number of ${unit}s` : `${exact(limit)} ${unit}${limit === 1 ? "" : "s"}`;
+  if (limit >= NO_LIMIT) return `any number of ${unit}s`;
+  return limit === 0 ? `no ${unit}` : `${exact(limit)} ${unit}${limit === 1 ? "" : "s"}`;
 }
 
 /**
- * How far it goes, for sure and by the expected values.
+ * How far it goes: for sure, and by the expected values where these say something else.
  * @param {Answer["fit"]} fit
  * @param {State} state
  */
 function limits(fit, state) {
   const both = (/** @type {number} */ sure, /** @type {number} */ expected, /** @type {string} */ unit) =>
-    sure === expected ? `up to ${upTo(sure, unit)}` : `up to ${upTo(sure, unit)} for sure, ${upTo(expected, unit)} by the expected values`;
-  const each = state.batch === 1 ? "One sequence" : `${exact(state.batch)} sequences`;
+    sure === expected ? upTo(sure, unit) : `${upTo(sure, unit)} for sure, ${upTo(expected, unit)} by the expected values`;
   return [
-    `${each}: ${both(fit.max_seq, fit.expected_max_seq, "token")}${state.batch === 1 ? "" : " each"}.`,
-    `Of ${upTo(state.seq, "token")} each: ${both(fit.max_batch, fit.expected_max_batch, "sequence")} at once.`,
+    `With ${upTo(state.batch, "sequence")}, each can have ${both(fit.max_seq, fit.expected_max_seq, "token")}.`,
+    `With ${upTo(state.seq, "token")} each, there can be ${both(fit.max_batch, fit.expected_max_batch, "sequence")} at once.`,
   ];
 }
 

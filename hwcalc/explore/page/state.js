@@ -66,7 +66,7 @@ export function validState(payload, forms, wanted) {
   const { first, lengths, batches, layouts } = payload;
   const model = chosen(payload.models.map((model) => model.id), wanted.model, first.model);
   const engine = chosen(payload.engines.map((engine) => engine.name), wanted.engine, first.engine);
-  const count = chosen(layouts.map((layout) => layout.count), Number(wanted.count), first.count);
+  const count = nearest(layouts.map((layout) => layout.count), whole(wanted.count, 1, 2 ** 20, first.count ?? 1));
   const splits = payload.engines.find((one) => one.name === engine)?.splits_layers ?? false;
   const tps = layouts.filter((layout) => layout.count === count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
   /** @type {State} */
@@ -75,7 +75,7 @@ export function validState(payload, forms, wanted) {
     engine,
     gpu: chosen(payload.gpus.map((gpu) => gpu.id), wanted.gpu, first.gpu),
     count,
-    tp: chosen(tps, Number(wanted.tp), first.tp),
+    tp: nearest(tps, whole(wanted.tp, 1, count, first.tp ?? 1)),
     seq: 1,
     batch: whole(wanted.batch, 1, Math.max(...batches), first.batch ?? batches[0] ?? 1),
     dtype: "",

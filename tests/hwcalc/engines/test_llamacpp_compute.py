@@ -103,7 +103,7 @@ def test_16_bit_copies_of_a_quantised_cache() -> None:
     """8B with 128k tokens of q8_0: 512 MiB for one layer's keys and values, which the host does not need."""
     read = hparams("llama-3.1-8b")
     one = settings(read, {"n_ctx": 131072, "type_k": "q8_0", "type_v": "q8_0", **SERVER})
-    copies = {moment.name: 4 * moment.fixed for moment in moments(read, one, Part(sixteen_bit=True))}
+    copies = {moment.name: moment.fixed_bytes.at(one) for moment in moments(read, one, Part(sixteen_bit=True))}
     assert copies["16-bit copies"] == 512 * MIB
     assert inside(compute_buffer(read, one, Part(sixteen_bit=True)), 672.09 * MIB)
     assert "16-bit copies" not in {moment.name for moment in moments(read, one, WHOLE)}

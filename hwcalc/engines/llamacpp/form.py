@@ -1,0 +1,221 @@
+"""The memory of a context as a function of length and number of sequences: the form of all requests that lie alike.
+
+Cells and buffers are those of the engine's own rules, with the names of their sizes kept (:mod:`~hwcalc.engines.llamacpp.sums`). They are
+asked of a context so long that a batch is full and a window slides; what is shorter has fewer steps of the same stairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.budget import Section
+from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
+from hwcalc.engines.llamacpp.compute import copies_of, moments_of, part_of
+from hwcalc.engines.llamacpp.equation import budget_of, host_room
+from hwcalc.engines.llamacpp.graph import host_moments, output_bytes
+from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
+from hwcalc.engines.llamacpp.placement import assignment_of, placement_of
+from hwcalc.engines.llamacpp.rules import Cells
+from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
+from hwcalc.engines.moments import Factor, Fullest, Moment, Product
+from hwcalc.engines.request import UNSHARED
+from hwcalc.formulas import LayerKind, LayerNumbers
+from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.stairs import Stair
+from hwcalc.profiles.llamacpp import llamacpp_profile
+
+if TYPE_CHECKING:
+    from hwcalc.engines.devices import DeviceShare, Placement
+    from hwcalc.engines.llamacpp.assignment import Assignment
+    from hwcalc.engines.llamacpp.graph import Moment as GraphMoment
+    from hwcalc.engines.llamacpp.sums import Sum
+    from hwcalc.engines.stored import StoredTensor
+
+__all__ = ["form_of"]
+
+_FAR: Final = 2**31
+"""Tokens, more than any batch or window has."""
+_FIXED: Final = frozenset({"n_ctx", "n_seq_max", "kv_unified", "n_rs_seq", "ctx_type", "ollama"})
+"""Options with which a context does not follow from length and number of sequences, or not in this form."""
+_ONE: Final = (Stair(most=1),)
+_FACTORS: Final[Mapping[str, Factor]] = {
+    "n_ubatch": "passed",
+    "outputs": "sequences",
+    "n_seq_max": "sequences",
+    "n_stream": "sequences",
+    "tokens_each": "each",
+    "alone": "alone",
+}
+"""A size of a context -> a factor of the form. With the defaults of llama-server, a sequence has one output."""
+
+
+def form_of(opened: LlamacppOpened) -> MemoryForm | None:
+    """The form of the family; ``None`` if layers lie elsewhere at other lengths, or the sizes of a context are fixed by options."""
+    request = opened.request
+    gpu, plain = request.hardware.gpu, request.policy is None and request.sharing == UNSHARED and not request.lengths
+    if gpu is None or gpu.is_host or request.hardware.kv_memory is not None or not plain or request.options.keys() & _FIXED:
+        return None
+    far = of_llamacpp(opened.with_request(replace(request, seq=_FAR, batch=1)))
+    one, options, placement = far.settings, far.place_options, placement_of(far)
+    if not one.server or one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or placement is None:
+        return None
+    assignment = assignment_of(far)
+    budget = budget_of(far, options, placement).value
+    if not assignment.everything or assignment.largest_moved or budget is None:
+        return None
+    devices = range(len(placement.gpus))
+    low, expected, high = (host_room(far, lambda _: 0, end) for end in ENDS)
+    return MemoryForm(
+        curve=Curve(gpus=tuple(_terms(far, assignment, device) for device in devices), total=_terms(far, assignment, None)),
+        parts=(*_gpu_parts(far, assignment, placement), *_host_parts(far, assignment, placement)),
+        usable=budget.usable,
+        total_bytes=budget.total_bytes,
+        most_sequences=MAX_SEQUENCES,
+        limited_by="n_seq_max",
+        host=HostRoom(room=(low, expected, high), shared=gpu.shares_host_memory),
+    )
+
+
+def _stairs(far: LlamacppOpened, size: str) -> tuple[Stair, ...] | None:
+    """The cells of a stream of a context of any length, by their name; ``None`` for sizes that are none."""
+    one = far.settings
+    cells = Stair(times=CELLS, per=CELLS, add=CELLS - 1)
+    if size == "n_ctx_seq" or (size == "cells_swa" and one.swa_full):
+        return (cells,)
+    if size == "cells_swa":
+        # A context that is shorter than a batch has no fewer than its own length: n_swa + n_ubatch is never less than that.
+        return (cells._replace(most=one.cells_swa // CELLS),)
+    if size.startswith("groups_of_"):
+        per = CELLS * int(size.removeprefix("groups_of_"))
+        return (cells._replace(per=per, add=per - 1),)
+    return None
+
+
+def _terms(far: LlamacppOpened, assignment: Assignment, device: int | None) -> tuple[Term, ...]:
+    """The cache of the layers on a GPU, or of all: a term for each kind of layer and each number of cells."""
+    layers: dict[LayerKind, list[int]] = {}
+    for number, (place, kinds) in enumerate(zip(assignment.blocks, far.stack.layers, strict=False)):
+        for kind in kinds if device in (None, place) else ():
+            layers.setdefault(kind, []).append(number)
+    terms = [
+        term
+        for kind, numbers in layers.items()
+        for term in _terms_of(far, kind.name, far.kind_tensors[kind], LayerNumbers(numbers), len(numbers))
+    ]
+    if assignment.blocks and device in (None, assignment.blocks[-1]):
+        terms += _terms_of(far, "model", far.extras, LayerNumbers(), 1)
+    return tuple(terms)
+
+
+def _terms_of(
+    far: LlamacppOpened, kind: str, tensors: Iterable[StoredTensor], layers: LayerNumbers, count: int
+) -> Iterable[Term]:
+    """A term for the tensors that have the same cells, and one for the states."""
+    sizes: dict[str, list[StoredTensor]] = {}
+    for tensor in tensors:
+        sizes.setdefault(tensor.span.size if isinstance(tensor.span, Cells) else "", []).append(tensor)
+    for size, alike in sizes.items():
+        stairs = _stairs(far, size)
+        yield Term(
+            kind=kind,
+            layers=layers,
+            count=count,
+            unit_bytes=sum(tensor.bytes // (tensor.positions if stairs else 1) for tensor in alike),
+            stairs=(stairs or _ONE,),
+            rule=_words(far, size),
+        )
+
+
+def _words(far: LlamacppOpened, size: str) -> str:
+    one = far.settings
+    if size.startswith("groups_of_"):
+        return f"roundup(ceil(n / {size.removeprefix('groups_of_')}), {CELLS})"
+    if size == "cells_swa" and not one.swa_full:
+        return f"roundup(min(n, window {far.hparams.n_swa:,} + n_ubatch {one.n_ubatch:,}), {CELLS})"
+    return f"roundup(n, {CELLS})" if size else "1"
+
+
+def _gpu_parts(far: LlamacppOpened, assignment: Assignment, placement: Placement) -> tuple[PartForm, ...]:
+    """Weights, compute buffer and process of each GPU."""
+    each = [_parts_of(far, assignment, device, share) for device, share in enumerate(placement.gpus)]
+    names = dict.fromkeys((part.name, part.section) for parts in each for part in parts)
+    return tuple(_together(name, section, each) for name, section in names)
+
+
+def _together(name: str, section: str, each: list[tuple[PartForm, ...]]) -> PartForm:
+    """One part of all GPUs: the same amounts for all, or those of each."""
+    nothing = PartForm(name=name, section=section, low=Constant.of(0), expected=Constant.of(0), high=Constant.of(0))
+    parts = [next((part for part in parts if (part.name, part.section) == (name, section)), nothing) for parts in each]
+    if len(set(parts)) == 1:
+        return parts[0]
+    low, expected, high = (PerGpu(amounts=tuple(getattr(part, end) for part in parts)) for end in ENDS)
+    return PartForm(name=name, section=section, low=low, expected=expected, high=high)
+
+
+def _parts_of(far: LlamacppOpened, assignment: Assignment, device: int, share: DeviceShare) -> tuple[PartForm, ...]:
+    part = part_of(far, assignment, device)
+    buffers = () if part is None else (_buffer("compute buffer", Section.ACTIVATIONS, moments_of(far, part), far),)
+    others = (
+        PartForm(
+            name=one.name,
+            section=one.section.value,
+            low=Constant.of(one.low),
+            expected=Constant.of(one.expected),
+            high=Constant.of(one.high),
+        )
+        for one in share.parts
+        if one.section is not Section.ACTIVATIONS
+    )
+    return (_constant("weights", Section.WEIGHTS, share.weights_bytes), *buffers, *others)
+
+
+def _host_parts(far: LlamacppOpened, assignment: Assignment, placement: Placement) -> tuple[PartForm, ...]:
+    """The table of the tokens, the buffer of a batch, and the logits of a token of each sequence."""
+    moments = host_moments(far.hparams, far.settings, copies_of(far, assignment))
+    logits = Moment(share=1.0, products=(Product(output_bytes(far.hparams, 1), ("sequences",)),))
+    output = Fullest(moments=(logits,), chunk=None, up=True)
+    return (
+        _constant("host weights", HOST, placement.host.weights_bytes),
+        _buffer("host compute buffer", HOST, moments, far),
+        PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
+    )
+
+
+def _constant(name: str, section: str, size: int) -> PartForm:
+    amount = Constant.of(size)
+    return PartForm(name=name, section=str(section), low=amount, expected=amount, high=amount)
+
+
+def _buffer(name: str, section: str, moments: Iterable[tuple[GraphMoment, Sum]], far: LlamacppOpened) -> PartForm:
+    """A compute buffer: at each end of the range the fullest moment, by what was measured of it."""
+    errors = llamacpp_profile().compute
+    # A batch of a model that is not causal is as long as its options say, however short the context is.
+    chunk = far.settings.n_ubatch
+    made = [(errors[moment.name], _products(size, far)) for moment, size in moments]
+
+    def amount(end: str) -> Amount:
+        ends = tuple(Moment(share=getattr(error, end), products=products) for error, products in made)
+        return Fullest(moments=ends, chunk=chunk, up=end != "low")
+
+    return PartForm(name=name, section=str(section), low=amount("low"), expected=amount("expected"), high=amount("high"))
+
+
+def _products(size: Sum, far: LlamacppOpened) -> tuple[Product, ...]:
+    """The products of a buffer with the factors of the form in place of the sizes of a context."""
+    products: dict[tuple[tuple[Factor, ...], tuple[Stair, ...]], int] = {}
+    for names, number in size.products.items():
+        factors: list[Factor] = []
+        stairs: tuple[Stair, ...] = ()
+        for name in names:
+            found = _stairs(far, name)
+            if found is not None:
+                assert not stairs, "a product of cells and cells"
+                stairs = found
+            elif name == "n_ubatch" and not far.hparams.causal:
+                number *= far.settings.n_ubatch  # noqa: PLW2901
+            else:
+                factors.append(_FACTORS[name])
+        key = tuple(sorted(factors)), stairs
+        products[key] = products.get(key, 0) + number
+    return tuple(Product(number, *key) for key, number in products.items() if number)

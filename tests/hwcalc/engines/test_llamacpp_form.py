@@ -1,0 +1,186 @@
+"""llama.cpp's memory in the normal form: the same integers as the plan, over a sample of the catalog."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from hwcalc import load_model, plan
+from hwcalc.engines.base import Opened
+from hwcalc.engines.forms import ENDS, Fullest, MemoryForm
+from hwcalc.engines.llamacpp.equation import OPPOSITE
+from hwcalc.engines.llamacpp.opened import of_llamacpp
+from hwcalc.engines.llamacpp.placement import placement_of
+from hwcalc.engines.llamacpp.settings import CELLS
+from hwcalc.engines.moments import FACTORS, Moment, Product
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.stairs import Stair
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import differences, form_of
+from hwcalc.profiles.catalog import list_models
+
+PLANNED, SAMPLED = 70, 250
+"""So many requests are planned, which takes the solvers; of so many the bytes alone are compared, at several lengths and batches."""
+UNLIKE = (
+    "google/gemma-3-27b-it",
+    "google/gemma-4-E2B-it",
+    "deepseek-ai/DeepSeek-V3",
+    "deepseek-ai/DeepSeek-V3.2",
+    "deepseek-ai/DeepSeek-V4-Flash",
+    "Qwen/Qwen3-Coder-Next",
+    "openai/gpt-oss-20b",
+    "ai21labs/AI21-Jamba2-3B",
+    "state-spaces/mamba-130m-hf",
+    "LiquidAI/LFM2-1.2B",
+)
+"""Models whose layers keep different things."""
+GPUS = ("h100-sxm5-80gb", "l4", "rtx-4090", "mi300x", "arc-b580", "apple-m4-max-40c", "dgx-spark-gb10", "gh200-96gb")
+DTYPES = ("f16", "q8_0", "q4_0", "q8_0:q4_0")
+WEIGHTS = (None, "q4_k_m", "q8_0")
+COUNTS = (1, 1, 2, 3, 8)
+LENGTHS = (1, 127, 128, 255, 256, 257, 400, 511, 512, 513, 1_000, 4_096, 8_193, 32_768, 100_001, 131_072, 1_000_000)
+BATCHES = (1, 1, 2, 3, 8, 33, 256)
+OPTIONS: tuple[Mapping[str, str], ...] = (
+    {}, {}, {}, {"swa_full": "true"}, {"flash_attn": "off"}, {"n_ubatch": "1024"}, {"n_batch": "256"}, {"tensor_split": "3,1"},
+    {"split_mode": "row"}, {"split_mode": "none"}, {"host_memory": "2GiB"}, {"n_gpu_layers": "9999"},
+)  # fmt: skip
+
+
+def asked_of(draw: random.Random) -> dict[str, Any]:
+    """Options by chance, without length and batch."""
+    options = {"n_gpu_layers": "all", **draw.choice(OPTIONS)}
+    count = max(2, draw.choice(COUNTS)) if "tensor_split" in options else draw.choice(COUNTS)
+    dtype = "f16" if "flash_attn" in options else draw.choice(DTYPES)
+    chosen = {"gpu": draw.choice(GPUS), "gpus": count, "dtype": dtype, "weights": draw.choice(WEIGHTS)}
+    return {"engine": "llamacpp", "engine_options": options, **{name: value for name, value in chosen.items() if value}}
+
+
+def opened_of(model: str, asked: Mapping[str, Any], seq: int, batch: int) -> Opened:
+    """A request by the options of the command line."""
+    spec = load_model(model, offline=True, headers=False)
+    return open_request(spec, **read_options({**asked, "seq": seq, "batch": batch}).keywords())
+
+
+def sample(name: str, count: int) -> list[tuple[str, dict[str, Any], random.Random]]:
+    """Models and options, the same in every run."""
+    draw = random.Random(name)  # noqa: S311 - a sample
+    models = sorted(list_models())
+    return [(draw.choice((draw.choice(models), draw.choice(UNLIKE))), asked_of(draw), draw) for _ in range(count)]
+
+
+def test_a_form_is_its_plan() -> None:
+    """All numbers of the answer, with the solvers."""
+    compared = 0
+    for model, asked, draw in sample("plans", PLANNED):
+        seq, batch = draw.choice(LENGTHS), draw.choice(BATCHES)
+        try:
+            planned = plan(model, seq=seq, batch=batch, offline=True, **asked)
+        except KvplanError:
+            continue
+        form = form_of(opened_of(model, asked, seq, batch))
+        assert (form is None) == (planned.fit is None), (model, asked)
+        if form is not None:
+            assert differences(form, planned) == {}, (model, asked, seq, batch)
+            compared += 1
+    assert compared > PLANNED * 3 // 4
+
+
+def test_a_form_has_the_bytes_of_every_device() -> None:
+    """At lengths and batches far from the one it was asked for."""
+    compared = 0
+    for model, asked, draw in sample("bytes", SAMPLED):
+        try:
+            opened = opened_of(model, asked, 4096, 1)
+        except KvplanError:
+            continue
+        form = form_of(opened)
+        assert (form is None) == (opened.budget is None), (model, asked)
+        for _ in range(6 if form is not None else 0):
+            seq, batch = draw.choice((*LENGTHS, draw.randint(1, 1_500), draw.randint(1, 4_000_000))), draw.choice(BATCHES)
+            compare(form, opened.sized(seq=seq, batch=batch))
+            compared += 1
+    assert compared > SAMPLED * 4
+
+
+def compare(form: MemoryForm | None, opened: Opened) -> None:
+    """The fullest GPU by cache and parts, all GPUs together, and what is lacking at each end."""
+    placement = placement_of(of_llamacpp(opened))
+    assert form is not None
+    assert placement is not None
+    assert opened.budget is not None
+    size, fullest = (opened.tokens, opened.batch), placement.gpus[placement.fullest]
+    assert form.needed_bytes(*size) == opened.needed_bytes == fullest.cache_bytes
+    assert form.curve.total_bytes(*size) == opened.stored_bytes
+    for end in ENDS:
+        assert form.left(*size, end) == getattr(opened.budget, end)
+        parts = sum(getattr(part, OPPOSITE[end]) for part in fullest.parts)
+        assert form.parts_bytes(*size, OPPOSITE[end]) == fullest.weights_bytes + parts
+        held = opened.engine.lacking(opened, end) is None and opened.engine.holds(opened, getattr(opened.budget, end))
+        assert form.holds(*size, end) == held, (opened.model.id, opened.request, end)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_gpu_layers": "20"},
+        {"n_gpu_layers": "all", "n_ctx": "65536"},
+        {"n_gpu_layers": "all", "n_seq_max": "4"},
+        {"n_gpu_layers": "all", "kv_unified": "true"},
+        {"n_gpu_layers": "all", "no_kv_offload": "true"},
+        {"n_gpu_layers": "all", "defaults": "api"},
+        {"n_gpu_layers": "all", "override_tensor": "ffn=CPU"},
+        {"n_gpu_layers": "all", "n_ubatch": "64"},
+    ],
+)
+def test_there_is_no_form_where_layers_move_or_options_fix_the_context(options: Mapping[str, str]) -> None:
+    """Nor where a batch may be smaller than the number of sequences."""
+    assert form_of(opened_of("Qwen/Qwen3-8B", {"engine": "llamacpp", "gpu": "l4", "engine_options": options}, 4096, 1)) is None
+
+
+def test_ollama_has_none() -> None:
+    """Its batch follows from length and memory."""
+    assert form_of(opened_of("Qwen/Qwen3-8B", {"engine": "ollama", "gpu": "l4"}, 4096, 1)) is None
+
+
+def test_a_machine_without_a_gpu_has_none() -> None:
+    """Its layers lie on the host."""
+    asked = {"engine": "llamacpp", "gpu": "cpu-64gb", "engine_options": {"n_gpu_layers": "all"}}
+    assert form_of(opened_of("Qwen/Qwen3-8B", asked, 4096, 1)) is None
+
+
+def test_terms_name_kinds_layers_and_cells() -> None:
+    """A strip can show each layer by itself."""
+    asked = {"engine": "llamacpp", "gpu": "h100-sxm5-80gb", "engine_options": {"n_gpu_layers": "all"}}
+    form = form_of(opened_of("google/gemma-3-27b-it", asked, 4096, 1))
+    assert form is not None
+    window, full = form.curve.total
+    # A full layer after five with a window of 1,024 tokens; 2 x 16 heads x 128 numbers of two bytes.
+    assert (full.kind, full.count, full.layers.text[:8]) == ("full_attention", 10, "5,11,17,")
+    assert (window.kind, window.count, window.layers.text[:8]) == ("sliding_attention", 52, "0-4,6-10")
+    assert full.unit_bytes == window.unit_bytes == 2 * 16 * 128 * 2
+    assert [full.units(tokens) for tokens in (1, 256, 257, 100_000)] == [256, 256, 512, 391 * CELLS]
+    assert [window.units(tokens) for tokens in (1, 300, 1_500, 100_000)] == [256, 512, 1_536, 1_536]
+    assert (full.rule, window.rule) == ("roundup(n, 256)", "roundup(min(n, window 1,024 + n_ubatch 512), 256)")
+
+
+def test_the_fullest_moment() -> None:
+    """Tokens that are passed, sequences, the passed tokens of one sequence, and whether there is one alone."""
+    assert FACTORS == ("passed", "sequences", "each", "alone")
+    cells = (Stair(times=256, per=256, add=255),)
+    small = Moment(share=1.5, products=(Product(1, ("passed", "each")), Product(7, ("alone",))))
+    large = Moment(share=1.0, products=(Product(2, ("sequences",), cells), Product(5)))
+    up, down = (Fullest(moments=(small, large), chunk=20, up=up) for up in (True, False))
+    # One sequence of 3 tokens: 1.5 x (3 x 3 + 7) = 24 and 2 x 256 + 5. Of 19 tokens, 1.5 x (19 x 19 + 7) = 552.
+    assert (up.at(3, 1), up.at(19, 1)) == (517, 552)
+    # Two sequences of 19 tokens have 20 in a batch, 10 each: 1.5 x 200 = 300, and 2 x 2 x 256 + 5.
+    assert up.at(19, 2) == 1_029
+    alone = Fullest(moments=(small,), chunk=None, up=True)
+    assert (alone.at(3, 1), alone.at(1, 2)) == (24, 3)
+    odd = Moment(share=0.5, products=(Product(3),))
+    assert [Fullest(moments=(odd,), chunk=None, up=one).at(1, 1) for one in (True, False)] == [2, 1]
+    assert down.at(3, 1) == 517
