@@ -7,6 +7,7 @@ number. What is no polynomial in them is refused with a sentence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes
     from hwcalc.model import ModelSpec
 
-__all__ = ["Changed", "hand_of"]
+__all__ = ["MOST_BY_HAND", "Changed", "hand_of"]
 
 Changed = Callable[[Dimensions], "ModelSpec"]
 """Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
 
+MOST_BY_HAND: Final = 3
+"""Models of a page whose dimensions can be set: each takes some seconds."""
 _TOKENS: Final = 4096
 _HEADS_STEP: Final = 8
 _HEAD_DIM_STEP: Final = 32
@@ -114,6 +117,12 @@ class _Family:
             for name, own in self.own.items()
         }
 
+    @cached_property
+    def specs(self) -> tuple[ModelSpec, ...]:
+        """The model with the dimensions of each node."""
+        return tuple(map(self.changed, self.nodes))
+
+    @cached_property
     def nodes(self) -> tuple[dict[str, int], ...]:
         """Dimensions whose forms are made, the model's own first."""
         drawn = [dict(zip(DIMENSIONS, values, strict=True)) for values in _NODES]
@@ -140,8 +149,7 @@ class _Runs:
 
     def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
-        self._nodes = family.nodes()
-        self._specs = [family.changed(node) for node in self._nodes]
+        self._nodes, self._specs = family.nodes, family.specs
         self._fits: dict[int, Fit] = {}
         self._trees: dict[Place, dict[str, Any] | None] = {}
 
