@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hwcalc._version import __version__
     from hwcalc.check.run import check
     from hwcalc.errors import KvplanError
+    from hwcalc.explore.build import explore
     from hwcalc.library.blocks import free_blocks
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
@@ -35,6 +36,7 @@ __all__ = [
     "check",
     "compare",
     "explain",
+    "explore",
     "fit",
     "free_blocks",
     "keep",
@@ -69,7 +71,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"hwcalc.{places[name]}"), name)
     if not name.startswith("_"):
         try:
-            # check and sweep are parts that can be called.
+            # check, explore and sweep are parts that can be called.
             return import_module(f"hwcalc.{name}")
         except ModuleNotFoundError as error:
             if error.name != f"hwcalc.{name}":

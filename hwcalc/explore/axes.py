@@ -30,7 +30,8 @@ MOST_TOKENS: Final = 1 << 20
 AS_PUBLISHED: Final = "as published"
 """The name of the weights as they are, for which a command line has no option."""
 _COUNTS: Final = (1, 2, 4, 8)
-_BATCHES: Final = tuple(1 << power for power in range(11))
+_BATCHES: Final = tuple(1 << power for power in range(9))
+"""Up to 256 sequences, which is the most that llama.cpp accepts."""
 _DTYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "reference": ("fp8", "q8_0", "q4_0"),
     "transformers": ("fp32",),

@@ -16,7 +16,9 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.command import command_line
+from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
+from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -71,6 +73,8 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
     chosen = _models(models, asked)
     axes = _axes(asked, gpus or GPUS)
     payload = payload_of(chosen, axes, first=_first(asked, axes, named=bool(gpus)), live=live)
+
+    _check_formats(asked, chosen, payload)
 
     def another(spec: ModelSpec) -> str:
         return json_text(payload_of((_page_model(spec, spec.id, asked),), axes, live=live))
@@ -146,6 +150,19 @@ def _layout(asked: Asked) -> PageLayout:
             f"tp {tp} does not divide {count:,} GPUs.", hint="On the page the other GPUs are replicas: make it divide."
         )
     return PageLayout(count=count, tp=tp)
+
+
+def _check_formats(asked: Asked, models: Sequence[PageModel], payload: Mapping[str, Any]) -> None:
+    """Raise the engine's error for a format that the user names and that no engine takes for any of the models."""
+    engines = [payload["first"]["engine"]] if asked.engine is not None else [engine["name"] for engine in payload["engines"]]
+    found = [
+        runs for model in payload["models"] for name, runs in model["engines"].items() if name in engines and "curve" in runs
+    ]
+    for option, lists in (("dtype", "dtypes"), ("weights", "weights")):
+        name = getattr(asked, option)
+        if name is not None and found and not any(name in runs[lists] for runs in found):
+            format_name(asked.weights)
+            _ = open_request(models[0].spec, engine=engines[0], seq=1024, gpu=payload["gpus"][0]["id"], **{option: name}).budget
 
 
 def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -54,10 +54,9 @@ def html_of(payload: Mapping[str, Any], title: str) -> Html:
 
 def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str) -> Html:
     """The page made of these sources."""
-    script = _vendored(sources, ".js") + bundle(sources)
-    style = _vendored(sources, ".css") + "".join(
-        text for name, text in sources.items() if "/" not in name and name.endswith(".css")
-    )
+    own_style = "".join(text for name, text in sources.items() if "/" not in name and name.endswith(".css"))
+    script = _ascii(_vendored(sources, ".js") + bundle(sources), lambda letter: json.dumps(letter)[1:-1])
+    style = _ascii(_vendored(sources, ".css") + own_style, lambda letter: f"\\{ord(letter):06x}")
     for name, text, end in (("script", script, r"</script|<!--"), ("style", style, "</style")):
         if re.search(end, text, re.IGNORECASE):
             raise ValueError(f"the {name} of the page has what would end its element: {end}")
@@ -70,7 +69,13 @@ def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str)
         "payload": json_text(payload),
         "script": script,
     }
-    return Html(text=_HOLE.sub(lambda hole: holes[hole[1]], sources["page.html"]), policy=policy)
+    text = _HOLE.sub(lambda hole: holes[hole[1]], sources["page.html"])
+    return Html(text=text.encode("ascii", "xmlcharrefreplace").decode("ascii"), policy=policy)
+
+
+def _ascii(code: str, escaped: Callable[[str], str]) -> str:
+    """Code with escapes for letters beyond ASCII, so that its hash is the same whatever a terminal or a server makes of the file."""
+    return re.sub(r"[^\x00-\x7f]", lambda letter: escaped(letter[0]), code)
 
 
 def json_text(document: object) -> str:
@@ -84,7 +89,7 @@ def bundle(sources: Mapping[str, str]) -> str:
     out = ['(() => {\n"use strict";\n']
     for name in _in_order(sources, MAIN, []):
         lines = []
-        for line in sources[name].splitlines():
+        for line in sources[name].split("\n"):
             if _IMPORT.match(line):
                 continue
             kept = _EXPORT.sub("", line)
@@ -104,7 +109,7 @@ def _in_order(sources: Mapping[str, str], name: str, above: list[str]) -> Iterat
     if name not in sources:
         raise ValueError(f"{above[-1] if above else 'the page'} imports {name}, which is not there")
     told: dict[str, None] = {}
-    for line in sources[name].splitlines():
+    for line in sources[name].split("\n"):
         if found := _IMPORT.match(line):
             told.update(dict.fromkeys(_in_order(sources, found[2], [*above, name])))
     told[name] = None

@@ -66,10 +66,9 @@ class _Forms:
         self.dtypes: tuple[str | None, ...] = (None,)
         self.weights: tuple[str | None, ...] = (None,)
         self.default_dtype = str(self._plain.dtypes.kv)
-        self.dtypes += tuple(name for name in axes.dtypes_of(engine) if name in axes.dtypes or self._takes(dtype=name))
-        self.weights += tuple(
-            name for name in axes.weights_of(engine, model) if name in axes.weights or self._takes(weights=name)
-        )
+        dtypes = (name for name in axes.dtypes_of(engine) if name != self.default_dtype)
+        self.dtypes += tuple(name for name in dtypes if self._takes(dtype=name))
+        self.weights += tuple(name for name in axes.weights_of(engine, model) if self._takes(weights=name))
 
     @property
     def axes(self) -> tuple[tuple[object, ...], ...]:
@@ -116,7 +115,7 @@ class _Forms:
 
     def _takes(self, **formats: str) -> bool:
         """Whether the engine accepts a format on any of the accelerators."""
-        return any(isinstance(self._open(0, gpu, **formats), Opened) for gpu in range(len(self._gpus)))
+        return any(isinstance(self._form(0, gpu, **formats), MemoryForm) for gpu in range(len(self._gpus)))
 
     def _cell(self, place: Place) -> Cell:
         """The pieces of the form of one place."""
@@ -131,23 +130,18 @@ class _Forms:
         same = self._sizes.index(self._sizes[layout])
         if same != layout:
             return self._cell((dtype, weights, same, gpu))
-        opened = self._open(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights])
-        try:
-            form = form_of(opened) if isinstance(opened, Opened) else opened
-            if form is None:
-                form = UnsupportedError(_unknown(opened))
-        except KvplanError as error:
-            form = error
+        form = self._form(layout, gpu, dtype=self.dtypes[dtype], weights=self.weights[weights])
         if isinstance(form, KvplanError):
             return {_REFUSED: self._pools.text(sentence(form))}
         pieces: dict[Any, int | None] = {"curve": self._pools.curve(form), "rest": self._pools.rest(form)}
         return pieces | {name: self._pools.part(part) for name, part in zip(_named(form), form.parts, strict=True)}
 
-    def _open(self, layout: int, gpu: int, **formats: str | None) -> Opened | KvplanError:
+    def _form(self, layout: int, gpu: int, **formats: str | None) -> MemoryForm | KvplanError:
         given = {name: value for name, value in formats.items() if value is not None}
         sizes = self._sizes[layout]
         try:
-            return self._plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
+            opened = self._plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
+            return form_of(opened) or UnsupportedError(_unknown(opened))
         except KvplanError as error:
             return error
 

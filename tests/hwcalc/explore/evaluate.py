@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hwcalc.engines.forms import Amount, Constant, Curve, Largest, MemoryForm, PartForm, Pass, Points, Term
+from hwcalc.engines.forms import Amount, Constant, Curve, HostRoom, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
+from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 
@@ -65,8 +66,15 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
         null_blocks=curve["null_blocks"],
         crests=tuple(curve["crests"]),
         model_tokens=model["max_seq"],
-        **{**rest, "usable": tuple(rest["usable"])},
+        **{**rest, "usable": tuple(rest["usable"]), "host": _host(rest["host"])},
     )
+
+
+def _host(host: Document | None) -> HostRoom | None:
+    if host is None:
+        return None
+    low, expected, high = host["room"]
+    return HostRoom(room=(low, expected, high), shared=host["shared"])
 
 
 def _term(payload: Document, place: int) -> Term:
@@ -87,6 +95,11 @@ def _part(payload: Document, part: Document) -> PartForm:
     return PartForm(name=part["name"], section=part["section"], low=low, expected=expected, high=high)
 
 
+def _product(product: Sequence[Any]) -> Product:
+    size, factors, stairs = product
+    return Product(size, tuple(factors), tuple(Stair(*stair) for stair in stairs))
+
+
 def _amount(payload: Document, amount: Any) -> Amount:
     if isinstance(amount, int):
         return Constant(bytes=amount)
@@ -95,5 +108,10 @@ def _amount(payload: Document, amount: Any) -> Amount:
         return Pass(**dict(zip(("element_bytes", "width", "chunk", "logits", "logit_bytes"), value, strict=True)))
     if form == "largest":
         return Largest(terms=tuple(_term(payload, place) for place in value))
+    if form == "gpus":
+        return PerGpu(amounts=tuple(_amount(payload, each) for each in value))
+    if form == "fullest":
+        moments = tuple(Moment(share, tuple(map(_product, products))) for share, products in value["moments"])
+        return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
     assert form == "points", form
     return Points(lengths=tuple(value["lengths"]), values={int(count): tuple(row) for count, row in value["values"].items()})

@@ -49,7 +49,7 @@ def test_states_are_plans(name: str, engine: str) -> None:
     runs = model["engines"][engine]
     if "curve" not in runs:
         pytest.skip(payload["texts"][runs["refused"]])
-    draw = random.Random(f"{name} {engine}")
+    draw = random.Random(f"{name} {engine}")  # noqa: S311 - no secret
     sizes = [len(runs["dtypes"]), len(runs["weights"]), len(payload["layouts"]), len(payload["gpus"])]
     places = every(sizes)
     for _ in range(_STATES):
@@ -60,7 +60,8 @@ def test_states_are_plans(name: str, engine: str) -> None:
         batch = draw.choice(payload["batches"])
         planned = _planned(options, name, seq, batch)
         if isinstance(planned, str) or isinstance(form, str):
-            assert isinstance(form, str) and isinstance(planned, str), (options, seq, batch, form, planned)
+            assert isinstance(form, str), (options, seq, batch, planned)
+            assert isinstance(planned, str), (options, seq, batch, form)
             assert form.startswith(planned)
             continue
         assert isinstance(form, MemoryForm)
@@ -95,5 +96,6 @@ def test_what_an_engine_refuses_has_its_own_sentence() -> None:
         plan(load_model(model["id"]), **options_at(payload, model, "vllm", (0, 0, 0, gpu)), seq=4096)
 
     said = form_at(payload, model, "vllm", (0, 0, 0, gpu))
-    assert isinstance(said, str) and len(said) > len(refused.value.message)
+    assert isinstance(said, str)
+    assert len(said) > len(refused.value.message)
     assert sentence(refused.value).startswith(said)

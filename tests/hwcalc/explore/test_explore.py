@@ -1,0 +1,159 @@
+"""``kvplan explore`` and ``hwcalc.explore``: one file, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hwcalc
+from hwcalc.errors import UsageError
+from hwcalc.explore.build import MOST_MODELS, page_of
+from tests.hwcalc.command import QWEN, Capture, run
+
+_FAST = ("--gpu", "l4")
+_CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+
+
+def _payload(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text.split('id="payload">', 1)[1].split("</script>", 1)[0])
+    return found
+
+
+def _line(model: dict[str, Any]) -> str:
+    """The start of a model's command lines."""
+    return shlex.join(["kvplan", *([] if model["argument"] is None else [model["argument"]]), *model["words"]])
+
+
+def test_a_file_is_written(capsys: Capture, tmp_path: Path) -> None:
+    """Nothing on standard output; where it is on standard error. Standard output has the same page."""
+    target = tmp_path / "page.html"
+
+    status, out, err = run(capsys, "explore", QWEN, *_FAST, "-o", str(target))
+    assert (status, out) == (0, "")
+    assert err.startswith(f"kvplan: 1 model in '{target}', 0.")
+    assert run(capsys, "explore", QWEN, *_FAST, "-o", "-") == (0, target.read_text(encoding="utf-8"), "")
+    assert hwcalc.explore(QWEN, gpu="l4") == target.read_text(encoding="utf-8")
+
+
+def test_the_file_has_a_name_of_its_own(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is said."""
+    monkeypatch.chdir(tmp_path)
+    _, _, err = run(capsys, "explore", QWEN, *_FAST)
+
+    assert "'kvplan.html'" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["kvplan.html"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ((QWEN, "nobody/nothing"), 3, "nobody/nothing"),
+        ((QWEN, "--gpu", "h900"), 2, "h900"),
+        ((QWEN, "--engine", "ollama"), 2, "the page has no ollama"),
+        ((QWEN, "--engine", "vllm@0.11"), 2, "newest rules"),
+        ((QWEN, "--gpus", "4", "--tp", "3"), 2, "tp 3 does not divide 4"),
+        ((QWEN, "--weights", "auto"), 2, "auto"),
+        ((QWEN, "--dtype", "fp99"), 2, "fp99"),
+        ((QWEN, "--weights", "q99"), 2, "q99"),
+        ((QWEN, "--open", "-o", "-"), 2, "--open"),
+        ((QWEN, "--pp", "2"), 2, "--pp"),
+    ],
+)
+def test_what_is_wrong_leaves_no_file(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], status: int, says: str
+) -> None:
+    """The usual error, also for one model of several."""
+    monkeypatch.chdir(tmp_path)
+    found, out, err = run(capsys, "explore", *words, *(() if "--gpu" in words else _FAST), "--offline")
+
+    assert (found, out) == (status, "")
+    assert says in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_chosen_first() -> None:
+    """The options of the command line, in lists where those lack them."""
+    page = hwcalc.explore(
+        QWEN, seq="2M", batch=3, dtype="fp8_e5m2", weights="gptq", engine="vllm", gpus=6, tp=3, gpu=["l4", "h100"]
+    )
+    payload = _payload(page)
+
+    assert payload["first"] == {
+        "seq": 2 << 20, "batch": 3, "dtype": "fp8_e5m2", "weights": "gptq", "engine": "vllm", "gpu": "l4", "count": 6, "tp": 3,
+    }  # fmt: skip
+    assert payload["lengths"]["most"] == 2 << 20
+    assert 3 in payload["batches"]
+    assert {"count": 6, "tp": 3} in payload["layouts"]
+    assert [gpu["id"] for gpu in payload["gpus"]] == ["l4", "h100-sxm5-80gb"]
+    assert "fp8_e5m2" in payload["models"][0]["engines"]["vllm"]["dtypes"]
+
+
+def test_every_state_has_the_other_options() -> None:
+    """They are in the command lines of the page, and so is how a model was read."""
+    (model,) = _payload(hwcalc.explore(QWEN, gpu="l4", margin="10%", memory_utilization=0.5, layers=4))["models"]
+
+    assert _line(model) == "kvplan Qwen/Qwen3-8B --memory-utilization 0.5 --margin 10% --layers 4"
+
+
+def test_without_a_model_it_is_the_bare_equation(capsys: Capture) -> None:
+    """Of the dimensions of a Llama, or of those that are given. Its command line plans it again."""
+    (model,) = _payload(hwcalc.explore(gpu="l4"))["models"]
+    (own,) = _payload(hwcalc.explore(gpu="l4", layers=40))["models"]
+
+    assert _line(model).startswith("kvplan --layers 32 --heads 32 --kv-heads 8 --head-dim 128 ")
+    assert _line(own).startswith("kvplan --layers 40 --heads 32 ")
+    assert run(capsys, *shlex.split(_line(model))[1:], "--seq", "4k", "--gpu", "l4")[0] == 0
+
+
+def test_models_without_a_name_of_their_own_have_one_on_the_page() -> None:
+    """Two configs from Python are both called config."""
+    models = _payload(hwcalc.explore([_CONFIG, _CONFIG], gpu="l4"))["models"]
+
+    assert [(model["id"], model["argument"]) for model in models] == [("config", "-"), ("config (2)", "-")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<img src=x onerror=alert(1)>",
+        "</script><script>alert(1)</script>",
+        "a\u2028b\u202egpj",
+        "x" * 200,
+        "\x1b]0;title\x07",
+        "\"'`\\",
+        "{{script}}",
+    ],
+)
+def test_a_hostile_name_is_text(name: str) -> None:
+    """The page has the elements of any other page, and is written as any other."""
+    hostile = {**_CONFIG, "_name_or_path": name, "architectures": [name], "quantization_config": {"quant_method": name}}
+    harmless = hwcalc.explore({**_CONFIG, "quantization_config": {"quant_method": "x"}}, gpu="l4")
+    page = hwcalc.explore(hostile, gpu="l4")
+
+    assert page.count("<") == harmless.count("<")
+    assert page.encode()
+    assert page.isascii()
+    (model,) = _payload(page)["models"]
+    assert len(model["id"]) <= 200
+    assert model["id"].isprintable()
+
+
+def test_too_many_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any is planned."""
+    monkeypatch.setattr("hwcalc.explore.build.load_each", None)
+    with pytest.raises(UsageError, match=f"at most {MOST_MODELS} models"):
+        page_of([_CONFIG] * (MOST_MODELS + 1), {})
