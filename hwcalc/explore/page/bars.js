@@ -12,7 +12,7 @@ const PATTERNS = {
 };
 
 const BAR_HEIGHT = 20;
-const VERDICT_WORDS = /** @type {const} */ ({ fits: "fits", probably: "probably fits", probably_not: "probably does not fit", no: "does not fit" });
+const VERDICT_WORDS = /** @type {const} */ ({ fits: "fits", probably: "probably fits", probably_not: "probably not", no: "does not fit" });
 
 function makePatterns() {
   const patterns = Object.entries(PATTERNS).map(([kind, [size, path]]) =>
@@ -42,7 +42,7 @@ export function bar(segments, most, { limit = null, label, height = BAR_HEIGHT }
   });
   const mark = limit === null ? null : svg("line", { class: "limit", x1: percent(limit), x2: percent(limit), y1: -3, y2: height + 3 });
   const named = label === undefined ? { "aria-hidden": "true" } : { role: "img", "aria-label": label };
-  return svg("svg", { class: "bar", width: "100%", height, ...named }, ...blocks, mark);
+  return svg("svg", { class: "bar", width: "100%", height, ...named }, ...blocks, svg("line", { class: "start", x1: 0, x2: 0, y1: 0, y2: height }), mark);
 }
 
 /** What the colours and patterns of bars mean. @param {[kind: string, words: string][]} kinds */

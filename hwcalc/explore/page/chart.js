@@ -41,11 +41,13 @@ function optionsOf(drawing, palette, { least, most }, width) {
   const { grid, ink, font } = palette;
   const axis = { filter: (/** @type {uPlot} */ _, /** @type {number[]} */ all) => all, stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 5 }, font: `12px ${font}` };
   const splits = (/** @type {number} */ room) => (/** @type {uPlot} */ _, /** @type {number} */ __, /** @type {number} */ low, /** @type {number} */ high) => powers(low, high, room);
-  const line = { points: { show: false }, spanGaps: true };
+  // Lines that are moved to whole pixels look like stairs that are not there.
+  const line = { points: { show: false }, spanGaps: true, pxAlign: 0 };
   const { curves, state, hidden } = drawing();
   return {
     width,
     height: CHART_HEIGHT,
+    pxAlign: 0,
     padding: [14, narrow ? 14 : 24, 0, 0],
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },

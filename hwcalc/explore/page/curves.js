@@ -1,6 +1,6 @@
 // What the chart of lengths shows: for each model its bytes at many lengths, and where it no longer fits. No drawing here.
 
-import { holds, leftBytes, longest, sizesAt } from "./forms.js";
+import { holds, leftBytes, longest, neededBytes, sizesAt } from "./forms.js";
 
 const STEPS_PER_DOUBLING = 8;
 
@@ -54,7 +54,7 @@ export function curvesOf(page, state, shown) {
   const lines = known.map(({ model, form, state: own, end, fits }) => {
     const bytes = (/** @type {number} */ length) => {
       if (length > end || length < form.least_tokens) return null;
-      const value = Number(sizesAt(form, length, own.batch)[shown]);
+      const value = shown === "cache" ? Number(neededBytes(form, length, own.batch)) : Number(sizesAt(form, length, own.batch).total);
       return value > 0 ? value : null;
     };
     return { model, place: page.payload.models.indexOf(model), values: lengths.map(bytes), bytes, end, fits, sampled: shown === "total" && form.points !== null };

@@ -6,6 +6,14 @@ import { details, exact, html, human, tableOf } from "./tables.js";
 /** @type {Partial<Record<keyof State, string>>} */
 const SETTINGS = { seq: "tokens", batch: "sequences", dtype: "cache format", weights: "weight format", tp: "tp" };
 
+/** How the number of the cache is known. @type {Record<string, string>} */
+const DEFINITIONS = { exact: "The cache is exact, by the formulas.", engine: "The cache is what the engine stores, by its own rule." };
+
+/** The chosen engine as it calls itself. @param {Page} page @param {State} state */
+export function engineLabel(page, state) {
+  return page.payload.engines.find((engine) => engine.name === state.engine)?.label ?? state.engine;
+}
+
 /** What an engine cannot take as it was chosen, and has instead. @param {State} wanted @param {State} own */
 function differences(wanted, own) {
   const names = /** @type {(keyof State)[]} */ (Object.keys(SETTINGS));
@@ -26,7 +34,7 @@ export function enginesSection(page) {
       const own = page.valid({ ...state, engine: engine.name });
       return { engine, own, sizes: page.sizes(own) };
     });
-    lead.textContent = `The same work, ${exact(state.seq)} tokens × ${exact(state.batch)}, by each engine: expected bytes on the fullest GPU.`;
+    lead.textContent = `The same work, ${exact(state.seq)} tokens × ${exact(state.batch)}, by each engine, on the fullest GPU. Weights, activations and overhead are expected values of estimates.`;
     const rows = found.map(({ engine, own, sizes }) => {
       const name = `${engine.label} ${engine.version}`.trim();
       const chosen = engine.name === state.engine;
@@ -38,19 +46,19 @@ export function enginesSection(page) {
         { kind: "activations", bytes: sizes.activations },
         { kind: "overhead", bytes: sizes.overhead },
       ];
-      const note = [engine.definition, other.length > 0 ? `With ${other.join(", ")}.` : ""].filter(Boolean).join(" ");
+      const note = [DEFINITIONS[engine.definition] ?? engine.definition, other.length > 0 ? `With ${other.join(", ")}.` : ""].filter(Boolean).join(" ");
       return { name, segments, verdict: sizes.verdict, limit: sizes.usable, chosen, note };
     });
     chart.replaceChildren(barRows(rows));
     table.show(() =>
       tableOf({
         caption: "Expected bytes on the fullest GPU by each engine, and the cache on all GPUs",
-        head: ["Engine", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "Cache on all GPUs", "Verdict"],
+        head: ["Engine", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "Cache on all GPUs", "Cache is", "Verdict"],
         rows: found.map(({ engine, sizes }) => {
           const cell = (/** @type {number | bigint} */ bytes) => html("span", {}, human(bytes), html("small", {}, exact(bytes)));
-          if ("refused" in sizes) return [engine.label, ...Array.from({ length: 7 }, () => "-"), sizes.refused];
+          if ("refused" in sizes) return [engine.label, ...Array.from({ length: 8 }, () => "-"), sizes.refused];
           const { weights, cache, activations, overhead, total, usable, total_cache, verdict } = sizes;
-          return [engine.label, ...[weights, cache, activations, overhead, total, usable, total_cache].map(cell), verdict.replace("_", " ")];
+          return [engine.label, ...[weights, cache, activations, overhead, total, usable, total_cache].map(cell), engine.definition, verdict.replace("_", " ")];
         }),
         numbers: [1, 2, 3, 4, 5, 6, 7],
       }),

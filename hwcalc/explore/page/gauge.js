@@ -92,7 +92,7 @@ function numbers(answer, form, state) {
   };
   return tableOf({
     caption: "On the fullest GPU",
-    head: ["", "expected", "bytes", "low", "high"],
+    head: ["part", "expected", "bytes", "low", "high"],
     rows: [
       range("weights"),
       same("cache", per_gpu.cache),
@@ -175,8 +175,10 @@ export function summarySection(page) {
 export function gaugeSection(page) {
   const chart = html("div", { class: "gauge" });
   const notes = html("ul", { class: "note" });
+  // On a narrow screen the summary has no room for them.
+  const words = html("ul", { class: "limits narrow" });
   const behind = details("Table: the fullest GPU");
-  const element = panel("gauge", "What fills the GPU", chart, barLegend(KINDS), behind.element, notes);
+  const element = panel("gauge", "What fills the GPU", chart, barLegend(KINDS), words, behind.element, notes);
   const whole = "The curves and layers below are those of the whole cache, without the policy.";
   return {
     element,
@@ -189,6 +191,7 @@ export function gaugeSection(page) {
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
+      words.replaceChildren(...limits(answer.fit, state).map((text) => html("li", {}, text)));
       behind.show(() => numbers(answer, form, state));
     },
   };

@@ -11,6 +11,7 @@ import { lengthsSection } from "./lengths.js";
 import { liveSection } from "./live.js";
 import { policiesSection } from "./policies.js";
 import { savedSection } from "./saved.js";
+import { updaterOf } from "./sight.js";
 import { fragmentOf, validState, wantedBy } from "./state.js";
 import { strategiesSection } from "./strategies.js";
 import { stripSection } from "./strip.js";
@@ -161,7 +162,7 @@ function start(root) {
     const state = page.state();
     const answer = page.answer(state);
     document.title = `${modelOf(payload, state).id}: ${root.dataset["title"] ?? "kvplan"}`;
-    for (const section of sections) section.update(state, answer);
+    update(state, answer);
   };
   const address = addressOf(() => page.state());
   const page = pageOf(payload, wantedBy(location.hash), (state, before, settled) => {
@@ -171,6 +172,7 @@ function start(root) {
   const sections = SECTIONS.map((make) => guarded(make, page));
   document.querySelector("header")?.append(themeButton());
   root.replaceChildren(...sections.map((section) => section.element));
+  const update = updaterOf(sections);
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;
     page.set(page.valid(wantedBy(location.hash)), false);

@@ -72,7 +72,7 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
   const { left, top, width, height } = chart.bbox;
   context.save();
   context.beginPath();
-  context.rect(left, top - 12 * scale, width + 24 * scale, height + 12 * scale);
+  context.rect(left - 12 * scale, top - 12 * scale, width + 36 * scale, height + 12 * scale);
   context.clip();
   context.font = `600 ${12 * scale}px ${palette.font}`;
 

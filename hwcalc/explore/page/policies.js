@@ -3,14 +3,18 @@
 import { columnAt } from "./answer.js";
 import { barRows, panel } from "./bars.js";
 import { modelOf } from "./data.js";
+import { engineLabel } from "./engines.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
-import { bytesCells, details, exact, html, tableOf } from "./tables.js";
+import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
+
+/** What a policy does for memory. @type {Record<string, string>} */
+const EFFECTS = { frees: "frees memory", masks: "masks, frees nothing", zeroes: "writes zeroes, frees nothing", "reads less": "reads less, frees nothing" };
 
 /**
  * What a policy needs at a point, or why the engine has none.
  * @param {PolicyRow} row @param {string} engine @param {number} place @param {string[]} texts
- * @returns {{ bytes: number, verdict: Verdict } | { refused: string }}
+ * @returns {{ bytes: number, needed: number, verdict: Verdict } | { refused: string }}
  */
 function policyAt({ engines }, engine, place, texts) {
   const answers = engines[engine];
@@ -19,7 +23,8 @@ function policyAt({ engines }, engine, place, texts) {
   const refused = columnAt(answers.refused, place);
   const bytes = columnAt(answers.per_gpu_bytes, place);
   const verdict = columnAt(answers.verdict, place);
-  if (typeof bytes === "number" && verdict) return { bytes, verdict };
+  const needed = columnAt(answers.needed_bytes, place);
+  if (typeof bytes === "number" && typeof needed === "number" && verdict) return { bytes, needed, verdict };
   return { refused: texts[refused ?? -1] ?? "No number at this point." };
 }
 
@@ -27,8 +32,9 @@ function policyAt({ engines }, engine, place, texts) {
 export function policiesSection(page) {
   const lead = html("p", { class: "lead" });
   const chart = html("div", {});
+  const refusals = html("details", { class: "behind" });
   const table = details("Table: policies");
-  const element = panel("policies", "Policies of the cache", lead, chart, table.element);
+  const element = panel("policies", "Policies of the cache", lead, chart, refusals, table.element);
 
   /** @param {State} state */
   function update(state) {
@@ -39,22 +45,27 @@ export function policiesSection(page) {
     const [seq, batch] = [nearest(found.lengths, state.seq), nearest(found.batches, state.batch)];
     const place = found.lengths.indexOf(seq) * found.batches.length + found.batches.indexOf(batch);
     const { texts } = page.pools(model);
+    const engine = engineLabel(page, state);
     const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch }));
     const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
     const many = batch === 1 ? "one sequence" : `${exact(batch)} sequences`;
-    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${state.engine} on one ${found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
+    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
     const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], verdict: all.verdict, chosen: state.policy === null }];
-    const bars = rows.map(({ row, at }) => {
-      const own = { name: row.title, note: `${row.policy}: ${row.memory}`, chosen: row.policy === state.policy };
-      return "refused" in at ? { ...own, segments: [], value: "", refused: at.refused } : { ...own, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict };
+    const bars = rows.flatMap(({ row, at }) => {
+      if ("refused" in at) return [];
+      const note = `${row.policy}: ${EFFECTS[row.memory] ?? row.memory}; ${human(at.needed)} with all the rest`;
+      return [{ name: row.title, chosen: row.policy === state.policy, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict, note }];
     });
     chart.replaceChildren(barRows([...keeps, ...bars]));
+    const lacking = rows.flatMap(({ row, at }) => ("refused" in at ? [html("li", {}, html("b", {}, row.title), `: ${at.refused}`)] : []));
+    refusals.hidden = lacking.length === 0;
+    refusals.replaceChildren(html("summary", {}, `${exact(lacking.length)} policies that ${engine} does not have, and why`), html("ul", { class: "refusals" }, ...lacking));
     table.show(() =>
       tableOf({
         caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,
-        head: ["Policy", "Memory", "Size", "Bytes", "Verdict"],
-        numbers: [2, 3],
-        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", at.refused] : [...bytesCells(at.bytes), at.verdict.replace("_", " ")])]),
+        head: ["Policy", "Memory", "Cache", "Bytes", "With all the rest", "Verdict"],
+        numbers: [2, 3, 4],
+        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), at.verdict.replace("_", " ")])]),
       }),
     );
   }

@@ -26,12 +26,13 @@ function layersOf(terms, byHand) {
   const layers = new Map();
   let next = 0;
   for (const sizes of terms) {
+    const kind = sizes.term.kind.replaceAll("_", " ");
     const named = layerNumbers(sizes.term.layers);
     const numbers = named.length > 0 && !byHand ? named : Array.from({ length: sizes.count }, (_, place) => next + place);
     if (byHand) next += sizes.count;
     for (const number of numbers) {
-      const layer = layers.get(number) ?? { number, kind: sizes.term.kind, bytes: 0, terms: [], alike: numbers.length };
-      if (!layer.kind.split(" + ").includes(sizes.term.kind)) layer.kind += ` + ${sizes.term.kind}`;
+      const layer = layers.get(number) ?? { number, kind, bytes: 0, terms: [], alike: numbers.length };
+      if (!layer.kind.split(" + ").includes(kind)) layer.kind += ` + ${kind}`;
       layer.bytes += sizes.bytes / numbers.length;
       layer.terms.push(sizes);
       layers.set(number, layer);
@@ -56,7 +57,9 @@ function ruleLines(layer, seq) {
   return layer.terms.map(({ term, count, units, bytes }) => {
     const unit = term.unit_tokens === 1 ? "positions" : `blocks of ${exact(term.unit_tokens)} tokens`;
     const one = bytes / count;
-    return { rule: term.rule, numbers: `n = ${exact(seq)}: ${exact(units)} ${unit} × ${exact(term.unit_bytes)} B = ${exact(one)} B (${human(one)})` };
+    const product = `× ${exact(term.unit_bytes)} B = ${exact(one)} B (${human(one)}) a layer`;
+    if (!/\bn\b/.test(term.rule)) return { rule: `always ${term.rule}`, numbers: `At every length: ${exact(units)} ${product}` };
+    return { rule: `${unit} = ${term.rule}`, numbers: `With n = ${exact(seq)}: ${exact(units)} ${unit} ${product}` };
   });
 }
 

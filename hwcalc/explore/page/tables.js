@@ -3,6 +3,9 @@
 const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 const UNITS = /** @type {[number, string][]} */ ([[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"]]);
 const KIB = 2 ** 10;
+/** Numbers are written in one way, whatever the language of the browser. To make these takes far longer than to use them. */
+const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+const HUNDREDTHS = new Intl.NumberFormat("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 
 /** @typedef {string | number | boolean | null | undefined | ((event: any) => void)} Attribute */
 /** @typedef {Node | string | number | null | undefined} Child */
@@ -35,9 +38,9 @@ export function svg(name, attributes = {}, ...children) {
   return filled(/** @type {SVGElementTagNameMap[K]} */ (document.createElementNS(SVG_NAMESPACE, name)), attributes, children);
 }
 
-/** A whole number with commas, whatever the language of the browser. @param {number | bigint} value */
+/** A whole number with commas. @param {number | bigint} value */
 export function exact(value) {
-  return value.toLocaleString("en-US", { maximumFractionDigits: 0 });
+  return WHOLE.format(value);
 }
 
 /** Bytes in binary units, as the command line writes them: "4.00 GiB", "128 KiB". @param {number | bigint} bytes */
@@ -46,7 +49,7 @@ export function human(bytes) {
   const size = Math.abs(value);
   if (size < KIB) return `${value} B`;
   const [unit, name] = UNITS.find(([least]) => size >= least) ?? [KIB, "KiB"];
-  const text = (value / unit).toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+  const text = HUNDREDTHS.format(value / unit);
   return `${name === "KiB" ? text.replace(/\.00$/, "") : text} ${name}`;
 }
 

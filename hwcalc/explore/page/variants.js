@@ -2,6 +2,7 @@
 
 import { barRows, panel } from "./bars.js";
 import { modelOf, plainTerm } from "./data.js";
+import { engineLabel } from "./engines.js";
 import { termBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
 
@@ -34,7 +35,7 @@ export function variantsSection(page) {
     if (rows.length === 0) return;
     const largest = Math.max(1, ...rows.map((row) => row.bytes ?? 0));
     const many = state.batch === 1 ? "one sequence" : `${exact(state.batch)} sequences`;
-    lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${state.engine}, in its default format on one GPU.`;
+    lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${engineLabel(page, state)}, in its default format on one GPU.`;
     chart.replaceChildren(
       barRows(
         rows.map(({ name, note, bytes, ...rest }) => {
