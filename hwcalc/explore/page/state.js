@@ -85,7 +85,7 @@ export function validState(payload, forms, wanted) {
   };
   const described = modelOf(payload, state);
   state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? lengths.least);
-  state.hand = validHand(described, wanted.hand, state.tp);
+  state.hand = validHand(described, wanted.hand);
   const runs = runsOf(described, engine, state.hand !== null);
   if (runs !== null && "curve" in runs) {
     state.dtype = chosen(runs.dtypes, wanted.dtype, first.dtype);
@@ -112,10 +112,9 @@ function snapped(payload, state, form) {
 /**
  * @param {Model} model
  * @param {unknown} wanted
- * @param {number} tp
  * @returns {State["hand"]}
  */
-function validHand(model, wanted, tp) {
+function validHand(model, wanted) {
   if (!isHand(model.hand) || typeof wanted !== "object" || wanted === null) return null;
   /** @type {Partial<Record<Dimension, unknown>>} */
   const given = wanted;
@@ -126,20 +125,7 @@ function validHand(model, wanted, tp) {
     // The model's own value may stand between two steps.
     return number === value ? value : least + Math.round((number - least) / step) * step;
   };
-  return { layers: value("layers"), ...wholeHeads(value("heads"), value("kv_heads"), tp), head_dim: value("head_dim") };
-}
-
-/**
- * Heads near these of which each rank has whole ones: a multiple of kv_heads, and kv_heads of tp (the payload's `rule`).
- * @param {number} heads
- * @param {number} kvHeads
- * @param {number} tp
- */
-function wholeHeads(heads, kvHeads, tp) {
-  const own = Math.max(1, Math.round(heads / tp)) * tp;
-  let found = Math.max(1, Math.floor(kvHeads / tp)) * tp;
-  while (own % found > 0) found -= tp;
-  return { heads: own, kv_heads: found };
+  return { layers: value("layers"), heads: value("heads"), kv_heads: value("kv_heads"), head_dim: value("head_dim") };
 }
 
 /**
