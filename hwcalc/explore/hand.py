@@ -37,7 +37,9 @@ _HEADS_STEP: Final = 8
 _HEAD_DIM_STEP: Final = 32
 _MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
 _RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of tp: each rank has whole heads."
-_NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: they do not follow from the dimensions by one formula. Plan it by itself."
+_NO_POLYNOMIAL: Final = (
+    "By hand the page has no numbers of this: they do not follow from the dimensions by one formula. Plan it by itself."
+)
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (

@@ -10,8 +10,8 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, options_of_engine
 from hwcalc.explore.encode import Pools
-from hwcalc.explore.runs import runs_of, sentence
 from hwcalc.explore.hand import MOST_BY_HAND, Changed, hand_of
+from hwcalc.explore.runs import runs_of, sentence
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec

@@ -93,7 +93,7 @@ class Fit:
                 return {"max": [[[least, []]], _json(found)]}
         return None
 
-    def _largest(self, least: int | float, polynomial: Polynomial) -> tuple[int | float, ...]:
+    def _largest(self, least: float, polynomial: Polynomial) -> tuple[int | float, ...]:
         return tuple(max(least, _value(polynomial, point)) for point in self._points)
 
 
@@ -155,7 +155,11 @@ def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
         return {name: merged([tree[name] for tree in trees], fit, name) for name in first}
     if all(isinstance(tree, list) and len(tree) == len(first) for tree in trees):
         return [
-            merged([tree[place] for tree in trees], fit, "count" if key == "pass" and place in _OF_A_PASS else "list" if key == "pass" else key)
+            merged(
+                [tree[place] for tree in trees],
+                fit,
+                "count" if key == "pass" and place in _OF_A_PASS else "list" if key == "pass" else key,
+            )
             for place in range(len(first))
         ]
     if key == "layers":
