@@ -27,9 +27,12 @@ type Amount =
   | Count
   | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
   | { largest: number[] }
-  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, products: [bytes: Count, factors: Factor[], stairs: Stair[]][]][] } }
+  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
   | { gpus: Amount[] }
   | { points: Points };
+
+/** A sum of products, of which a moment has a share; `sum` is a place in `sums`. */
+type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
 
 /** What a product of a moment is multiplied with: the tokens that are processed at once, the sequences, of the former those of one sequence,
     and 1 if there is only one sequence (hwcalc/engines/moments.py). */
@@ -68,6 +71,8 @@ interface Rest {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  /** Whether the engine refuses more sequences than that, in place of a verdict. */
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   /** Longer sequences are refused. */
@@ -145,6 +150,7 @@ interface Layout {
     published. `rule` says which values go together. A dimension whose `least` equals its `most` stays as it is. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
+  /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */
   rule: string;
   engines: Record<string, Runs | Refused>;
 }
@@ -239,6 +245,7 @@ interface Payload {
   curves: Curve[];
   parts: Part[];
   rests: Rest[];
+  sums: Products[];
 }
 
 /** What is chosen. Everything is in the address fragment. */
@@ -333,6 +340,7 @@ interface Form {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   most_tokens: number | null;

@@ -111,7 +111,7 @@ def _amount(payload: Document, amount: Any) -> Amount:
     if form == "gpus":
         return PerGpu(amounts=tuple(_amount(payload, each) for each in value))
     if form == "fullest":
-        moments = tuple(Moment(share, tuple(map(_product, products))) for share, products in value["moments"])
+        moments = tuple(Moment(share, tuple(map(_product, payload["sums"][place]))) for share, place in value["moments"])
         return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
     assert form == "points", form
     return Points(lengths=tuple(value["lengths"]), values={int(count): tuple(row) for count, row in value["values"].items()})
