@@ -12,7 +12,7 @@ from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["LARGEST", "Pools", "grid_of"]
+__all__ = ["LARGEST", "Pools", "cell_of", "grid_of"]
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
@@ -159,6 +159,20 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     table = {_at(place, kept): cell for place, cell in known.items()}
     shape = [range(size) if axis in kept else (0,) for axis, size in enumerate(sizes)]
     return _nested(table, shape, kept, ())
+
+
+def cell_of(grid: Any, place: Place) -> int | None:
+    """What a grid has at a place.
+
+    >>> cell_of([[7, 8]], (1, 1)), cell_of(7, (1, 1))
+    (8, 7)
+    """
+    for number in place:
+        if not isinstance(grid, list):
+            break
+        grid = grid[0 if len(grid) == 1 else number]
+    found: int | None = grid
+    return found
 
 
 def _at(place: Place, axes: Sequence[int]) -> Place:

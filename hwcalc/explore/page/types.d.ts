@@ -8,8 +8,8 @@ type Stair = [times: Count, per: number, add: number, most: number | null];
     `{max: [...]}` is the largest of several. */
 type Count = number | Polynomial | { max: Polynomial[] };
 type Polynomial = [coefficient: number, names: Dimension[]][];
-/** In a polynomial `heads` and `kv_heads` are those of a rank: `max(1, ceil(heads / tp))`, where `tp` is that of the state's layout; `layers`
-    and `head_dim` are the same on every rank. (llama.cpp splits layers, not heads: its states have `tp` 1.) */
+/** In a polynomial `heads` and `kv_heads` are those of a rank: `heads / tp` and `kv_heads / tp`, where `tp` is that of the state (llama.cpp
+    splits layers, not heads: 1). By hand, heads is a multiple of kv_heads, and kv_heads of tp, so that both are whole. */
 type Dimension = "layers" | "heads" | "kv_heads" | "head_dim";
 
 /** Layers of one kind that grow alike. `kind`, `layers` and `rule` are places in `texts`. */
@@ -148,7 +148,8 @@ interface Layout {
   tp: number;
 }
 
-/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
+/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials, in every format of the cache and with the weights as
+    published. `rule` says which values go together. A dimension whose `least` equals its `most` stays as it is. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
   /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */
