@@ -49,7 +49,7 @@ class Pools:
             "layers": self.text(term.layers.text),
             "count": term.count,
             "unit_bytes": term.unit_bytes,
-            "unit_tokens": term.unit_tokens,
+            **({} if term.unit_tokens == 1 else {"unit_tokens": term.unit_tokens}),
             "stairs": [[_stair(stair) for stair in sums] for sums in term.stairs],
             "rule": self.text(term.rule),
         }
@@ -61,13 +61,15 @@ class Pools:
         piece = {
             "gpus": [[self.term(term) for term in terms] for terms in curve.gpus],
             "total": [self.term(term) for term in curve.total],
+        }
+        others = {
             "once_bytes": curve.once_bytes,
             "total_once_bytes": curve.total_once_bytes,
-            "block_bytes": form.block_bytes,
+            "block_bytes": form.block_bytes if form.block_bytes != 1 else 0,
             "null_blocks": form.null_blocks,
             "crests": list(form.crests),
         }
-        return self.put("curves", piece)
+        return self.put("curves", piece | {name: value for name, value in others.items() if value})
 
     def part(self, part: PartForm) -> int:
         """The place of a part of the memory equation."""
@@ -85,6 +87,8 @@ class Pools:
             "total_bytes": form.total_bytes,
             "most_sequences": form.most_sequences,
             "limited_by": form.limited_by,
+            "refuses_more": form.refuses_more,
+            "most_tokens": form.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
             "most_tokens": form.most_tokens,

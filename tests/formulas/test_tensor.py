@@ -6,7 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc.formulas import CacheTensor, Chunk, DType, Encoder, Fixed, Full, Once, Remainder, Role, Sink, Span, Strided, Window
+from hwcalc.formulas import (
+    CacheTensor,
+    Chunk,
+    DType,
+    Encoder,
+    Fixed,
+    Full,
+    Kept,
+    Latest,
+    Once,
+    Remainder,
+    Role,
+    Sink,
+    Span,
+    Strided,
+    Window,
+)
+from hwcalc.formulas.stairs import stairs_at
 from hwcalc.profiles.dtypes import dtype_names, find_dtype
 
 SPANS = (
@@ -19,6 +36,8 @@ SPANS = (
     (Once(), (0, 1, 1, 1, 1, 1)),
     (Fixed(8), (0, 8, 8, 8, 8, 8)),
     (Encoder(), (0, 7, 7, 7, 7, 7)),
+    (Kept(2), (0, 1, 2, 2, 2, 2)),
+    (Latest(2), (0, 0, 2, 2, 2, 2)),
 )
 
 
@@ -27,6 +46,38 @@ def test_positions_of_zero_to_five_tokens(span: Span, positions: tuple[int, ...]
     """What each span keeps of A, AB, ABC and so on, with seven encoder tokens."""
     assert tuple(span.positions(tokens, 7) for tokens in range(6)) == positions
     assert span.text
+
+
+NUMBERS = st.integers(1, 2**31)
+ANY_SPAN = st.one_of(
+    *(st.builds(kind, NUMBERS) for kind in (Chunk, Fixed, Kept, Latest, Remainder, Strided, Window)),
+    *(st.builds(kind) for kind in (Encoder, Full, Once)),
+    st.builds(Sink, NUMBERS, NUMBERS),
+)
+
+
+@given(ANY_SPAN, st.integers(0, 2**41), st.integers(0, 2**31))
+def test_stairs_are_positions(span: Span, tokens: int, encoder_tokens: int) -> None:
+    """At any length. An encoder's output of no length of its own is as long as the sequence."""
+    assert stairs_at(span.stairs(encoder_tokens), tokens) == span.positions(tokens, encoder_tokens)
+    assert stairs_at(span.stairs(None), tokens) == span.positions(tokens, tokens)
+
+
+@given(ANY_SPAN.filter(lambda span: not isinstance(span, Remainder)), st.integers(1, 2**35), st.integers(1, 64))
+def test_stairs_of_a_rank(span: Span, tokens: int, ranks: int) -> None:
+    """The fullest of the ranks over which positions are dealt one by one has its share, rounded up."""
+    (stair,) = span.stairs(7)
+    shared = stair.shared(ranks)
+
+    assert shared is not None
+    assert shared.at(tokens) == -(-span.positions(tokens, 7) // ranks)
+
+
+def test_every_span_is_drawn() -> None:
+    """None that the formulas have is left out above."""
+    own = {kind for kind in Span.__subclasses__() if kind.__module__ == Span.__module__}
+
+    assert own == {type(span) for span, _ in SPANS}
 
 
 DTYPES = st.sampled_from([find_dtype(name) for name in dtype_names()])

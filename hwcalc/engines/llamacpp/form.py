@@ -75,6 +75,7 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
         total_bytes=budget.total_bytes,
         most_sequences=MAX_SEQUENCES,
         limited_by="n_seq_max",
+        refuses_more=True,
         host=HostRoom(room=(low, expected, high), shared=gpu.shares_host_memory),
     )
 

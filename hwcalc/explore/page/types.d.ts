@@ -18,7 +18,8 @@ interface Term {
   layers: number;
   count: Count;
   unit_bytes: Count;
-  unit_tokens: number;
+  /** 1 is left out. */
+  unit_tokens?: number;
   stairs: Stair[][];
   rule: number;
 }
@@ -58,11 +59,12 @@ interface Part {
 interface Curve {
   gpus: number[][];
   total: number[];
-  once_bytes: Count;
-  total_once_bytes: Count;
-  block_bytes: Count;
-  null_blocks: number;
-  crests: number[];
+  /** 0, no crests and blocks of one byte are left out. */
+  once_bytes?: Count;
+  total_once_bytes?: Count;
+  block_bytes?: Count;
+  null_blocks?: number;
+  crests?: number[];
 }
 
 /** The rest of the equation, but for its parts. */
@@ -71,6 +73,8 @@ interface Rest {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  /** Whether the engine refuses more sequences than that, in place of a verdict. */
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   /** Longer sequences are refused. */
@@ -147,6 +151,8 @@ interface Layout {
 /** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
+  /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */
+  rule: string;
   engines: Record<string, Runs | Refused>;
 }
 
@@ -335,6 +341,7 @@ interface Form {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   most_tokens: number | null;
