@@ -8,10 +8,11 @@ from itertools import product
 from typing import Any, Final
 
 from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
+from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["LARGEST", "Pools", "grid_of"]
+__all__ = ["LARGEST", "Pools", "cell_of", "grid_of"]
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
@@ -23,7 +24,7 @@ class Pools:
     """Pieces that many forms have in common. Each is written once, and is known by its place."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, list[Any]] = {name: [] for name in ("texts", "terms", "curves", "parts", "rests")}
+        self._pieces: dict[str, list[Any]] = {name: [] for name in ("texts", "terms", "curves", "sums", "parts", "rests")}
         self._places: dict[tuple[str, str], int] = {}
 
     def put(self, pool: str, piece: Any) -> int:
@@ -48,7 +49,7 @@ class Pools:
             "layers": self.text(term.layers.text),
             "count": term.count,
             "unit_bytes": term.unit_bytes,
-            "unit_tokens": term.unit_tokens,
+            **({} if term.unit_tokens == 1 else {"unit_tokens": term.unit_tokens}),
             "stairs": [[_stair(stair) for stair in sums] for sums in term.stairs],
             "rule": self.text(term.rule),
         }
@@ -60,13 +61,15 @@ class Pools:
         piece = {
             "gpus": [[self.term(term) for term in terms] for terms in curve.gpus],
             "total": [self.term(term) for term in curve.total],
+        }
+        others = {
             "once_bytes": curve.once_bytes,
             "total_once_bytes": curve.total_once_bytes,
-            "block_bytes": form.block_bytes,
+            "block_bytes": form.block_bytes if form.block_bytes != 1 else 0,
             "null_blocks": form.null_blocks,
             "crests": list(form.crests),
         }
-        return self.put("curves", piece)
+        return self.put("curves", piece | {name: value for name, value in others.items() if value})
 
     def part(self, part: PartForm) -> int:
         """The place of a part of the memory equation."""
@@ -84,6 +87,8 @@ class Pools:
             "total_bytes": form.total_bytes,
             "most_sequences": form.most_sequences,
             "limited_by": form.limited_by,
+            "refuses_more": form.refuses_more,
+            "most_tokens": form.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
             "most_tokens": form.most_tokens,
@@ -100,7 +105,8 @@ class Pools:
         if isinstance(amount, Largest):
             return {"largest": [self.term(term) for term in amount.terms]}
         if isinstance(amount, Fullest):
-            return {"fullest": _fullest(amount)}
+            moments = [[one.share, self.put("sums", _products(one))] for one in amount.moments]
+            return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
             return {"gpus": [self.amount(one) for one in amount.amounts]}
         return {"points": _points(amount)}
@@ -114,12 +120,8 @@ def _stair(stair: Stair) -> list[int | None]:
     return [stair.times, stair.per, stair.add, stair.most]
 
 
-def _fullest(amount: Fullest) -> dict[str, Any]:
-    moments = [
-        [one.share, [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in one.products]]
-        for one in amount.moments
-    ]
-    return {"chunk": amount.chunk, "up": amount.up, "moments": moments}
+def _products(moment: Moment) -> list[Any]:
+    return [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in moment.products]
 
 
 def _points(points: Points) -> dict[str, Any]:
@@ -157,6 +159,20 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     table = {_at(place, kept): cell for place, cell in known.items()}
     shape = [range(size) if axis in kept else (0,) for axis, size in enumerate(sizes)]
     return _nested(table, shape, kept, ())
+
+
+def cell_of(grid: Any, place: Place) -> int | None:
+    """What a grid has at a place.
+
+    >>> cell_of([[7, 8]], (1, 1)), cell_of(7, (1, 1))
+    (8, 7)
+    """
+    for number in place:
+        if not isinstance(grid, list):
+            break
+        grid = grid[0 if len(grid) == 1 else number]
+    found: int | None = grid
+    return found
 
 
 def _at(place: Place, axes: Sequence[int]) -> Place:

@@ -30,6 +30,26 @@ export function modelOf(payload, state) {
 }
 
 /**
+ * Whether an engine gives each GPU layers of its own (pp), rather than a share of each layer (tp) or of the sequences (dp).
+ * @param {Payload} payload
+ * @param {string} engine
+ */
+export function splitsLayers(payload, engine) {
+  return payload.engines.some((one) => one.name === engine && one.splits_layers);
+}
+
+/**
+ * How many GPUs may share each layer. For an engine that splits by layers it makes no difference: one entry stands for all.
+ * @param {Payload} payload
+ * @param {string} engine
+ * @param {number} count
+ */
+export function sharesOf(payload, engine, count) {
+  const tps = payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp);
+  return splitsLayers(payload, engine) ? tps.slice(0, 1) : tps;
+}
+
+/**
  * What an engine has for a model, by its own dimensions or by those set by hand.
  * @param {Model} model
  * @param {string} engine
@@ -64,11 +84,38 @@ export function pointsFor(payload, state, form) {
 }
 
 /**
+ * The most sequences that an engine takes. More than fit are no matter: that is a verdict.
+ * @param {Form} form
+ */
+export function mostBatch(form) {
+  return form.refuses_more ? form.most_sequences ?? Infinity : Infinity;
+}
+
+/**
  * @param {Model["hand"]} hand
  * @returns {hand is Hand}
  */
 export function isHand(hand) {
   return typeof hand === "object" && hand !== null;
+}
+
+/**
+ * The numbers of a slider: its steps, and the model's own value.
+ * @param {Hand["dimensions"][Dimension]} range
+ */
+export function stepsOf({ value, least, most, step }) {
+  const steps = Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, place) => least + place * step);
+  return [...new Set([...steps, value])].sort((first, second) => first - second);
+}
+
+/**
+ * The numbers of key/value heads that go with so many heads: each rank has whole groups of them.
+ * @param {Hand} hand
+ * @param {number} heads
+ * @param {number} tp
+ */
+export function keyValueHeads(hand, heads, tp) {
+  return stepsOf(hand.dimensions.kv_heads).filter((number) => heads % number === 0 && number % tp === 0);
 }
 
 /**
@@ -113,7 +160,11 @@ export function formsOf(payload, poolsOf = () => payload) {
  * @returns {Form | NoAnswer}
  */
 function taken(payload, model, state) {
-  const runs = runsOf(model, state.engine, state.hand !== null);
+  const { hand } = state;
+  if (hand !== null && isHand(model.hand) && !keyValueHeads(model.hand, hand.heads, state.tp).includes(hand.kv_heads)) {
+    return { refused: model.hand.rule };
+  }
+  const runs = runsOf(model, state.engine, hand !== null);
   if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
   if (!("curve" in runs)) return { refused: textAt(payload, runs.refused) };
   const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp);
@@ -126,7 +177,7 @@ function taken(payload, model, state) {
   const rest = payload.rests[gridAt(runs.rest, places) ?? -1];
   if (curve === undefined || rest === undefined) return { refused: "This page does not have this combination." };
   const parts = runs.parts.flatMap((grid) => payload.parts[gridAt(grid, places) ?? -1] ?? []);
-  return formOf(payload, curve, rest, parts, rankDimensions(state.hand, state.tp), model.max_seq);
+  return formOf(payload, curve, rest, parts, rankDimensions(hand, state.tp), model.max_seq);
 }
 
 /**
@@ -149,25 +200,26 @@ function textAt(payload, place) {
 function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
   const term = (/** @type {number} */ place) => plainTerm(payload, place, dimensions);
   const count = (/** @type {Count} */ value) => substitute(value, dimensions);
-  const plain = parts.map((part) => plainPart(part, term, dimensions));
+  const plain = parts.map((part) => plainPart(payload, part, term, dimensions));
   /** @type {(values: Rest["usable"]) => Record<End, number>} */
   const ends = ([low, expected, high]) => ({ low, expected, high });
   return {
     gpus: curve.gpus.map((terms) => terms.map(term)),
     total: curve.total.map(term),
-    once_bytes: count(curve.once_bytes),
-    total_once_bytes: count(curve.total_once_bytes),
-    block_bytes: count(curve.block_bytes),
-    null_blocks: curve.null_blocks,
-    crests: curve.crests,
+    once_bytes: count(curve.once_bytes ?? 0),
+    total_once_bytes: count(curve.total_once_bytes ?? 0),
+    block_bytes: count(curve.block_bytes ?? 1),
+    null_blocks: curve.null_blocks ?? 0,
+    crests: curve.crests ?? [],
     parts: plain,
     usable: ends(rest.usable),
     total_bytes: rest.total_bytes,
     most_sequences: rest.most_sequences,
     limited_by: rest.limited_by,
+    refuses_more: rest.refuses_more,
     dp: rest.dp,
     least_tokens: rest.least_tokens,
-    most_tokens: rest.most_tokens ?? null,
+    most_tokens: rest.most_tokens,
     host: rest.host ? { room: ends(rest.host.room), shared: rest.host.shared } : null,
     max_seq: maxSeq,
     points: pointsOf(plain, payload.batches, rest.dp),
@@ -189,7 +241,7 @@ export function plainTerm(payload, place, dimensions) {
     rule: textAt(payload, term.rule),
     count: substitute(term.count, dimensions),
     unit_bytes: substitute(term.unit_bytes, dimensions),
-    unit_tokens: term.unit_tokens,
+    unit_tokens: term.unit_tokens ?? 1,
     stairs: term.stairs.map((sum) => sum.map((stair) => plainStair(stair, dimensions))),
   };
 }
@@ -204,12 +256,13 @@ function plainStair([each, per, add, most], dimensions) {
 }
 
 /**
+ * @param {Payload} payload
  * @param {Part} part
  * @param {(place: number) => PlainTerm} term
  * @param {Record<Dimension, number> | null} dimensions
  * @returns {PlainPart}
  */
-function plainPart(part, term, dimensions) {
+function plainPart(payload, part, term, dimensions) {
   const count = (/** @type {Count} */ value) => substitute(value, dimensions);
   /** @type {(amount: Amount) => PlainAmount} */
   const plain = (amount) => {
@@ -223,9 +276,9 @@ function plainPart(part, term, dimensions) {
     if ("points" in amount) return amount;
     const { chunk, up, moments } = amount.fullest;
     /** @type {Fullest["moments"]} */
-    const plainMoments = moments.map(([share, products]) => [
+    const plainMoments = moments.map(([share, place]) => [
       share,
-      products.map(([bytes, factors, stairs]) => [count(bytes), factors, stairs.map((stair) => plainStair(stair, dimensions))]),
+      (payload.sums[place] ?? []).map(([bytes, factors, stairs]) => [count(bytes), factors, stairs.map((stair) => plainStair(stair, dimensions))]),
     ]);
     return { fullest: { chunk, up, moments: plainMoments } };
   };

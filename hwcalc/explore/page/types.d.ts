@@ -8,8 +8,8 @@ type Stair = [times: Count, per: number, add: number, most: number | null];
     `{max: [...]}` is the largest of several. */
 type Count = number | Polynomial | { max: Polynomial[] };
 type Polynomial = [coefficient: number, names: Dimension[]][];
-/** In a polynomial `heads` and `kv_heads` are those of a rank: `max(1, ceil(heads / tp))`, where `tp` is that of the state's layout; `layers`
-    and `head_dim` are the same on every rank. (llama.cpp splits layers, not heads: its states have `tp` 1.) */
+/** In a polynomial `heads` and `kv_heads` are those of a rank: `heads / tp` and `kv_heads / tp`, where `tp` is that of the state (llama.cpp
+    splits layers, not heads: 1). By hand, heads is a multiple of kv_heads, and kv_heads of tp, so that both are whole. */
 type Dimension = "layers" | "heads" | "kv_heads" | "head_dim";
 
 /** Layers of one kind that grow alike. `kind`, `layers` and `rule` are places in `texts`. */
@@ -18,7 +18,8 @@ interface Term {
   layers: number;
   count: Count;
   unit_bytes: Count;
-  unit_tokens: number;
+  /** 1 is left out. */
+  unit_tokens?: number;
   stairs: Stair[][];
   rule: number;
 }
@@ -27,9 +28,12 @@ type Amount =
   | Count
   | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
   | { largest: number[] }
-  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, products: [bytes: Count, factors: Factor[], stairs: Stair[]][]][] } }
+  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
   | { gpus: Amount[] }
   | { points: Points };
+
+/** A sum of products, of which a moment has a share; `sum` is a place in `sums`. */
+type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
 
 /** What a product of a moment is multiplied with: the tokens that are processed at once, the sequences, of the former those of one sequence,
     and 1 if there is only one sequence (hwcalc/engines/moments.py). */
@@ -55,11 +59,12 @@ interface Part {
 interface Curve {
   gpus: number[][];
   total: number[];
-  once_bytes: Count;
-  total_once_bytes: Count;
-  block_bytes: Count;
-  null_blocks: number;
-  crests: number[];
+  /** 0, no crests and blocks of one byte are left out. */
+  once_bytes?: Count;
+  total_once_bytes?: Count;
+  block_bytes?: Count;
+  null_blocks?: number;
+  crests?: number[];
 }
 
 /** The rest of the equation, but for its parts. */
@@ -68,6 +73,8 @@ interface Rest {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  /** Whether the engine refuses more sequences than that, in place of a verdict. */
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   /** Longer sequences are refused. */
@@ -141,9 +148,12 @@ interface Layout {
   tp: number;
 }
 
-/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
+/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials, in every format of the cache and with the weights as
+    published. `rule` says which values go together. A dimension whose `least` equals its `most` stays as it is. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
+  /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */
+  rule: string;
   engines: Record<string, Runs | Refused>;
 }
 
@@ -237,6 +247,7 @@ interface Payload {
   curves: Curve[];
   parts: Part[];
   rests: Rest[];
+  sums: Products[];
 }
 
 /** What is chosen. Everything is in the address fragment. */
@@ -331,6 +342,7 @@ interface Form {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   most_tokens: number | null;
