@@ -10,6 +10,7 @@ from hwcalc.explore.policies import policy_rows
 from hwcalc.explore.sampled import allocations
 from hwcalc.explore.saved import saved_of
 from hwcalc.explore.strategies import strategy_rows
+from hwcalc.explore.variants import variants_of
 
 if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes
@@ -28,7 +29,7 @@ def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any
         saved = strategies = None
     engines = {name: options_of_engine(name) for name in axes.engines}
     return {
-        "variants": [],
+        "variants": variants_of(model, axes, pools),
         "saved": saved,
         "policies": policy_rows(model, engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),
         "strategies": strategies,

@@ -13,7 +13,7 @@ from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["form_at", "grid_at", "options_at"]
+__all__ = ["curve_of", "form_at", "grid_at", "options_at"]
 
 Document = Mapping[str, Any]
 
@@ -75,6 +75,16 @@ def _host(host: Document | None) -> HostRoom | None:
         return None
     low, expected, high = host["room"]
     return HostRoom(room=(low, expected, high), shared=host["shared"])
+
+
+def curve_of(payload: Document, curve: Document) -> Curve:
+    """The cache of one entry of the curves."""
+    return Curve(
+        gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
+        total=tuple(_term(payload, place) for place in curve["total"]),
+        once_bytes=curve["once_bytes"],
+        total_once_bytes=curve["total_once_bytes"],
+    )
 
 
 def _term(payload: Document, place: int) -> Term:
