@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
-from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
+from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
 
@@ -103,7 +103,8 @@ class Pools:
             return {"fullest": _fullest(amount)}
         if isinstance(amount, PerGpu):
             return {"gpus": [self.amount(one) for one in amount.amounts]}
-        return {"points": _points(amount)}
+        rule = self.amount(amount.rule)
+        return {"measured": {"rule": rule, "chunk": amount.chunk, "readings": [list(reading) for reading in amount.readings]}}
 
     def document(self) -> dict[str, list[Any]]:
         """All pools by name."""
@@ -121,10 +122,6 @@ def _fullest(amount: Fullest) -> dict[str, Any]:
     ]
     return {"chunk": amount.chunk, "up": amount.up, "moments": moments}
 
-
-def _points(points: Points) -> dict[str, Any]:
-    values = {str(sequences): list(found) for sequences, found in sorted(points.values.items())}
-    return {"lengths": list(points.lengths), "values": values}
 
 
 def _check(piece: Any) -> None:
