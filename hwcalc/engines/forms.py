@@ -216,7 +216,8 @@ class MemoryForm:
     """The memory equation of one family of requests.
 
     ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if ``(left // block_bytes - null_blocks) x block_bytes``
-    holds it; for engines without blocks, ``block_bytes`` is 1. At most ``most_sequences`` run at once, because of ``limited_by``.
+    holds it; for engines without blocks, ``block_bytes`` is 1. At most ``most_sequences`` run at once, because of ``limited_by``; an engine
+    that ``refuses_more`` says so in place of a verdict.
     The form holds from ``least_tokens`` on; sequences of more than ``most_tokens`` are refused, and ``model_tokens`` are those that the
     model is made for.
     """
@@ -229,6 +230,7 @@ class MemoryForm:
     null_blocks: int = 0
     most_sequences: int | None = None
     limited_by: str | None = None
+    refuses_more: bool = False
     dp: int = 1
     least_tokens: int = 1
     most_tokens: int | None = None

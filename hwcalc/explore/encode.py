@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, Final
 
 from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
+from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
 
@@ -23,7 +24,7 @@ class Pools:
     """Pieces that many forms have in common. Each is written once, and is known by its place."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, list[Any]] = {name: [] for name in ("texts", "terms", "curves", "parts", "rests")}
+        self._pieces: dict[str, list[Any]] = {name: [] for name in ("texts", "terms", "curves", "sums", "parts", "rests")}
         self._places: dict[tuple[str, str], int] = {}
 
     def put(self, pool: str, piece: Any) -> int:
@@ -84,6 +85,8 @@ class Pools:
             "total_bytes": form.total_bytes,
             "most_sequences": form.most_sequences,
             "limited_by": form.limited_by,
+            "refuses_more": form.refuses_more,
+            "most_tokens": form.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
             "most_tokens": form.most_tokens,
@@ -100,7 +103,8 @@ class Pools:
         if isinstance(amount, Largest):
             return {"largest": [self.term(term) for term in amount.terms]}
         if isinstance(amount, Fullest):
-            return {"fullest": _fullest(amount)}
+            moments = [[one.share, self.put("sums", _products(one))] for one in amount.moments]
+            return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
             return {"gpus": [self.amount(one) for one in amount.amounts]}
         rule = self.amount(amount.rule)
@@ -115,13 +119,8 @@ def _stair(stair: Stair) -> list[int | None]:
     return [stair.times, stair.per, stair.add, stair.most]
 
 
-def _fullest(amount: Fullest) -> dict[str, Any]:
-    moments = [
-        [one.share, [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in one.products]]
-        for one in amount.moments
-    ]
-    return {"chunk": amount.chunk, "up": amount.up, "moments": moments}
-
+def _products(moment: Moment) -> list[Any]:
+    return [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in moment.products]
 
 
 def _check(piece: Any) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
-__all__ = ["OPPOSITE", "budget_of", "host_room", "margin_of", "process", "room_of"]
+__all__ = ["OPPOSITE", "budget_beside", "budget_of", "host_room", "margin_of", "process", "room_of"]
 
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
@@ -86,14 +86,19 @@ def room_of(opened: LlamacppOpened, options: PlaceOptions, end: str) -> int | No
 
 def budget_of(opened: LlamacppOpened, options: PlaceOptions, placement: Placement) -> Noted[Budget | None]:
     """The bytes that the fullest GPU has left for its part of the cache."""
+    share = placement.devices[placement.fullest]
+    weights = exact("weights", Section.WEIGHTS, share.weights_bytes, _what(share, placement))
+    return budget_beside(opened, options, (weights, *share.parts))
+
+
+def budget_beside(opened: LlamacppOpened, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
+    """The bytes that a GPU has left beside these parts."""
     memory, notes = _memory_of(opened, options)
     if memory is None:
         return Noted(None, notes)
-    share = placement.devices[placement.fullest]
     margin = margin_of(opened, options, memory)
     utilization = opened.request.hardware.memory_utilization
-    weights = exact("weights", Section.WEIGHTS, share.weights_bytes, _what(share, placement))
-    budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, (weights, *share.parts))
+    budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, parts)
     return Noted(budget, (*notes, *margin.notes))
 
 

@@ -6,16 +6,17 @@ asked of a context so long that a batch is full and a window slides; what is sho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
-from hwcalc.engines.llamacpp.compute import copies_of, moments_of, part_of
-from hwcalc.engines.llamacpp.equation import budget_of, host_room
-from hwcalc.engines.llamacpp.graph import host_moments, output_bytes
+from hwcalc.engines.llamacpp.assignment import ON_HOST
+from hwcalc.engines.llamacpp.compute import copies_of, part_of
+from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
+from hwcalc.engines.llamacpp.graph import gpu_moments, host_moments, output_bytes
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
-from hwcalc.engines.llamacpp.placement import assignment_of, placement_of
+from hwcalc.engines.llamacpp.placement import assignment_of, device_weights, weighed_of
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.moments import Factor, Fullest, Moment, Product
@@ -26,9 +27,9 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.engines.llamacpp.assignment import Assignment
     from hwcalc.engines.llamacpp.graph import Moment as GraphMoment
+    from hwcalc.engines.llamacpp.graph import Part
     from hwcalc.engines.llamacpp.sums import Sum
     from hwcalc.engines.stored import StoredTensor
 
@@ -57,24 +58,31 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     if gpu is None or gpu.is_host or request.hardware.kv_memory is not None or not plain or request.options.keys() & _FIXED:
         return None
     far = of_llamacpp(opened.with_request(replace(request, seq=_FAR, batch=1)))
-    one, options, placement = far.settings, far.place_options, placement_of(far)
-    if not one.server or one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or placement is None:
+    one, options, weighed = far.settings, far.place_options, weighed_of(far)
+    if not one.server or one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or weighed is None:
         return None
     assignment = assignment_of(far)
-    budget = budget_of(far, options, placement).value
+    budget = budget_beside(far, options, ()).value
     if not assignment.everything or assignment.largest_moved or budget is None:
         return None
-    devices = range(len(placement.gpus))
+    weights = {device: device_weights(far, device, assignment, weighed) for device in (*range(far.gpus), ON_HOST)}
     low, expected, high = (host_room(far, lambda _: 0, end) for end in ENDS)
     return MemoryForm(
-        curve=Curve(gpus=tuple(_terms(far, assignment, device) for device in devices), total=_terms(far, assignment, None)),
-        parts=(*_gpu_parts(far, assignment, placement), *_host_parts(far, assignment, placement)),
+        # The cache is the same on GPUs of all makers, and beside weights of all formats.
+        curve=far.model.once(("llamacpp curve", one, assignment, far.gpus), lambda: _curve(far, assignment)),
+        parts=(*_gpu_parts(far, assignment, weights), *_host_parts(far, assignment, weights[ON_HOST])),
         usable=budget.usable,
         total_bytes=budget.total_bytes,
         most_sequences=MAX_SEQUENCES,
         limited_by="n_seq_max",
+        refuses_more=True,
         host=HostRoom(room=(low, expected, high), shared=gpu.shares_host_memory),
     )
+
+
+def _curve(far: LlamacppOpened, assignment: Assignment) -> Curve:
+    gpus = tuple(_terms(far, assignment, device) for device in range(far.gpus))
+    return Curve(gpus=gpus, total=_terms(far, assignment, None))
 
 
 def _stairs(far: LlamacppOpened, size: str) -> tuple[Stair, ...] | None:
@@ -136,48 +144,53 @@ def _words(far: LlamacppOpened, size: str) -> str:
     return f"roundup(n, {CELLS})" if size else "1"
 
 
-def _gpu_parts(far: LlamacppOpened, assignment: Assignment, placement: Placement) -> tuple[PartForm, ...]:
+def _gpu_parts(far: LlamacppOpened, assignment: Assignment, weights: Mapping[int, int]) -> tuple[PartForm, ...]:
     """Weights, compute buffer and process of each GPU."""
-    each = [_parts_of(far, assignment, device, share) for device, share in enumerate(placement.gpus)]
-    names = dict.fromkeys((part.name, part.section) for parts in each for part in parts)
-    return tuple(_together(name, section, each) for name, section in names)
-
-
-def _together(name: str, section: str, each: list[tuple[PartForm, ...]]) -> PartForm:
-    """One part of all GPUs: the same amounts for all, or those of each."""
-    nothing = PartForm(name=name, section=section, low=Constant.of(0), expected=Constant.of(0), high=Constant.of(0))
-    parts = [next((part for part in parts if (part.name, part.section) == (name, section)), nothing) for parts in each]
-    if len(set(parts)) == 1:
-        return parts[0]
-    low, expected, high = (PerGpu(amounts=tuple(getattr(part, end) for part in parts)) for end in ENDS)
-    return PartForm(name=name, section=section, low=low, expected=expected, high=high)
-
-
-def _parts_of(far: LlamacppOpened, assignment: Assignment, device: int, share: DeviceShare) -> tuple[PartForm, ...]:
-    part = part_of(far, assignment, device)
-    buffers = () if part is None else (_buffer("compute buffer", Section.ACTIVATIONS, moments_of(far, part), far),)
-    others = (
-        PartForm(
-            name=one.name,
-            section=one.section.value,
-            low=Constant.of(one.low),
-            expected=Constant.of(one.expected),
-            high=Constant.of(one.high),
-        )
-        for one in share.parts
-        if one.section is not Section.ACTIVATIONS
+    gpu = far.request.hardware.gpu
+    assert gpu is not None
+    own = process(gpu)
+    parts = [part_of(far, assignment, device) for device in range(far.gpus)]
+    buffers = [_NO_BUFFER if part is None else _gpu_buffer(far, part) for part in parts]
+    overhead = PartForm(
+        name=own.name,
+        section=own.section.value,
+        low=Constant.of(own.low),
+        expected=Constant.of(own.expected),
+        high=Constant.of(own.high),
     )
-    return (_constant("weights", Section.WEIGHTS, share.weights_bytes), *buffers, *others)
+    sizes = [_constant("weights", Section.WEIGHTS, weights[device]) for device in range(far.gpus)]
+    return (_together(sizes), _together(buffers), overhead)
 
 
-def _host_parts(far: LlamacppOpened, assignment: Assignment, placement: Placement) -> tuple[PartForm, ...]:
+def _gpu_buffer(far: LlamacppOpened, part: Part) -> PartForm:
+    made: PartForm = far.model.once(
+        ("llamacpp buffer", far.settings, part),
+        lambda: _buffer(_COMPUTE_BUFFER, Section.ACTIVATIONS, gpu_moments(far.hparams, far.settings, part), far),
+    )
+    return made
+
+
+def _together(parts: Sequence[PartForm]) -> PartForm:
+    """One part of all GPUs: the same amounts for all, or those of each."""
+    first = parts[0]
+    if all(part == first for part in parts):
+        return first
+    low, expected, high = (PerGpu(amounts=tuple(getattr(part, end) for part in parts)) for end in ENDS)
+    return PartForm(name=first.name, section=first.section, low=low, expected=expected, high=high)
+
+
+def _host_parts(far: LlamacppOpened, assignment: Assignment, weights_bytes: int) -> tuple[PartForm, ...]:
     """The table of the tokens, the buffer of a batch, and the logits of a token of each sequence."""
-    moments = host_moments(far.hparams, far.settings, copies_of(far, assignment))
+    copies = copies_of(far, assignment)
+    buffer: PartForm = far.model.once(
+        ("llamacpp host buffer", far.settings, copies),
+        lambda: _buffer("host compute buffer", HOST, host_moments(far.hparams, far.settings, copies), far),
+    )
     logits = Moment(share=1.0, products=(Product(output_bytes(far.hparams, 1), ("sequences",)),))
     output = Fullest(moments=(logits,), chunk=None, up=True)
     return (
-        _constant("host weights", HOST, placement.host.weights_bytes),
-        _buffer("host compute buffer", HOST, moments, far),
+        _constant("host weights", HOST, weights_bytes),
+        buffer,
         PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
     )
 
@@ -219,3 +232,8 @@ def _products(size: Sum, far: LlamacppOpened) -> tuple[Product, ...]:
         key = tuple(sorted(factors)), stairs
         products[key] = products.get(key, 0) + number
     return tuple(Product(number, *key) for key, number in products.items() if number)
+
+
+_COMPUTE_BUFFER: Final = "compute buffer"
+_NO_BUFFER: Final = _constant(_COMPUTE_BUFFER, Section.ACTIVATIONS, 0)
+"""Of a GPU that runs no layer."""

@@ -22,6 +22,7 @@ __all__ = [
     "PINNED",
     "assignment_of",
     "cache_on",
+    "device_weights",
     "placement_of",
     "weighed_of",
     "whole_assignment",
@@ -171,7 +172,7 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
             device=HOST if device == ON_HOST else f"gpu{device}",
             layers=assignment.layers(device),
             output=assignment.output == device,
-            weights_bytes=_weights_of(opened, device, assignment, weighed),
+            weights_bytes=device_weights(opened, device, assignment, weighed),
             cache_bytes=cache_on(device, assignment, opened),
             parts=_parts(opened, assignment, device),
         )
@@ -194,7 +195,7 @@ def _rows(opened: LlamacppOpened) -> tuple[float, ...]:
     return tuple(end - start for start, end in zip((0.0, *ends), ends, strict=False))
 
 
-def _weights_of(opened: LlamacppOpened, device: int, assignment: Assignment, weighed: Weighed) -> int:
+def device_weights(opened: LlamacppOpened, device: int, assignment: Assignment, weighed: Weighed) -> int:
     """Bytes of weights on a device. A family shares the answer for an assignment."""
     divided = _rows(opened) if opened.place_options.split_mode == "row" else None
     size: int = opened.shared(("weights on", assignment, device), lambda: _weights(device, assignment, weighed, divided))

@@ -1,6 +1,6 @@
 // The command line that gives the numbers of a state.
 
-import { modelOf, runsOf } from "./data.js";
+import { modelOf, runsOf, splitsLayers } from "./data.js";
 import { DIMENSIONS } from "./state.js";
 
 /**
@@ -30,14 +30,14 @@ export function commandOf(payload, state) {
   const model = modelOf(payload, state);
   const engine = payload.engines.find((engine) => engine.name === state.engine);
   const runs = runsOf(model, state.engine, state.hand !== null);
-  const splits = engine?.splits_layers ?? false;
   // The bare equation has no name, only words.
   const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...ownWords(model, state)];
   const option = (/** @type {string} */ name, /** @type {string | number} */ value) => words.push(`--${name}`, String(value));
   option("engine", state.engine);
   for (const [name, value] of Object.entries(engine?.options ?? {})) option("engine-option", `${name}=${value}`);
   option("gpu", state.gpu);
-  for (const [name, size] of Object.entries({ tp: state.tp, dp: splits ? 1 : state.count / state.tp, pp: splits ? state.count : 1 })) {
+  const sizes = splitsLayers(payload, state.engine) ? { pp: state.count } : { tp: state.tp, dp: state.count / state.tp };
+  for (const [name, size] of Object.entries(sizes)) {
     if (size > 1) option(name, size);
   }
   option("seq", state.seq);

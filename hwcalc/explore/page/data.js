@@ -30,6 +30,26 @@ export function modelOf(payload, state) {
 }
 
 /**
+ * Whether an engine gives each GPU layers of its own (pp), rather than a share of each layer (tp) or of the sequences (dp).
+ * @param {Payload} payload
+ * @param {string} engine
+ */
+export function splitsLayers(payload, engine) {
+  return payload.engines.some((one) => one.name === engine && one.splits_layers);
+}
+
+/**
+ * How many GPUs may share each layer. For an engine that splits by layers it makes no difference: one entry stands for all.
+ * @param {Payload} payload
+ * @param {string} engine
+ * @param {number} count
+ */
+export function sharesOf(payload, engine, count) {
+  const tps = payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp);
+  return splitsLayers(payload, engine) ? tps.slice(0, 1) : tps;
+}
+
+/**
  * What an engine has for a model, by its own dimensions or by those set by hand.
  * @param {Model} model
  * @param {string} engine
@@ -51,16 +71,11 @@ export function policyRowsOf(payload, state) {
 }
 
 /**
- * The lengths and numbers of sequences at which a state has exact numbers; null if that is all.
- * @param {Payload} payload
- * @param {State} state
- * @param {Form | NoAnswer} form
- * @returns {Form["points"]}
+ * The most sequences that an engine takes. More than fit are no matter: that is a verdict.
+ * @param {Form} form
  */
-export function pointsFor(payload, state, form) {
-  const rows = policyRowsOf(payload, state);
-  if (rows !== null) return { lengths: rows.lengths, batches: rows.batches };
-  return "refused" in form ? null : form.points;
+export function mostBatch(form) {
+  return form.refuses_more ? form.most_sequences ?? Infinity : Infinity;
 }
 
 /**
@@ -69,6 +84,25 @@ export function pointsFor(payload, state, form) {
  */
 export function isHand(hand) {
   return typeof hand === "object" && hand !== null;
+}
+
+/**
+ * The numbers of a slider: its steps, and the model's own value.
+ * @param {Hand["dimensions"][Dimension]} range
+ */
+export function stepsOf({ value, least, most, step }) {
+  const steps = Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, place) => least + place * step);
+  return [...new Set([...steps, value])].sort((first, second) => first - second);
+}
+
+/**
+ * The numbers of key/value heads that go with so many heads: each rank has whole groups of them.
+ * @param {Hand} hand
+ * @param {number} heads
+ * @param {number} tp
+ */
+export function keyValueHeads(hand, heads, tp) {
+  return stepsOf(hand.dimensions.kv_heads).filter((number) => heads % number === 0 && number % tp === 0);
 }
 
 /**
@@ -113,7 +147,11 @@ export function formsOf(payload, poolsOf = () => payload) {
  * @returns {Form | NoAnswer}
  */
 function taken(payload, model, state) {
-  const runs = runsOf(model, state.engine, state.hand !== null);
+  const { hand } = state;
+  if (hand !== null && isHand(model.hand) && !keyValueHeads(model.hand, hand.heads, state.tp).includes(hand.kv_heads)) {
+    return { refused: model.hand.rule };
+  }
+  const runs = runsOf(model, state.engine, hand !== null);
   if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
   if (!("curve" in runs)) return { refused: textAt(payload, runs.refused) };
   const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp);
@@ -126,7 +164,7 @@ function taken(payload, model, state) {
   const rest = payload.rests[gridAt(runs.rest, places) ?? -1];
   if (curve === undefined || rest === undefined) return { refused: "This page does not have this combination." };
   const parts = runs.parts.flatMap((grid) => payload.parts[gridAt(grid, places) ?? -1] ?? []);
-  return formOf(payload, curve, rest, parts, rankDimensions(state.hand, state.tp), model.max_seq);
+  return formOf(payload, curve, rest, parts, rankDimensions(hand, state.tp), model.max_seq);
 }
 
 /**
@@ -149,7 +187,7 @@ function textAt(payload, place) {
 function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
   const term = (/** @type {number} */ place) => plainTerm(payload, place, dimensions);
   const count = (/** @type {Count} */ value) => substitute(value, dimensions);
-  const plain = parts.map((part) => plainPart(part, term, dimensions));
+  const plain = parts.map((part) => plainPart(payload, part, term, dimensions));
   /** @type {(values: Rest["usable"]) => Record<End, number>} */
   const ends = ([low, expected, high]) => ({ low, expected, high });
   return {
@@ -165,12 +203,12 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
     total_bytes: rest.total_bytes,
     most_sequences: rest.most_sequences,
     limited_by: rest.limited_by,
+    refuses_more: rest.refuses_more,
     dp: rest.dp,
     least_tokens: rest.least_tokens,
-    most_tokens: rest.most_tokens ?? null,
+    most_tokens: rest.most_tokens,
     host: rest.host ? { room: ends(rest.host.room), shared: rest.host.shared } : null,
     max_seq: maxSeq,
-    points: pointsOf(plain, payload.batches, rest.dp),
   };
 }
 
@@ -204,12 +242,13 @@ function plainStair([each, per, add, most], dimensions) {
 }
 
 /**
+ * @param {Payload} payload
  * @param {Part} part
  * @param {(place: number) => PlainTerm} term
  * @param {Record<Dimension, number> | null} dimensions
  * @returns {PlainPart}
  */
-function plainPart(part, term, dimensions) {
+function plainPart(payload, part, term, dimensions) {
   const count = (/** @type {Count} */ value) => substitute(value, dimensions);
   /** @type {(amount: Amount) => PlainAmount} */
   const plain = (amount) => {
@@ -220,12 +259,12 @@ function plainPart(part, term, dimensions) {
     }
     if ("largest" in amount) return { largest: amount.largest.map(term) };
     if ("gpus" in amount) return { gpus: amount.gpus.map(plain) };
-    if ("points" in amount) return amount;
+    if ("measured" in amount) return { measured: { ...amount.measured, rule: plain(amount.measured.rule) } };
     const { chunk, up, moments } = amount.fullest;
     /** @type {Fullest["moments"]} */
-    const plainMoments = moments.map(([share, products]) => [
+    const plainMoments = moments.map(([share, place]) => [
       share,
-      products.map(([bytes, factors, stairs]) => [count(bytes), factors, stairs.map((stair) => plainStair(stair, dimensions))]),
+      (payload.sums[place] ?? []).map(([bytes, factors, stairs]) => [count(bytes), factors, stairs.map((stair) => plainStair(stair, dimensions))]),
     ]);
     return { fullest: { chunk, up, moments: plainMoments } };
   };
@@ -236,23 +275,5 @@ function plainPart(part, term, dimensions) {
     low: part.low === undefined ? expected : plain(part.low),
     expected,
     high: part.high === undefined ? expected : plain(part.high),
-  };
-}
-
-/**
- * The lengths and numbers of sequences at which every part is known; null if that is all.
- * @param {PlainPart[]} parts
- * @param {number[]} batches
- * @param {number} dp
- * @returns {Form["points"]}
- */
-function pointsOf(parts, batches, dp) {
-  const amounts = parts.flatMap((part) => [part.low, part.expected, part.high]).flatMap((amount) => (typeof amount === "object" && "gpus" in amount ? amount.gpus : [amount]));
-  const points = amounts.flatMap((amount) => (typeof amount === "object" && "points" in amount ? [amount.points] : []));
-  const [first, ...others] = points;
-  if (first === undefined) return null;
-  return {
-    lengths: first.lengths.filter((length) => others.every((other) => other.lengths.includes(length))),
-    batches: batches.filter((batch) => points.every((one) => Object.hasOwn(one.values, Math.ceil(batch / dp)))),
   };
 }

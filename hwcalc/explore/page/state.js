@@ -1,6 +1,6 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, modelOf, pointsFor, runsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, runsOf, sharesOf, stepsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -67,15 +67,13 @@ export function validState(payload, forms, wanted) {
   const model = chosen(payload.models.map((model) => model.id), wanted.model, first.model);
   const engine = chosen(payload.engines.map((engine) => engine.name), wanted.engine, first.engine);
   const count = nearest(layouts.map((layout) => layout.count), whole(wanted.count, 1, 2 ** 20, first.count ?? 1));
-  const splits = payload.engines.find((one) => one.name === engine)?.splits_layers ?? false;
-  const tps = layouts.filter((layout) => layout.count === count && (!splits || layout.tp === 1)).map((layout) => layout.tp);
   /** @type {State} */
   const state = {
     model,
     engine,
     gpu: chosen(payload.gpus.map((gpu) => gpu.id), wanted.gpu, first.gpu),
     count,
-    tp: nearest(tps, whole(wanted.tp, 1, count, first.tp ?? 1)),
+    tp: nearest(sharesOf(payload, engine, count), whole(wanted.tp, 1, count, first.tp ?? 1)),
     seq: 1,
     batch: whole(wanted.batch, 1, Math.max(...batches), first.batch ?? batches[0] ?? 1),
     dtype: "",
@@ -85,7 +83,7 @@ export function validState(payload, forms, wanted) {
   };
   const described = modelOf(payload, state);
   state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? lengths.least);
-  state.hand = validHand(described, wanted.hand);
+  state.hand = validHand(described, wanted.hand, state.tp);
   const runs = runsOf(described, engine, state.hand !== null);
   if (runs !== null && "curve" in runs) {
     state.dtype = chosen(runs.dtypes, wanted.dtype, first.dtype);
@@ -103,29 +101,32 @@ export function validState(payload, forms, wanted) {
  * @returns {State}
  */
 function snapped(payload, state, form) {
-  const seq = "refused" in form ? state.seq : Math.max(state.seq, form.least_tokens);
-  const points = pointsFor(payload, state, form);
-  if (points === null) return { ...state, seq };
-  return { ...state, seq: nearest(points.lengths, seq), batch: nearest(points.batches, state.batch) };
+  const rows = policyRowsOf(payload, state);
+  if (rows !== null) return { ...state, seq: nearest(rows.lengths, state.seq), batch: nearest(rows.batches, state.batch) };
+  if ("refused" in form) return state;
+  const seq = Math.min(Math.max(state.seq, form.least_tokens), form.most_tokens ?? Infinity);
+  return { ...state, seq, batch: Math.min(state.batch, mostBatch(form)) };
 }
 
 /**
  * @param {Model} model
  * @param {unknown} wanted
+ * @param {number} tp
  * @returns {State["hand"]}
  */
-function validHand(model, wanted) {
+function validHand(model, wanted, tp) {
   if (!isHand(model.hand) || typeof wanted !== "object" || wanted === null) return null;
   /** @type {Partial<Record<Dimension, unknown>>} */
   const given = wanted;
   const { dimensions } = model.hand;
   const value = (/** @type {Dimension} */ name) => {
-    const { value, least, most, step } = dimensions[name];
-    const number = whole(given[name], least, most, value);
-    // The model's own value may stand between two steps.
-    return number === value ? value : least + Math.round((number - least) / step) * step;
+    const { value, least, most } = dimensions[name];
+    return nearest(stepsOf(dimensions[name]), whole(given[name], least, most, value));
   };
-  return { layers: value("layers"), heads: value("heads"), kv_heads: value("kv_heads"), head_dim: value("head_dim") };
+  const heads = value("heads");
+  const kvHeads = value("kv_heads");
+  const possible = keyValueHeads(model.hand, heads, tp);
+  return { layers: value("layers"), heads, kv_heads: nearest(possible, kvHeads), head_dim: value("head_dim") };
 }
 
 /**

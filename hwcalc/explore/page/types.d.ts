@@ -27,18 +27,22 @@ type Amount =
   | Count
   | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
   | { largest: number[] }
-  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, products: [bytes: Count, factors: Factor[], stairs: Stair[]][]][] } }
+  | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
   | { gpus: Amount[] }
-  | { points: Points };
+  | { measured: Measured<Amount> };
+
+/** A sum of products, of which a moment has a share; `sum` is a place in `sums`. */
+type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
 
 /** What a product of a moment is multiplied with: the tokens that are processed at once, the sequences, of the former those of one sequence,
     and 1 if there is only one sequence (hwcalc/engines/moments.py). */
 type Factor = "passed" | "sequences" | "each" | "alone";
 
-/** Exact values at some lengths, for some numbers of sequences, by the text of that number. */
-interface Points {
-  lengths: number[];
-  values: Record<string, number[]>;
+/** A rule, but what was measured where a forward pass is one of the readings. At most `chunk` tokens are processed at once. */
+interface Measured<Rule> {
+  rule: Rule;
+  chunk: number | null;
+  readings: [tokens: number, sequences: number, bytes: number][];
 }
 
 interface Part {
@@ -68,6 +72,8 @@ interface Rest {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  /** Whether the engine refuses more sequences than that, in place of a verdict. */
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   /** Longer sequences are refused. */
@@ -144,6 +150,8 @@ interface Layout {
 /** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
+  /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */
+  rule: string;
   engines: Record<string, Runs | Refused>;
 }
 
@@ -237,6 +245,7 @@ interface Payload {
   curves: Curve[];
   parts: Part[];
   rests: Rest[];
+  sums: Products[];
 }
 
 /** What is chosen. Everything is in the address fragment. */
@@ -304,7 +313,7 @@ type PlainAmount =
   | { largest: PlainTerm[] }
   | { fullest: Fullest }
   | { gpus: PlainAmount[] }
-  | { points: Points };
+  | { measured: Measured<PlainAmount> };
 
 interface Fullest {
   chunk: number | null;
@@ -331,14 +340,13 @@ interface Form {
   total_bytes: number;
   most_sequences: number | null;
   limited_by: string | null;
+  refuses_more: boolean;
   dp: number;
   least_tokens: number;
   most_tokens: number | null;
   host: { room: Record<End, number>; shared: boolean } | null;
   /** The model's own length. */
   max_seq: number | null;
-  /** Where only some lengths and numbers of sequences are known: these. */
-  points: { lengths: number[]; batches: number[] } | null;
 }
 
 /** The bytes of a state without the solvers, on the fullest GPU but for `total_cache`. */
