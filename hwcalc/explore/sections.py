@@ -28,7 +28,6 @@ def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any
         saved = strategies = None
     engines = {name: options_of_engine(name) for name in axes.engines}
     return {
-        "hand": None,
         "variants": [],
         "saved": saved,
         "policies": policy_rows(model, engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),

@@ -68,7 +68,7 @@ function sliderField(id, label, unit, choose) {
   const typed = () => {
     const number = tokensOf(text.value);
     const wrong = Number.isNaN(number) || number < 1;
-    text.toggleAttribute("aria-invalid", wrong);
+    text.setAttribute("aria-invalid", String(wrong));
     text.setCustomValidity(wrong ? "Give a whole number: 32768, 32k or 1M." : "");
     if (wrong) text.reportValidity();
     else choose(number, true);

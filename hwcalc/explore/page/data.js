@@ -193,11 +193,11 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
   return {
     gpus: curve.gpus.map((terms) => terms.map(term)),
     total: curve.total.map(term),
-    once_bytes: count(curve.once_bytes),
-    total_once_bytes: count(curve.total_once_bytes),
-    block_bytes: count(curve.block_bytes),
-    null_blocks: curve.null_blocks,
-    crests: curve.crests,
+    once_bytes: count(curve.once_bytes ?? 0),
+    total_once_bytes: count(curve.total_once_bytes ?? 0),
+    block_bytes: count(curve.block_bytes ?? 1),
+    null_blocks: curve.null_blocks ?? 0,
+    crests: curve.crests ?? [],
     parts: plain,
     usable: ends(rest.usable),
     total_bytes: rest.total_bytes,
@@ -227,7 +227,7 @@ export function plainTerm(payload, place, dimensions) {
     rule: textAt(payload, term.rule),
     count: substitute(term.count, dimensions),
     unit_bytes: substitute(term.unit_bytes, dimensions),
-    unit_tokens: term.unit_tokens,
+    unit_tokens: term.unit_tokens ?? 1,
     stairs: term.stairs.map((sum) => sum.map((stair) => plainStair(stair, dimensions))),
   };
 }

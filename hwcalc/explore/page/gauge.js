@@ -1,6 +1,6 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
-import { bar, barLegend, panel, verdictBadge } from "./bars.js";
+import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partsBytes, stateBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
@@ -21,26 +21,29 @@ const KINDS = [
 ];
 
 /**
- * A number of tokens or sequences, with the unit. Where a search ends without a limit there is none.
- * @param {number} limit
+ * How many at most: for sure, and by the expected values where these say something else. Where a search ends without a limit there is none.
+ * @param {number} sure
+ * @param {number} expected
  * @param {string} unit
+ * @param {string} how
  */
-function upTo(limit, unit) {
-  if (limit >= NO_LIMIT) return `any number of ${unit}s`;
-  return limit === 0 ? `no ${unit}` : `${exact(limit)} ${unit}${limit === 1 ? "" : "s"}`;
+function atMost(sure, expected, unit, how) {
+  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= NO_LIMIT ? "without limit" : limit > 0 ? `up to ${exact(limit)}${units}` : `no ${unit}`);
+  const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
+  if (sure === expected) return `${upTo(sure, units(sure))}.`;
+  return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
 }
 
 /**
- * How far it goes: for sure, and by the expected values where these say something else.
+ * How far it goes.
  * @param {Answer["fit"]} fit
  * @param {State} state
  */
-function limits(fit, state) {
-  const both = (/** @type {number} */ sure, /** @type {number} */ expected, /** @type {string} */ unit) =>
-    sure === expected ? upTo(sure, unit) : `${upTo(sure, unit)} for sure, ${upTo(expected, unit)} by the expected values`;
+function limits(fit, { seq, batch }) {
+  const alone = batch === 1;
   return [
-    `With ${upTo(state.batch, "sequence")}, each can have ${both(fit.max_seq, fit.expected_max_seq, "token")}.`,
-    `With ${upTo(state.seq, "token")} each, there can be ${both(fit.max_batch, fit.expected_max_batch, "sequence")} at once.`,
+    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each")}`,
+    `At ${exact(seq)} tokens: ${atMost(fit.max_batch, fit.expected_max_batch, "sequence", " at once")}`,
   ];
 }
 
@@ -132,7 +135,10 @@ function announcer() {
  * @returns {Section}
  */
 export function summarySection(page) {
-  const line = html("p", {});
+  const badge = explainedVerdict();
+  const size = html("strong", {});
+  const refusal = html("span", { class: "refused" });
+  const line = html("p", {}, badge.element, " ", size, refusal);
   const asked = html("p", {});
   const words = html("ul", { class: "limits" });
   const live = announcer();
@@ -151,19 +157,20 @@ export function summarySection(page) {
       const gpu = page.payload.gpus.find((one) => one.id === state.gpu);
       const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
       asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
-      words.hidden = "refused" in answer;
-      if ("refused" in answer) {
-        line.replaceChildren(html("span", { class: "refused" }, answer.refused));
+      const refused = "refused" in answer;
+      for (const part of [words, badge.element, size]) part.hidden = refused;
+      refusal.hidden = !refused;
+      if (refused) {
+        refusal.textContent = answer.refused;
         live.say(`No answer: ${answer.refused}`);
         return;
       }
       const { per_gpu, fit } = answer;
-      const size = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
-      const badge = verdictBadge(fit.verdict);
+      size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
+      badge.show(fit.verdict);
       const sentences = limits(fit, state);
-      line.replaceChildren(badge, html("strong", {}, ` ${size}`));
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
-      live.say(`${badge.textContent}: ${size}. ${sentences.join(" ")}`);
+      live.say(`${badge.element.textContent}: ${size.textContent}. ${sentences.join(" ")}`);
     },
   };
 }

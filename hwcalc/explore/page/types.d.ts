@@ -8,8 +8,8 @@ type Stair = [times: Count, per: number, add: number, most: number | null];
     `{max: [...]}` is the largest of several. */
 type Count = number | Polynomial | { max: Polynomial[] };
 type Polynomial = [coefficient: number, names: Dimension[]][];
-/** In a polynomial `heads` and `kv_heads` are those of a rank: `max(1, ceil(heads / tp))`, where `tp` is that of the state's layout; `layers`
-    and `head_dim` are the same on every rank. (llama.cpp splits layers, not heads: its states have `tp` 1.) */
+/** In a polynomial `heads` and `kv_heads` are those of a rank: `heads / tp` and `kv_heads / tp`, where `tp` is that of the state (llama.cpp
+    splits layers, not heads: 1). By hand, heads is a multiple of kv_heads, and kv_heads of tp, so that both are whole. */
 type Dimension = "layers" | "heads" | "kv_heads" | "head_dim";
 
 /** Layers of one kind that grow alike. `kind`, `layers` and `rule` are places in `texts`. */
@@ -18,7 +18,8 @@ interface Term {
   layers: number;
   count: Count;
   unit_bytes: Count;
-  unit_tokens: number;
+  /** 1 is left out. */
+  unit_tokens?: number;
   stairs: Stair[][];
   rule: number;
 }
@@ -59,11 +60,12 @@ interface Part {
 interface Curve {
   gpus: number[][];
   total: number[];
-  once_bytes: Count;
-  total_once_bytes: Count;
-  block_bytes: Count;
-  null_blocks: number;
-  crests: number[];
+  /** 0, no crests and blocks of one byte are left out. */
+  once_bytes?: Count;
+  total_once_bytes?: Count;
+  block_bytes?: Count;
+  null_blocks?: number;
+  crests?: number[];
 }
 
 /** The rest of the equation, but for its parts. */
@@ -147,7 +149,8 @@ interface Layout {
   tp: number;
 }
 
-/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
+/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials, in every format of the cache and with the weights as
+    published. `rule` says which values go together. A dimension whose `least` equals its `most` stays as it is. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
   /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */

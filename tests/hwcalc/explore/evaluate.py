@@ -58,13 +58,13 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
         curve=Curve(
             gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
             total=tuple(_term(payload, place) for place in curve["total"]),
-            once_bytes=curve["once_bytes"],
-            total_once_bytes=curve["total_once_bytes"],
+            once_bytes=curve.get("once_bytes", 0),
+            total_once_bytes=curve.get("total_once_bytes", 0),
         ),
         parts=tuple(_part(payload, payload["parts"][place]) for place in found if place is not None),
-        block_bytes=curve["block_bytes"],
-        null_blocks=curve["null_blocks"],
-        crests=tuple(curve["crests"]),
+        block_bytes=curve.get("block_bytes", 1),
+        null_blocks=curve.get("null_blocks", 0),
+        crests=tuple(curve.get("crests", ())),
         model_tokens=model["max_seq"],
         **{**rest, "usable": tuple(rest["usable"]), "host": _host(rest["host"])},
     )
@@ -86,7 +86,7 @@ def _term(payload: Document, place: int) -> Term:
         unit_bytes=term["unit_bytes"],
         stairs=tuple(tuple(Stair(*stair) for stair in sums) for sums in term["stairs"]),
         rule=payload["texts"][term["rule"]],
-        unit_tokens=term["unit_tokens"],
+        unit_tokens=term.get("unit_tokens", 1),
     )
 
 
