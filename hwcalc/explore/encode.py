@@ -91,7 +91,6 @@ class Pools:
             "most_tokens": form.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
-            "most_tokens": form.most_tokens,
             "host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared},
         }
         return self.put("rests", piece)
