@@ -17,7 +17,7 @@ from hwcalc.planner.strategies_heads import head_what_ifs, with_kinds
 if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes
     from hwcalc.explore.encode import Pools
-    from hwcalc.formulas import LayerKind
+    from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec
 
 __all__ = ["changed_model", "variants_of"]
@@ -64,6 +64,10 @@ def _with_latent(kind: LayerKind) -> LayerKind:
     )
 
 
+def _has_latents(stack: Stack) -> bool:
+    return any(isinstance(group.kind, LatentAttention) for group in stack.groups)
+
+
 def _variant(name: str, note: str, model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any]:
     return {"name": name, "note": note, "engines": {engine: _curve(model, engine, axes, pools) for engine in axes.engines}}
 
@@ -71,7 +75,10 @@ def _variant(name: str, note: str, model: ModelSpec, axes: PageAxes, pools: Pool
 def _curve(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> int:
     """The place of a curve, or -1 less the place of why there is none."""
     try:
-        form = form_of(accepted(model, engine, axes))
+        opened = accepted(model, engine, axes)
+        if _has_latents(model.stack) and not _has_latents(opened.stack):
+            return -1 - pools.text(f"{opened.engine.label} has latent attention for models that are made with it.")
+        form = form_of(opened)
         return -1 - pools.text(_NO_FORM) if form is None else pools.curve(form)
     except KvplanError as error:
         return -1 - pools.text(sentence(error))

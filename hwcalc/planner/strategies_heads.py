@@ -41,7 +41,9 @@ def head_what_ifs(stack: Stack) -> tuple[HeadWhatIf, ...]:
     attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
     own = {kind.num_key_value_heads for kind in attention}
     found = [
-        HeadWhatIf(name=_name(attention, heads), num_key_value_heads=heads, own=own == {heads}, latent=False, change=_with_heads(heads))
+        HeadWhatIf(
+            name=_name(attention, heads), num_key_value_heads=heads, own=own == {heads}, latent=False, change=_with_heads(heads)
+        )
         for heads in (_counts(attention) if attention else ())
     ]
     if len(own) > 1:

@@ -55,12 +55,7 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
     curve, rest = (payload[pool][grid_at(runs[name], places)] for pool, name in (("curves", "curve"), ("rests", "rest")))
     found = [grid_at(grid, places) for grid in runs["parts"]]
     return MemoryForm(
-        curve=Curve(
-            gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
-            total=tuple(_term(payload, place) for place in curve["total"]),
-            once_bytes=curve.get("once_bytes", 0),
-            total_once_bytes=curve.get("total_once_bytes", 0),
-        ),
+        curve=curve_of(payload, curve),
         parts=tuple(_part(payload, payload["parts"][place]) for place in found if place is not None),
         block_bytes=curve.get("block_bytes", 1),
         null_blocks=curve.get("null_blocks", 0),
@@ -82,8 +77,8 @@ def curve_of(payload: Document, curve: Document) -> Curve:
     return Curve(
         gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
         total=tuple(_term(payload, place) for place in curve["total"]),
-        once_bytes=curve["once_bytes"],
-        total_once_bytes=curve["total_once_bytes"],
+        once_bytes=curve.get("once_bytes", 0),
+        total_once_bytes=curve.get("total_once_bytes", 0),
     )
 
 

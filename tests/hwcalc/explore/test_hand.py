@@ -90,7 +90,7 @@ def test_numbers_by_hand_are_those_of_the_plan(name: str) -> None:
         options = options_at(payload, described, engine, place)
         dimensions = _drawn(draw, hand["dimensions"], options.get("tp", 1))
         ranks = on_rank(dimensions, options.get("tp", 1))
-        pools = {pool: _PutIn(payload[pool], ranks) for pool in ("terms", "curves", "parts", "rests")}
+        pools = {pool: _PutIn(payload[pool], ranks) for pool in ("terms", "curves", "parts", "sums", "rests")}
         form = form_at({**payload, **pools}, described, engine, place)
         if isinstance(form, str):
             continue

@@ -51,12 +51,19 @@ def test_other_heads_are_the_plan_with_these_heads(name: str, engine: str) -> No
             assert (curve.total_bytes(seq, 1), curve.needed_bytes(seq, 1)) == (cache.total_bytes, cache.per_gpu_bytes)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
 def test_a_latent_grows_as_that_of_deepseek(engine: str) -> None:
     """36 layers of Qwen3-8B with MLA grow as 36 of the 61 layers of DeepSeek-V3 do, which has the same latent."""
     latent, deepseek = _curve("Qwen/Qwen3-8B", "MLA", engine), _curve("deepseek-ai/DeepSeek-V3", "MLA, latent", engine)
 
     assert 61 * latent.total_bytes(1 << 16, 1) == 36 * deepseek.total_bytes(1 << 16, 1)
+
+
+def test_llamacpp_takes_attention_from_the_architecture() -> None:
+    """There is no GGUF of a Qwen3 with a latent, and no guess at one."""
+    found, payload = _variants("Qwen/Qwen3-8B")
+
+    assert payload["texts"][-1 - found["MLA"]["engines"]["llamacpp"]].startswith("llama.cpp has latent attention for models")
 
 
 def test_an_expanded_latent_is_that_of_strategies() -> None:
