@@ -2,7 +2,7 @@
 
 import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
 import { modelOf } from "./data.js";
-import { partsBytes, stateBytes } from "./forms.js";
+import { partBytes, partsBytes, stateBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
 const GAUGE_HEIGHT = 44;
@@ -86,27 +86,34 @@ function gauge(answer, form, state) {
  */
 function numbers(answer, form, state) {
   const { per_gpu, fit } = answer;
-  const at = (/** @type {End} */ end, /** @type {Part["section"]} */ section) => partsBytes(form, state.seq, state.batch, end, section);
   const same = (/** @type {string} */ name, /** @type {Bytes} */ bytes) => [name, ...bytesCells(bytes), "", ""];
-  const range = (/** @type {"weights" | "activations" | "overhead"} */ section) => {
-    // Under a policy only the sums have ends.
-    const [low, high] = state.policy === null ? [at("low", section), at("high", section)] : [0, 0];
-    return [section, ...bytesCells(per_gpu[section]), ...(low === high ? ["", ""] : [human(low), human(high)])];
+  const range = (/** @type {string} */ name, /** @type {Record<End, number>} */ { low, expected, high }) =>
+    low === high ? same(name, expected) : [name, ...bytesCells(expected), human(low), human(high)];
+  const ends = (/** @type {(end: End) => number} */ at) => ({ low: at("low"), expected: at("expected"), high: at("high") });
+  const part = (/** @type {PlainPart} */ part) => range(`- ${part.name}`, ends((end) => partBytes(form, part, state.seq, state.batch, end)));
+  const section = (/** @type {"weights" | "activations" | "overhead"} */ name) => {
+    // Under a policy only the sums have ends, and no parts.
+    if (state.policy !== null) return [same(name, per_gpu[name])];
+    const parts = form.parts.filter((part) => part.section === name);
+    const whole = range(name, ends((end) => partsBytes(form, state.seq, state.batch, end, name)));
+    return [whole, ...(parts.length > 1 ? parts.map(part) : [])];
   };
+  const onHost = form.parts.filter((part) => part.section === "host" && state.policy === null);
   return tableOf({
     caption: "On the fullest GPU",
     head: ["part", "expected", "bytes", "low", "high"],
     rows: [
-      range("weights"),
+      ...section("weights"),
       same("cache", per_gpu.cache),
-      same("of it state", stateBytes(form, state.seq, state.batch)),
-      range("activations"),
-      range("overhead"),
+      same("- state in it", stateBytes(form, state.seq, state.batch)),
+      ...section("activations"),
+      ...section("overhead"),
       ["total", ...bytesCells(fit.needed_bytes), human(fit.needed_low_bytes), human(fit.needed_high_bytes)],
       same("may be used", fit.usable_bytes),
       same("left over", fit.headroom_bytes),
       same("memory that programs see", form.total_bytes),
       same("cache on all GPUs", answer.cache.total_bytes),
+      ...onHost.map((one) => range(`in host memory: ${one.name}`, ends((end) => partBytes(form, one, state.seq, state.batch, end)))),
     ],
   });
 }
