@@ -26,11 +26,13 @@ const KINDS = [
  * @param {number} expected
  * @param {string} unit
  * @param {string} how
+ * @param {number} least Fewer are not known one by one.
  */
-function atMost(sure, expected, unit, how) {
-  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= NO_LIMIT ? "without limit" : limit > 0 ? `up to ${exact(limit)}${units}` : `no ${unit}`);
+function atMost(sure, expected, unit, how, least = 1) {
+  const few = least > 1 ? `fewer than ${exact(least)} ${unit}s${how}` : `no ${unit}`;
+  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= NO_LIMIT ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
-  if (sure === expected) return `${upTo(sure, units(sure))}.`;
+  if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
   return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
 }
 
@@ -38,11 +40,13 @@ function atMost(sure, expected, unit, how) {
  * How far it goes.
  * @param {Answer["fit"]} fit
  * @param {State} state
+ * @param {Page} page
  */
-function limits(fit, { seq, batch }) {
+function limits(fit, { seq, batch }, page) {
+  const { least } = page.payload.lengths;
   const alone = batch === 1;
   return [
-    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each")}`,
+    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each", least)}`,
     `At ${exact(seq)} tokens: ${atMost(fit.max_batch, fit.expected_max_batch, "sequence", " at once")}`,
   ];
 }
@@ -175,7 +179,7 @@ export function summarySection(page) {
       const { per_gpu, fit } = answer;
       size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
       badge.show(fit.verdict);
-      const sentences = limits(fit, state);
+      const sentences = limits(fit, state, page);
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
       live.say(`${badge.element.textContent}: ${size.textContent}. ${sentences.join(" ")}`);
     },
@@ -205,7 +209,7 @@ export function gaugeSection(page) {
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
-      words.replaceChildren(...limits(answer.fit, state).map((text) => html("li", {}, text)));
+      words.replaceChildren(...limits(answer.fit, state, page).map((text) => html("li", {}, text)));
       behind.show(() => numbers(answer, form, state));
     },
   };
