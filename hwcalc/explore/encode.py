@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
-from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
+from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
@@ -91,7 +91,6 @@ class Pools:
             "most_tokens": form.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
-            "most_tokens": form.most_tokens,
             "host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared},
         }
         return self.put("rests", piece)
@@ -109,7 +108,8 @@ class Pools:
             return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
             return {"gpus": [self.amount(one) for one in amount.amounts]}
-        return {"points": _points(amount)}
+        rule = self.amount(amount.rule)
+        return {"measured": {"rule": rule, "chunk": amount.chunk, "readings": [list(reading) for reading in amount.readings]}}
 
     def document(self) -> dict[str, list[Any]]:
         """All pools by name."""
@@ -122,11 +122,6 @@ def _stair(stair: Stair) -> list[int | None]:
 
 def _products(moment: Moment) -> list[Any]:
     return [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in moment.products]
-
-
-def _points(points: Points) -> dict[str, Any]:
-    values = {str(sequences): list(found) for sequences, found in sorted(points.values.items())}
-    return {"lengths": list(points.lengths), "values": values}
 
 
 def _check(piece: Any) -> None:

@@ -157,6 +157,17 @@ export function totalBytes(form, tokens, sequences) {
 }
 
 /**
+ * Tokens of one forward pass: all, or at most `chunk` of them, but one for each sequence.
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {number | null} chunk
+ */
+function passedTokens(tokens, sequences, chunk) {
+  const all = sequences * tokens;
+  return chunk === null ? all : Math.min(all, Math.max(sequences, chunk));
+}
+
+/**
  * One amount on one of the GPUs, for so many sequences of a replica.
  * @param {PlainAmount} amount
  * @param {number} tokens
@@ -168,16 +179,15 @@ function amountAt(amount, tokens, sequences, gpu) {
   if (typeof amount === "number") return amount;
   if ("pass" in amount) {
     const [elementBytes, width, chunk, logits, logitBytes] = amount.pass;
-    const all = sequences * tokens;
-    const passed = chunk === null ? all : Math.min(all, Math.max(sequences, chunk));
-    return Math.trunc(elementBytes * passed * width + sequences * logits * logitBytes);
+    return Math.trunc(elementBytes * passedTokens(tokens, sequences, chunk) * width + sequences * logits * logitBytes);
   }
   if ("largest" in amount) return sequences * amount.largest.reduce((most, term) => Math.max(most, termBytes(term, tokens)), 0);
   if ("fullest" in amount) return fullestMoment(amount.fullest, tokens, sequences);
   if ("gpus" in amount) return amountAt(amount.gpus[gpu] ?? 0, tokens, sequences, gpu);
-  const value = amount.points.values[sequences]?.[amount.points.lengths.indexOf(tokens)];
-  // Between the points nothing is known; state.js lets nobody stand there.
-  return value ?? NaN;
+  const { rule, chunk, readings } = amount.measured;
+  const passed = passedTokens(tokens, sequences, chunk);
+  const reading = readings.find(([atOnce, rows]) => atOnce === passed && rows === sequences);
+  return reading === undefined ? amountAt(rule, tokens, sequences, gpu) : reading[2];
 }
 
 /**
@@ -230,6 +240,18 @@ function partsOn(form, gpu, tokens, sequences, end, section = null) {
  */
 export function partsBytes(form, tokens, sequences, end, section = null) {
   return partsOn(form, fullest(form, tokens, sequences), tokens, sequences, end, section);
+}
+
+/**
+ * Bytes of one part on the fullest GPU.
+ * @param {Form} form
+ * @param {PlainPart} part
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ */
+export function partBytes(form, part, tokens, sequences, end) {
+  return amountAt(part[end], tokens, replica(form, sequences), fullest(form, tokens, sequences));
 }
 
 /**

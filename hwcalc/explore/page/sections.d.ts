@@ -40,8 +40,6 @@ interface CurveLine {
   end: number;
   /** The most tokens that fit; 0 if none do. */
   fits: number;
-  /** Only known at some points. */
-  sampled: boolean;
 }
 
 interface Curves {

@@ -30,7 +30,7 @@ type Amount =
   | { largest: number[] }
   | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
   | { gpus: Amount[] }
-  | { points: Points };
+  | { measured: Measured<Amount> };
 
 /** A sum of products, of which a moment has a share; `sum` is a place in `sums`. */
 type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
@@ -39,10 +39,11 @@ type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
     and 1 if there is only one sequence (hwcalc/engines/moments.py). */
 type Factor = "passed" | "sequences" | "each" | "alone";
 
-/** Exact values at some lengths, for some numbers of sequences, by the text of that number. */
-interface Points {
-  lengths: number[];
-  values: Record<string, number[]>;
+/** A rule, but what was measured where a forward pass is one of the readings. At most `chunk` tokens are processed at once. */
+interface Measured<Rule> {
+  rule: Rule;
+  chunk: number | null;
+  readings: [tokens: number, sequences: number, bytes: number][];
 }
 
 interface Part {
@@ -315,7 +316,7 @@ type PlainAmount =
   | { largest: PlainTerm[] }
   | { fullest: Fullest }
   | { gpus: PlainAmount[] }
-  | { points: Points };
+  | { measured: Measured<PlainAmount> };
 
 interface Fullest {
   chunk: number | null;
@@ -349,8 +350,6 @@ interface Form {
   host: { room: Record<End, number>; shared: boolean } | null;
   /** The model's own length. */
   max_seq: number | null;
-  /** Where only some lengths and numbers of sequences are known: these. */
-  points: { lengths: number[]; batches: number[] } | null;
 }
 
 /** The bytes of a state without the solvers, on the fullest GPU but for `total_cache`. */

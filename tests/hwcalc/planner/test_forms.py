@@ -67,7 +67,8 @@ def test_an_answer_is_its_plan(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "snapkv:compression_ratio=0.5"}, {"shared_prefix": 100}, {"samples": 2, "prompt": 50}, {"kv_memory": "1GiB"}]
+    "options",
+    [{"policy": "snapkv:compression_ratio=0.5"}, {"shared_prefix": 100}, {"samples": 2, "prompt": 50}, {"kv_memory": "1GiB"}],
 )
 def test_what_has_no_form(options: dict[str, Any]) -> None:
     """What is dropped, shared or given by hand is planned at each length by itself."""
