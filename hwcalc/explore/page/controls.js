@@ -273,7 +273,7 @@ export function controlsSection(page) {
         state.policy ?? "",
         rows.length > 0 ? null : "No policy acts on this model.",
       );
-      gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory}`]), state.gpu);
+      gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory} GB`]), state.gpu);
       const counts = [...new Set(payload.layouts.map((layout) => layout.count))];
       count.show(counts, state.count, splits && state.count > 1 ? "They share out the layers (pp)." : null);
       const replicas = state.count / state.tp;

@@ -243,6 +243,18 @@ export function partsBytes(form, tokens, sequences, end, section = null) {
 }
 
 /**
+ * Bytes of one part on the fullest GPU.
+ * @param {Form} form
+ * @param {PlainPart} part
+ * @param {number} tokens
+ * @param {number} sequences
+ * @param {End} end
+ */
+export function partBytes(form, part, tokens, sequences, end) {
+  return amountAt(part[end], tokens, replica(form, sequences), fullest(form, tokens, sequences));
+}
+
+/**
  * Bytes that the fullest GPU has left for the cache.
  * @param {Form} form
  * @param {number} tokens

@@ -2,7 +2,7 @@
 
 import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
 import { modelOf } from "./data.js";
-import { partsBytes, stateBytes } from "./forms.js";
+import { partBytes, partsBytes, stateBytes } from "./forms.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
 const GAUGE_HEIGHT = 44;
@@ -26,11 +26,13 @@ const KINDS = [
  * @param {number} expected
  * @param {string} unit
  * @param {string} how
+ * @param {number} least Fewer are not known one by one.
  */
-function atMost(sure, expected, unit, how) {
-  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= NO_LIMIT ? "without limit" : limit > 0 ? `up to ${exact(limit)}${units}` : `no ${unit}`);
+function atMost(sure, expected, unit, how, least = 1) {
+  const few = least > 1 ? `fewer than ${exact(least)} ${unit}s${how}` : `no ${unit}`;
+  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= NO_LIMIT ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
-  if (sure === expected) return `${upTo(sure, units(sure))}.`;
+  if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
   return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
 }
 
@@ -38,11 +40,13 @@ function atMost(sure, expected, unit, how) {
  * How far it goes.
  * @param {Answer["fit"]} fit
  * @param {State} state
+ * @param {Page} page
  */
-function limits(fit, { seq, batch }) {
+function limits(fit, { seq, batch }, page) {
+  const { least } = page.payload.lengths;
   const alone = batch === 1;
   return [
-    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each")}`,
+    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each", least)}`,
     `At ${exact(seq)} tokens: ${atMost(fit.max_batch, fit.expected_max_batch, "sequence", " at once")}`,
   ];
 }
@@ -86,27 +90,34 @@ function gauge(answer, form, state) {
  */
 function numbers(answer, form, state) {
   const { per_gpu, fit } = answer;
-  const at = (/** @type {End} */ end, /** @type {Part["section"]} */ section) => partsBytes(form, state.seq, state.batch, end, section);
   const same = (/** @type {string} */ name, /** @type {Bytes} */ bytes) => [name, ...bytesCells(bytes), "", ""];
-  const range = (/** @type {"weights" | "activations" | "overhead"} */ section) => {
-    // Under a policy only the sums have ends.
-    const [low, high] = state.policy === null ? [at("low", section), at("high", section)] : [0, 0];
-    return [section, ...bytesCells(per_gpu[section]), ...(low === high ? ["", ""] : [human(low), human(high)])];
+  const range = (/** @type {string} */ name, /** @type {Record<End, number>} */ { low, expected, high }) =>
+    low === high ? same(name, expected) : [name, ...bytesCells(expected), human(low), human(high)];
+  const ends = (/** @type {(end: End) => number} */ at) => ({ low: at("low"), expected: at("expected"), high: at("high") });
+  const part = (/** @type {PlainPart} */ part) => range(`- ${part.name}`, ends((end) => partBytes(form, part, state.seq, state.batch, end)));
+  const section = (/** @type {"weights" | "activations" | "overhead"} */ name) => {
+    // Under a policy only the sums have ends, and no parts.
+    if (state.policy !== null) return [same(name, per_gpu[name])];
+    const parts = form.parts.filter((part) => part.section === name);
+    const whole = range(name, ends((end) => partsBytes(form, state.seq, state.batch, end, name)));
+    return [whole, ...(parts.length > 1 ? parts.map(part) : [])];
   };
+  const onHost = form.parts.filter((part) => part.section === "host" && state.policy === null);
   return tableOf({
     caption: "On the fullest GPU",
     head: ["part", "expected", "bytes", "low", "high"],
     rows: [
-      range("weights"),
+      ...section("weights"),
       same("cache", per_gpu.cache),
-      same("of it state", stateBytes(form, state.seq, state.batch)),
-      range("activations"),
-      range("overhead"),
+      same("- state in it", stateBytes(form, state.seq, state.batch)),
+      ...section("activations"),
+      ...section("overhead"),
       ["total", ...bytesCells(fit.needed_bytes), human(fit.needed_low_bytes), human(fit.needed_high_bytes)],
       same("may be used", fit.usable_bytes),
       same("left over", fit.headroom_bytes),
       same("memory that programs see", form.total_bytes),
       same("cache on all GPUs", answer.cache.total_bytes),
+      ...onHost.map((one) => range(`in host memory: ${one.name}`, ends((end) => partBytes(form, one, state.seq, state.batch, end)))),
     ],
   });
 }
@@ -168,7 +179,7 @@ export function summarySection(page) {
       const { per_gpu, fit } = answer;
       size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
       badge.show(fit.verdict);
-      const sentences = limits(fit, state);
+      const sentences = limits(fit, state, page);
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
       live.say(`${badge.element.textContent}: ${size.textContent}. ${sentences.join(" ")}`);
     },
@@ -198,7 +209,7 @@ export function gaugeSection(page) {
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
-      words.replaceChildren(...limits(answer.fit, state).map((text) => html("li", {}, text)));
+      words.replaceChildren(...limits(answer.fit, state, page).map((text) => html("li", {}, text)));
       behind.show(() => numbers(answer, form, state));
     },
   };
