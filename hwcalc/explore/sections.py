@@ -22,11 +22,14 @@ __all__ = ["sections_of"]
 
 def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any]:
     """The further fields of ``Model`` in ``page/types.d.ts``. What the planner refuses for this model is left out."""
+    saved: dict[str, Any] | None = None
+    strategies: dict[str, Any] | None = None
     try:
         found = allocations(model, axes.fixed.get("encoder_seq"))
         saved, strategies = saved_of(found), strategy_rows(found)
     except KvplanError:
-        saved = strategies = None
+        # The page shows no such section.
+        pass
     engines = {name: options_of_engine(name) for name in axes.engines}
     return {
         "variants": variants_of(model, axes, pools),
