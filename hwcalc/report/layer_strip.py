@@ -31,8 +31,9 @@ def layer_strip(plan: Plan, width: int) -> tuple[str, str] | None:
     letters = _letters(layers)
 
     def sign(layer: LayerBytes) -> str:
-        letter = letters[layer.title]
-        return _NONE if not layer.bytes else letter if layer.bytes * _MANY >= most else letter.lower()
+        if not layer.bytes:
+            return _NONE
+        return letters[layer.title] if layer.bytes * _MANY >= most else letters[layer.title].lower()
 
     each = -(-len(layers) // max(_LEAST, width))
     shown = [max(layers[start : start + each], key=lambda layer: layer.bytes) for start in range(0, len(layers), each)]

@@ -22,6 +22,15 @@ def test_equal_layers_have_no_line() -> None:
     assert layer_strip(plan("Qwen/Qwen3-8B", seq=1_024), 100) is None
 
 
+def test_layers_without_a_cache_of_their_own() -> None:
+    """Gemma 4 E4B: the last 18 of 42 layers read what earlier ones keep."""
+    strip = layer_strip(plan("google/gemma-4-E4B-it", seq=32_768), 100)
+
+    assert strip is not None
+    assert strip[0].endswith("." * 18)
+    assert ". nothing of its own" in strip[1]
+
+
 @pytest.mark.parametrize("width", [1, 24, 40, 61])
 def test_a_narrow_terminal(width: int) -> None:
     """62 layers in fewer columns: a letter stands for several."""
