@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hwcalc.library.strategies import strategies
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Plan
+    from hwcalc.plot.build import plot
     from hwcalc.sweep.rows import sweep
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "keep",
     "load_model",
     "plan",
+    "plot",
     "recommend",
     "strategies",
     "sweep",
@@ -71,7 +73,7 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(f"hwcalc.{places[name]}"), name)
     if not name.startswith("_"):
         try:
-            # check, explore and sweep are parts that can be called.
+            # check, explore, plot and sweep are parts that can be called.
             return import_module(f"hwcalc.{name}")
         except ModuleNotFoundError as error:
             if error.name != f"hwcalc.{name}":

@@ -34,6 +34,7 @@ __all__ = [
     "models",
     "paths",
     "plan_formats",
+    "plot_kinds",
     "policies",
     "policy_names",
     "policy_rules",
@@ -307,6 +308,11 @@ def plan_formats(incomplete: str) -> list[str]:
     from hwcalc.report.plan import FORMATS
 
     return _starting(FORMATS, incomplete)
+
+
+def plot_kinds(incomplete: str) -> list[str]:
+    """The kinds of pictures."""
+    return [kind for kind in ("memory", "frontier", "layers") if kind.startswith(incomplete.lower())]
 
 
 def sweep_formats(incomplete: str) -> list[str]:

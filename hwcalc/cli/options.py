@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "compare": "hwcalc.cli.compare",
     "sweep": "hwcalc.cli.sweep",
     "explore": "hwcalc.cli.explore",
+    "plot": "hwcalc.cli.plot",
     "recommend": "hwcalc.cli.recommend",
     "fit": "hwcalc.cli.fit",
     "check": "hwcalc.cli.check",

@@ -16,7 +16,21 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.text import json_for, lines_for, shown
 from hwcalc.unfinished import Uncut
 
-__all__ = ["COLORS", "FORMATS", "WIDTH", "Answer", "Detail", "View", "answer", "colored", "discard", "wants_json", "write"]
+__all__ = [
+    "COLORS",
+    "FORMATS",
+    "WIDTH",
+    "Answer",
+    "Detail",
+    "View",
+    "answer",
+    "colored",
+    "columns_of_terminal",
+    "discard",
+    "shows_frames",
+    "wants_json",
+    "write",
+]
 
 FORMATS = ("table", "json", "markdown", "csv")
 COLORS: Final = ("auto", "always", "never")
@@ -128,6 +142,21 @@ def _width() -> int:
         return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH)
     except (OSError, ValueError, AttributeError):
         return WIDTH
+
+
+def columns_of_terminal() -> int:
+    """Columns for a picture: those of standard output, or what fits everywhere where that has no limit."""
+    columns = _width()
+    return WIDTH if columns == UNLIMITED else columns
+
+
+def shows_frames() -> bool:
+    """Whether standard output can show lines and corners; else they are written in ASCII."""
+    try:
+        "┌─┤".encode((None if sys.stdout is None else sys.stdout.encoding) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
 
 
 def wants_json(arguments: list[str]) -> bool:

@@ -17,6 +17,7 @@ from hwcalc.cli.options import (
     view_of,
 )
 from hwcalc.cli.output import Answer, answer
+from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
@@ -34,6 +35,9 @@ OPTIONS = (
         "Print the engine's own command line of this plan instead: vllm, llamacpp; ollama: a Modelfile.",
         complete="emitters",
     ),
+    Option(
+        "plot", ("--plot",), "", "Draw memory against length below the table. Needs plotext: pip install 'hwcalc[plot]'.", "flag"
+    ),
 )
 EXAMPLES: Final = (
     Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
@@ -45,7 +49,7 @@ EXAMPLES: Final = (
 )
 
 
-def run(*, model: str | None, emit: str | None, **options: Any) -> Answer:
+def run(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> Answer:
     """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit, or that nobody can say."""
     from hwcalc.library.plan import plan
 
@@ -54,6 +58,15 @@ def run(*, model: str | None, emit: str | None, **options: Any) -> Answer:
 
         options["engine"] = emitted_engine(emit)
     view, given = view_of(**options, formats=FORMATS), given_options("plan", options)
+    if plot and model == "-":
+        raise UsageError(
+            "--plot reads the config again, and standard input is read once.",
+            hint="Write it to a file: kvplan config.json --plot",
+        )
+    if plot and (view.format != "table" or emit is not None):
+        raise UsageError(
+            "--plot draws below the table only.", hint=f"Leave out {'--emit' if emit else '--plot, or --format and --json'}."
+        )
     with reading(model):
         planned = plan(model, **given)
     say_unreachable(planned.notes)
@@ -72,5 +85,10 @@ def run(*, model: str | None, emit: str | None, **options: Any) -> Answer:
     command = typed_again("plan", model, options)
     style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": view.detail, "command": command}
     text = plan_report(planned, view.format, **style)
+    if plot:
+        from hwcalc.cli.plot import characters
+        from hwcalc.plot.build import picture_of
+
+        text += "\n" + characters(picture_of(model or (), "memory", {**given, "seq": None} if model else given))
     remarks = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
     return Answer(text=text, json=view.format == "json", status=status, remarks=remarks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.noted import Noted
@@ -13,7 +13,7 @@ from hwcalc.model import Definition, Note
 if TYPE_CHECKING:
     from hwcalc.profiles.calibration import Calibration
 
-__all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measured_by_size", "measurements"]
+__all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measured_passes", "measurements"]
 
 NON_TORCH: Final = ("non-torch", "communication", "expert exchange")
 """Parts that an engine counts as memory outside torch."""
@@ -34,8 +34,11 @@ _DEPENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "context_bytes": (),
 }
 """The conditions under which a measurement holds for another plan: these values must be equal."""
-_SIZES: Final = frozenset({"tokens", "rows"})
+_SIZES: Final = ("tokens", "rows")
 """Those of them that follow from length and batch."""
+
+
+Readings: TypeAlias = dict[str, tuple[tuple[int, int, int], ...]]
 
 
 def conditions(model: str, parallel: Parallel, *, tokens: int, rows: int) -> dict[str, int | str]:
@@ -91,23 +94,30 @@ def calibrated(
     return Noted(parts, notes)
 
 
-def measured_by_size(engine: str, model: str, request: Request, parts: tuple[BudgetPart, ...]) -> bool:
-    """Whether a measurement replaces one of these parts at some lengths and batches, and an estimate stands at the others."""
-    gpu = request.hardware.gpu
-    if gpu is None or not request.hardware.calibrated:
-        return False
+def measured_passes(engine: str, model: str, request: Request, parts: tuple[BudgetPart, ...]) -> Readings:
+    """The measurements that replace parts where a forward pass is as large as the measured one.
+
+    By the name of a part: tokens and sequences of the pass, and bytes. What was measured is more than one part in the first of them.
+    """
     from hwcalc.profiles.calibration import overheads_kind
 
-    calibration = measurements(gpu.id, overheads_kind(engine)).value
-    if calibration is None:
-        return False
-    here, named = conditions(model, request.parallel, tokens=0, rows=0), {part.name for part in parts}
-    return any(
-        not _SIZES.isdisjoint(_DEPENDS[value])
-        and not named.isdisjoint(names)
-        and calibration.latest(value, {name: here[name] for name in _DEPENDS[value] if name not in _SIZES}) is not None
-        for value, names in _PARTS.items()
-    )
+    gpu = request.hardware.gpu
+    calibration = None if gpu is None else measurements(gpu.id, overheads_kind(engine)).value
+    if calibration is None or not request.hardware.calibrated:
+        return {}
+    found: dict[str, tuple[tuple[int, int, int], ...]] = {}
+    for value, names in _PARTS.items():
+        present = [part.name for part in parts if part.name in names]
+        if not set(_SIZES) <= set(_DEPENDS[value]) or not present:
+            continue
+        sizes = {tuple(int(reading.conditions.get(name, 0)) for name in _SIZES) for reading in calibration.readings}
+        for tokens, rows in sorted(sizes):
+            here = conditions(model, request.parallel, tokens=tokens, rows=rows)
+            reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
+            for name in present if reading is not None else ():
+                size = int(reading.values[value]) if name == present[0] else 0
+                found[name] = (*found.get(name, ()), (tokens, rows, size))
+    return found
 
 
 def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:

@@ -2,7 +2,7 @@
 
 :meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.verdict(tokens, sequences)`` is
 the verdict of the plan at every length and batch, and ``form.needed(...)`` its bytes, without another plan. A page evaluates the same form
-in a browser, and a sweep with arrays: nobody repeats a rule. What does not fit the form is given as exact points (:class:`Points`).
+in a browser, and a sweep with arrays: nobody repeats a rule. An engine whose rule does not fit gives no form.
 
 Layers that grow alike are a :class:`Term`: ``count x unit_bytes x stairs(tokens)``, for each sequence. Llama-3.1-8B in bf16 with four tokens
 is one term: 32 layers x 4,096 bytes x 4.
@@ -10,8 +10,6 @@ is one term: 32 layers x 4,096 bytes x 4.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
@@ -29,11 +27,11 @@ __all__ = [
     "Fullest",
     "HostRoom",
     "Largest",
+    "Measured",
     "MemoryForm",
     "PartForm",
     "Pass",
     "PerGpu",
-    "Points",
     "Term",
     "passed_tokens",
 ]
@@ -153,19 +151,23 @@ class Largest:
 
 
 @frozen
-class Points:
-    """Exact values at some lengths, for some numbers of sequences: what the rule gives there. It is not known between them."""
+class Measured:
+    """A rule, but the bytes that were measured where a forward pass is one of the ``readings``: its tokens, its sequences, bytes.
 
-    lengths: tuple[int, ...]
-    values: Mapping[int, tuple[int, ...]]
-    """Number of sequences -> a value for each length."""
+    At most ``chunk`` tokens are processed at once, as in :class:`Pass`.
+    """
+
+    rule: Amount
+    chunk: int | None
+    readings: tuple[tuple[int, int, int], ...]
 
     def at(self, tokens: int, sequences: int) -> int:
-        """The value at one of the points; :class:`KeyError` elsewhere."""
-        place = bisect_left(self.lengths, tokens)
-        if place == len(self.lengths) or self.lengths[place] != tokens:
-            raise KeyError(tokens)
-        return self.values[sequences][place]
+        """Bytes for so many sequences of a replica."""
+        passed = passed_tokens(tokens, sequences, self.chunk)
+        for tokens_at_once, rows, size in self.readings:
+            if (tokens_at_once, rows) == (passed, sequences):
+                return size
+        return self.rule.at(tokens, sequences)
 
 
 @frozen
@@ -179,7 +181,7 @@ class PerGpu:
         return max(amount.at(tokens, sequences) for amount in self.amounts)
 
 
-Amount = Constant | Pass | Largest | Points | Fullest | PerGpu
+Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured
 
 
 @frozen

@@ -85,4 +85,4 @@ class GeneralEngine(Engine):
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.general_form import general_form
 
-        return general_form(opened, self.gpu_groups(opened))
+        return general_form(opened, self.gpu_groups(opened), self.chunks(opened)[1])

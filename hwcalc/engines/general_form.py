@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.calibration import measured_by_size
+from hwcalc.engines.calibration import calibrated, measured_passes
 from hwcalc.engines.encoder import follows_output
-from hwcalc.engines.forms import Constant, Curve, Largest, MemoryForm, PartForm, Term
+from hwcalc.engines.forms import Constant, Curve, Largest, Measured, MemoryForm, PartForm, Term
 from hwcalc.engines.ranks import DEALT
 from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.stored import StoredTensor
@@ -26,20 +26,23 @@ __all__ = ["general_form", "growing"]
 Stairs: TypeAlias = tuple[Stair, ...]
 
 
-def general_form(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> MemoryForm | None:
-    """The form of a request to a general engine; ``None`` if it has none. ``gpus`` are the layers on each GPU that differs."""
+def general_form(opened: Opened, gpus: Iterable[tuple[Group, ...]], chunk: int | None) -> MemoryForm | None:
+    """The form of a request to a general engine; ``None`` if it has none.
+
+    ``gpus`` are the layers on each GPU that differs, and ``chunk`` the most tokens that one forward pass is expected to take.
+    """
     request = opened.request
     if request.policy is not None or request.lengths or request.sharing != UNSHARED or request.draft is not None:
         return None
     if request.hardware.kv_memory is not None or opened.budget is None:
         return None
     curve = _curve(opened, gpus)
-    if curve is None or measured_by_size(opened.engine.name, opened.model.id, request, opened.budget.parts):
+    if curve is None:
         return None
     limit = opened.engine.most_sequences(opened)
     return MemoryForm(
         curve=curve,
-        parts=tuple(map(_part, opened.budget.parts)),
+        parts=_parts(opened, chunk),
         usable=opened.budget.usable,
         total_bytes=opened.budget.total_bytes,
         most_sequences=None if limit is None else limit[0],
@@ -49,8 +52,20 @@ def general_form(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> MemoryFor
     )
 
 
-def _part(part: BudgetPart) -> PartForm:
-    low, expected, high = part.grows or map(Constant.of, (part.low, part.expected, part.high))
+def _parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...]:
+    """The parts of the equation, with what was measured in their place."""
+    request, about = opened.request, (opened.engine.name, opened.model.id)
+    estimated = opened.with_request(request.changed(calibrated=False)).budget
+    assert estimated is not None
+    # No forward pass has no tokens: what is measured at some sizes only comes below.
+    parts = calibrated(*about, request, estimated.parts, tokens=0, rows=0).value
+    passes = measured_passes(*about, request, parts)
+    return tuple(_part(part, chunk, passes.get(part.name, ())) for part in parts)
+
+
+def _part(part: BudgetPart, chunk: int | None, readings: tuple[tuple[int, int, int], ...]) -> PartForm:
+    amounts = part.grows or map(Constant.of, (part.low, part.expected, part.high))
+    low, expected, high = (Measured(rule=each, chunk=chunk, readings=readings) if readings else each for each in amounts)
     return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
 

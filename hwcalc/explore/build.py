@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, MOST_TOKENS, PageAxes, PageLayout
@@ -11,7 +11,7 @@ from hwcalc.explore.html import Html, html_of, json_text
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.lists import Words, each_model, words
-from hwcalc.library.load import Missing, ModelLike, load, load_each
+from hwcalc.library.load import Missing, ModelLike, load, load_each, with_dimensions
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
@@ -105,7 +105,9 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
     line = command_line(spec, {}, model=given, asked=replace(asked, given=asked.given & kept))
     if given is None:
         line = line.changed(**{**EQUATION, **asked.dimensions})
-    return PageModel(spec=spec, argument=line.model, words=line.words)
+    own = {**EQUATION, **asked.dimensions} if given is None else asked.dimensions
+    changed = with_dimensions(cast("ModelLike | None", given), asked.access, own, revision=asked.revision, assume=asked.assume)
+    return PageModel(spec=spec, argument=line.model, words=line.words, changed=changed)
 
 
 def _renamed(models: Iterable[PageModel]) -> tuple[PageModel, ...]:
@@ -167,7 +169,9 @@ def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
     """What is chosen when the page opens, as far as the user says."""
     from hwcalc.engines import find_engine
 
-    first = {name: getattr(asked, name) for name in ("seq", "batch", "dtype", "weights") if name in asked.given}
+    first: dict[str, object] = {
+        name: getattr(asked, name) for name in ("seq", "batch", "dtype", "weights") if name in asked.given
+    }
     if asked.engine is not None:
         engine, version = find_engine(asked.engine)
         if engine.name not in axes.engines or version is not None:

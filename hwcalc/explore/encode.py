@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
-from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
+from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["LARGEST", "Pools", "grid_of"]
+__all__ = ["LARGEST", "Pools", "cell_of", "grid_of"]
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
@@ -49,7 +49,7 @@ class Pools:
             "layers": self.text(term.layers.text),
             "count": term.count,
             "unit_bytes": term.unit_bytes,
-            "unit_tokens": term.unit_tokens,
+            **({} if term.unit_tokens == 1 else {"unit_tokens": term.unit_tokens}),
             "stairs": [[_stair(stair) for stair in sums] for sums in term.stairs],
             "rule": self.text(term.rule),
         }
@@ -61,13 +61,15 @@ class Pools:
         piece = {
             "gpus": [[self.term(term) for term in terms] for terms in curve.gpus],
             "total": [self.term(term) for term in curve.total],
+        }
+        others = {
             "once_bytes": curve.once_bytes,
             "total_once_bytes": curve.total_once_bytes,
-            "block_bytes": form.block_bytes,
+            "block_bytes": form.block_bytes if form.block_bytes != 1 else 0,
             "null_blocks": form.null_blocks,
             "crests": list(form.crests),
         }
-        return self.put("curves", piece)
+        return self.put("curves", piece | {name: value for name, value in others.items() if value})
 
     def part(self, part: PartForm) -> int:
         """The place of a part of the memory equation."""
@@ -89,7 +91,6 @@ class Pools:
             "most_tokens": form.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
-            "most_tokens": form.most_tokens,
             "host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared},
         }
         return self.put("rests", piece)
@@ -107,7 +108,8 @@ class Pools:
             return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
             return {"gpus": [self.amount(one) for one in amount.amounts]}
-        return {"points": _points(amount)}
+        rule = self.amount(amount.rule)
+        return {"measured": {"rule": rule, "chunk": amount.chunk, "readings": [list(reading) for reading in amount.readings]}}
 
     def document(self) -> dict[str, list[Any]]:
         """All pools by name."""
@@ -120,11 +122,6 @@ def _stair(stair: Stair) -> list[int | None]:
 
 def _products(moment: Moment) -> list[Any]:
     return [[each.bytes, list(each.factors), [_stair(stair) for stair in each.stairs]] for each in moment.products]
-
-
-def _points(points: Points) -> dict[str, Any]:
-    values = {str(sequences): list(found) for sequences, found in sorted(points.values.items())}
-    return {"lengths": list(points.lengths), "values": values}
 
 
 def _check(piece: Any) -> None:
@@ -157,6 +154,20 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     table = {_at(place, kept): cell for place, cell in known.items()}
     shape = [range(size) if axis in kept else (0,) for axis, size in enumerate(sizes)]
     return _nested(table, shape, kept, ())
+
+
+def cell_of(grid: Any, place: Place) -> int | None:
+    """What a grid has at a place.
+
+    >>> cell_of([[7, 8]], (1, 1)), cell_of(7, (1, 1))
+    (8, 7)
+    """
+    for number in place:
+        if not isinstance(grid, list):
+            break
+        grid = grid[0 if len(grid) == 1 else number]
+    found: int | None = grid
+    return found
 
 
 def _at(place: Place, axes: Sequence[int]) -> Place:

@@ -10,6 +10,7 @@ from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, options_of_engine
 from hwcalc.explore.encode import Pools
+from hwcalc.explore.hand import MOST_BY_HAND, Changed, hand_of
 from hwcalc.explore.runs import runs_of, sentence
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
@@ -28,6 +29,9 @@ def name_of(model: ModelSpec) -> str:
     return cut(clean(model.id), _LONGEST_NAME)
 
 
+_NOT_BY_HAND: Final = f"By hand the page has its first {MOST_BY_HAND} models: name this one before others."
+
+
 @frozen
 class PageModel:
     """A model of the page. ``argument`` and ``words`` name it on a command line; the bare equation has words only."""
@@ -36,6 +40,8 @@ class PageModel:
     argument: str | None
     words: tuple[str, ...] = ()
     own_name: str | None = None
+    changed: Changed | None = None
+    """Makes it with other dimensions; ``None`` where its description cannot be read again."""
 
     @property
     def name(self) -> str:
@@ -51,7 +57,7 @@ def payload_of(
     rows = []
     for number, model in enumerate(models, 1):
         tell(f"{model.name}, {number:,} of {len(models):,}")
-        rows.append(_model(model, axes, pools))
+        rows.append(_model(model, axes, pools, by_hand=number <= MOST_BY_HAND))
     return {
         "schema": SCHEMA,
         "kvplan": __version__,
@@ -86,8 +92,9 @@ def _engine(name: str) -> dict[str, Any]:
     }
 
 
-def _model(model: PageModel, axes: PageAxes, pools: Pools) -> dict[str, Any]:
+def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> dict[str, Any]:
     spec = model.spec
+    engines = {name: _runs(spec, name, axes, pools) for name in axes.engines}
     return {
         "id": model.name,
         "argument": model.argument,
@@ -95,7 +102,8 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools) -> dict[str, Any]:
         "max_seq": spec.max_position_embeddings,
         "parameters": None if spec.parameters is None else spec.parameters.total,
         "warnings": [note.message for note in spec.warnings],
-        "engines": {name: _runs(spec, name, axes, pools) for name in axes.engines},
+        "engines": engines,
+        "hand": hand_of(spec, model.changed, axes, pools, engines) if by_hand else _NOT_BY_HAND,
         **sections_of(spec, axes, pools),
     }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import IO, Any
 
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
@@ -16,7 +17,7 @@ from hwcalc.planner.values import read_flag
 from hwcalc.sources.progress import tell
 from hwcalc.text import message as safe_message
 
-__all__ = ["Missing", "ModelLike", "load", "load_each", "load_model"]
+__all__ = ["Missing", "ModelLike", "load", "load_each", "load_model", "with_dimensions"]
 
 ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
 
@@ -79,6 +80,23 @@ def load(
         return parse(raw, assume=assume)
     except ConfigError as error:
         raise _in_its_file(error, raw) from error.__cause__
+
+
+def with_dimensions(
+    model: ModelLike | None, access: Access, given: Mapping[str, int], *, revision: str | None = None, assume: str | None = None
+) -> Callable[[Mapping[str, int]], ModelSpec] | None:
+    """Makes the model with the ``given`` dimensions and others, again and again; its description is read once, when it is first needed.
+
+    ``None`` for a model that can be read only once, or was read already.
+    """
+    if model is None:
+        return lambda dimensions: _equation({**given, **dimensions})
+    if not isinstance(model, (str, os.PathLike, Mapping)) or model == "-":
+        return None
+    from hwcalc.parsers.dimensions import changed_model
+
+    described = cache(lambda: _described(model, access, revision, headers=False))
+    return lambda dimensions: changed_model(described(), {**given, **dimensions}, assume)
 
 
 def _in_its_file(error: ConfigError, raw: RawModel) -> ConfigError:

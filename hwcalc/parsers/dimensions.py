@@ -140,7 +140,7 @@ def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -
             without = parse(_with(raw, level, others), assume=assume)
         except KvplanError:
             continue
-        if without.stack == spec.stack and without.counted == spec.counted:
+        if _same(without, spec) and not _follows(raw, level, given, name, assume):
             kinds = ", ".join(dict.fromkeys(group.kind.title for group in own.stack.groups))
             raise UsageError(
                 f"{_flag(name)} changes nothing: a {own.model_type} model with {kinds} does not follow it.", hint="Leave it out."
@@ -153,6 +153,21 @@ def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -
         code="what-if", message=f"What if: {changes}. The numbers are those of the changed config, not of the model's files."
     )
     return _assumed(spec, (note,), _words(given))
+
+
+def _same(one: ModelSpec, other: ModelSpec) -> bool:
+    return one.stack == other.stack and one.counted == other.counted
+
+
+def _follows(raw: RawModel, level: Config, given: Mapping[str, int], name: str, assume: str | None) -> bool:
+    """Whether another value of a dimension would change the model: a config may leave out what it derives, and have this value."""
+    here = _parsed(_with(raw, level, given), assume)
+    for value in (2 * given[name], 1):
+        try:
+            return not _same(here, parse(_with(raw, level, {**given, name: value}), assume=assume))
+        except KvplanError:
+            continue
+    return False
 
 
 def _assumed(spec: ModelSpec, notes: tuple[Note, ...], words: tuple[str, ...]) -> ModelSpec:

@@ -15,7 +15,7 @@ from hwcalc.planner.policy_options import POLICY_OPTIONS
 
 __all__ = ["COMMANDS", "DIMENSIONS", "GROUPS", "OPTIONS", "PlanOption", "options_of"]
 
-COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "recommend", "reconcile", "probe")
+COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "plot", "recommend", "reconcile", "probe")
 """Commands that take every option, except where ``not_in`` of the option names them."""
 
 
@@ -41,6 +41,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         helps={
             "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
             "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
+            "plot": "Longest sequence that is drawn: 32k; of layers the planned one. Default: each model's own maximum.",
             "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
             "strategies": "Most tokens per sequence: 32k. Default: the longest of --lengths, or the model's own maximum.",
         },

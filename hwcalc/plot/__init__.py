@@ -1,3 +1,12 @@
-"""Pictures of a model's memory, in a file or in the terminal."""
+"""Pictures of a model's memory, in a file or in the terminal.
+
+:mod:`hwcalc.plot.series` has the numbers, each of which is a plan's; ``figures`` draws them with matplotlib, ``terminal`` with plotext.
+
+The package is also the function: ``hwcalc.plot(...)`` is :func:`hwcalc.plot.build.plot`.
+"""
 
 from __future__ import annotations
+
+from hwcalc.packages import make_callable
+
+make_callable(__name__, "hwcalc.plot.build", "plot")

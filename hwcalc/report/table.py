@@ -11,6 +11,7 @@ from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.layer_shares import LayerShare, is_room, shares
+from hwcalc.report.layer_strip import layer_strip
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
@@ -255,6 +256,8 @@ def _layers(plan: Plan, width: int) -> list[RenderableType]:
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
     bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
     lines: list[RenderableType] = [Text(model_lines(plan)[2], style="bold")]
+    if (strip := layer_strip(plan, width - _BETWEEN)) is not None:
+        lines.append(indented(Text.assemble(strip[0], (f"  {strip[1]}", "dim"))))
     for group in groups:
         filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * bar * group.bytes + total) // (2 * total))
         lines += [

@@ -209,7 +209,6 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     width, values = _query_width(read), _query_width(read, values=True)
     cached = not read.is_recurrent[0] and _reads_cache(read)
     base = 2 * read.n_embd + (values if part.first and cached else 0) + _beside(read)
-    base += _decay(read)
     alive = _feed_forward(read) + base + _decay(read)
     mixture = read.n_expert > 0 and read.n_layer_dense_lead < read.n_layer
     found = [Moment(name="experts" if mixture else "feed-forward", per_token=Sum.of(alive))]

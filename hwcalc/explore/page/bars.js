@@ -1,6 +1,7 @@
 // Horizontal bars of SVG. What a segment is can be seen by its colour and by its pattern; what it is exactly stands in the table behind.
 
-import { html, svg, human } from "./tables.js";
+import { hint } from "./hints.js";
+import { html, human, svg } from "./tables.js";
 
 /** Drawn over the colour of a segment: a second sign beside it. @type {Record<string, [size: number, path: string]>} */
 const PATTERNS = {
@@ -13,6 +14,14 @@ const PATTERNS = {
 
 const BAR_HEIGHT = 20;
 const VERDICT_WORDS = /** @type {const} */ ({ fits: "fits", probably: "probably fits", probably_not: "probably not", no: "does not fit" });
+
+/** What a verdict says of the estimates. @type {Record<Verdict, string>} */
+const VERDICT_MEANINGS = {
+  fits: "It fits even if every estimate is at its high end.",
+  probably: "It fits by the expected values, but not if the estimates are at their high end.",
+  probably_not: "It does not fit by the expected values, but if the estimates are at their low end it does.",
+  no: "It does not fit even if every estimate is at its low end.",
+};
 
 function makePatterns() {
   const patterns = Object.entries(PATTERNS).map(([kind, [size, path]]) =>
@@ -35,10 +44,12 @@ function block(kind, place) {
 export function bar(segments, most, { limit = null, label, height = BAR_HEIGHT } = {}) {
   const percent = (/** @type {number} */ bytes) => `${most > 0 ? Math.min(100, (100 * bytes) / most) : 0}%`;
   let start = 0;
-  const blocks = segments.map(({ kind, bytes }) => {
+  const blocks = segments.map(({ kind, bytes, title = `${kind} ${human(bytes)}` }) => {
     const place = { x: percent(start), y: 0, width: percent(bytes), height };
     start += bytes;
-    return block(kind, place);
+    const drawn = block(kind, place);
+    drawn.append(svg("title", {}, title));
+    return drawn;
   });
   const mark = limit === null ? null : svg("line", { class: "limit", x1: percent(limit), x2: percent(limit), y1: -3, y2: height + 3 });
   const named = label === undefined ? { "aria-hidden": "true" } : { role: "img", "aria-label": label };
@@ -54,6 +65,20 @@ export function barLegend(kinds) {
 /** A verdict in the words of the command line, with a sign before it (page.css). @param {Verdict} verdict */
 export function verdictBadge(verdict) {
   return html("span", { class: "verdict", "data-verdict": verdict }, VERDICT_WORDS[verdict]);
+}
+
+/** A badge that stays in the page while verdicts change, and explains them. */
+export function explainedVerdict() {
+  const element = hint(html("span", { class: "verdict" }), "");
+  return {
+    element,
+    /** @param {Verdict} verdict */
+    show(verdict) {
+      element.setAttribute("data-verdict", verdict);
+      element.textContent = VERDICT_WORDS[verdict];
+      hint(element, VERDICT_MEANINGS[verdict]);
+    },
+  };
 }
 
 /**

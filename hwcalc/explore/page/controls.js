@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { isHand, keyValueHeads, modelOf, mostBatch, pointsFor, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -68,7 +68,7 @@ function sliderField(id, label, unit, choose) {
   const typed = () => {
     const number = tokensOf(text.value);
     const wrong = Number.isNaN(number) || number < 1;
-    text.toggleAttribute("aria-invalid", wrong);
+    text.setAttribute("aria-invalid", String(wrong));
     text.setCustomValidity(wrong ? "Give a whole number: 32768, 32k or 1M." : "");
     if (wrong) text.reportValidity();
     else choose(number, true);
@@ -246,19 +246,19 @@ export function controlsSection(page) {
     update(state) {
       const described = modelOf(payload, state);
       const form = page.form(state);
-      const points = pointsFor(payload, state, form);
+      const known = policyRowsOf(payload, state);
       const runs = runsOf(described, state.engine, state.hand !== null);
       const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
       const named = payload.engines.find((one) => one.name === state.engine);
       const splits = splitsLayers(payload, state.engine);
       const defaults = (/** @type {string[]} */ names) => names.map((name, place) => /** @type {[string, string]} */ ([name, place === 0 ? `${name} (default)` : name]));
-      const only = points === null ? null : "Only some values are known exactly here: the nearest is taken.";
+      const only = known === null ? null : "Only some values are known exactly here: the nearest is taken.";
       const ownLength = described.max_seq === null ? null : `The model's own maximum is ${shortTokens(described.max_seq)}.`;
       model.show(state);
-      length.show(points?.lengths ?? sliderLengths(payload, described), state.seq, only ?? ownLength);
+      length.show(known?.lengths ?? sliderLengths(payload, described), state.seq, only ?? ownLength);
       const most = "refused" in form ? Infinity : mostBatch(form);
       const refusal = most < Math.max(...payload.batches) ? `The engine takes at most ${exact(most)} at once.` : null;
-      batch.show(points?.batches ?? payload.batches.filter((number) => number <= most), state.batch, only ?? refusal);
+      batch.show(known?.batches ?? payload.batches.filter((number) => number <= most), state.batch, only ?? refusal);
       dtype.show(defaults(formats.dtypes), state.dtype);
       weights.show(defaults(formats.weights), state.weights);
       const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
@@ -273,7 +273,7 @@ export function controlsSection(page) {
         state.policy ?? "",
         rows.length > 0 ? null : "No policy acts on this model.",
       );
-      gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory}`]), state.gpu);
+      gpu.show(payload.gpus.map((one) => [one.id, `${one.name}, ${one.memory} GB`]), state.gpu);
       const counts = [...new Set(payload.layouts.map((layout) => layout.count))];
       count.show(counts, state.count, splits && state.count > 1 ? "They share out the layers (pp)." : null);
       const replicas = state.count / state.tp;

@@ -1,6 +1,7 @@
 // What the chart of lengths shows: for each model its bytes at many lengths, and where it no longer fits. No drawing here.
 
-import { holds, leftBytes, longest, neededBytes, sizesAt } from "./forms.js";
+import { leftBytes, neededBytes } from "./forms.js";
+import { longest, sizesAt } from "./solve.js";
 
 const STEPS_PER_DOUBLING = 8;
 
@@ -20,15 +21,6 @@ function knees(form) {
 }
 
 /**
- * The most tokens that fit, by the expected value; where only points are known, the last of them.
- * @param {Form} form @param {State} state
- */
-function lastThatFits(form, { seq, batch }) {
-  if (form.points === null) return longest(form, seq, batch, "expected");
-  return form.points.lengths.filter((length) => holds(form, length, batch)).at(-1) ?? 0;
-}
-
-/**
  * @param {Page} page @param {State} state @param {Model} model
  * @returns {{ model: Model, form: Form, state: State, end: number, fits: number } | { model: Model, refused: string }}
  */
@@ -37,7 +29,7 @@ function described(page, state, model) {
   const form = page.form(own);
   if ("refused" in form) return { model, refused: form.refused };
   const end = Math.min(page.payload.lengths.most, Math.max(form.max_seq ?? page.payload.lengths.most, model.id === state.model ? state.seq : 0));
-  return { model, form, state: own, end, fits: lastThatFits(form, { ...own, seq: end }) };
+  return { model, form, state: own, end, fits: longest(form, end, own.batch, "expected") };
 }
 
 /**
@@ -48,16 +40,15 @@ function described(page, state, model) {
 export function curvesOf(page, state, shown) {
   const models = page.payload.models.map((model) => described(page, state, model));
   const known = models.flatMap((one) => ("form" in one ? [one] : []));
-  const sampled = known.flatMap(({ form }) => (form.points === null ? [] : form.points.lengths));
   const ends = known.flatMap(({ form, end, fits }) => [end, fits, ...knees(form)]);
-  const lengths = gridOf(page.payload.lengths, [state.seq, ...sampled, ...ends]);
+  const lengths = gridOf(page.payload.lengths, [state.seq, ...ends]);
   const lines = known.map(({ model, form, state: own, end, fits }) => {
     const bytes = (/** @type {number} */ length) => {
       if (length > end || length < form.least_tokens) return null;
       const value = shown === "cache" ? Number(neededBytes(form, length, own.batch)) : Number(sizesAt(form, length, own.batch).total);
       return value > 0 ? value : null;
     };
-    return { model, place: page.payload.models.indexOf(model), values: lengths.map(bytes), bytes, end, fits, sampled: shown === "total" && form.points !== null };
+    return { model, place: page.payload.models.indexOf(model), values: lengths.map(bytes), bytes, end, fits };
   });
   const current = known.find(({ model }) => model.id === state.model);
   const room = (/** @type {number} */ length) => {

@@ -71,19 +71,6 @@ export function policyRowsOf(payload, state) {
 }
 
 /**
- * The lengths and numbers of sequences at which a state has exact numbers; null if that is all.
- * @param {Payload} payload
- * @param {State} state
- * @param {Form | NoAnswer} form
- * @returns {Form["points"]}
- */
-export function pointsFor(payload, state, form) {
-  const rows = policyRowsOf(payload, state);
-  if (rows !== null) return { lengths: rows.lengths, batches: rows.batches };
-  return "refused" in form ? null : form.points;
-}
-
-/**
  * The most sequences that an engine takes. More than fit are no matter: that is a verdict.
  * @param {Form} form
  */
@@ -206,11 +193,11 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
   return {
     gpus: curve.gpus.map((terms) => terms.map(term)),
     total: curve.total.map(term),
-    once_bytes: count(curve.once_bytes),
-    total_once_bytes: count(curve.total_once_bytes),
-    block_bytes: count(curve.block_bytes),
-    null_blocks: curve.null_blocks,
-    crests: curve.crests,
+    once_bytes: count(curve.once_bytes ?? 0),
+    total_once_bytes: count(curve.total_once_bytes ?? 0),
+    block_bytes: count(curve.block_bytes ?? 1),
+    null_blocks: curve.null_blocks ?? 0,
+    crests: curve.crests ?? [],
     parts: plain,
     usable: ends(rest.usable),
     total_bytes: rest.total_bytes,
@@ -222,7 +209,6 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
     most_tokens: rest.most_tokens,
     host: rest.host ? { room: ends(rest.host.room), shared: rest.host.shared } : null,
     max_seq: maxSeq,
-    points: pointsOf(plain, payload.batches, rest.dp),
   };
 }
 
@@ -241,7 +227,7 @@ export function plainTerm(payload, place, dimensions) {
     rule: textAt(payload, term.rule),
     count: substitute(term.count, dimensions),
     unit_bytes: substitute(term.unit_bytes, dimensions),
-    unit_tokens: term.unit_tokens,
+    unit_tokens: term.unit_tokens ?? 1,
     stairs: term.stairs.map((sum) => sum.map((stair) => plainStair(stair, dimensions))),
   };
 }
@@ -273,7 +259,7 @@ function plainPart(payload, part, term, dimensions) {
     }
     if ("largest" in amount) return { largest: amount.largest.map(term) };
     if ("gpus" in amount) return { gpus: amount.gpus.map(plain) };
-    if ("points" in amount) return amount;
+    if ("measured" in amount) return { measured: { ...amount.measured, rule: plain(amount.measured.rule) } };
     const { chunk, up, moments } = amount.fullest;
     /** @type {Fullest["moments"]} */
     const plainMoments = moments.map(([share, place]) => [
@@ -289,23 +275,5 @@ function plainPart(payload, part, term, dimensions) {
     low: part.low === undefined ? expected : plain(part.low),
     expected,
     high: part.high === undefined ? expected : plain(part.high),
-  };
-}
-
-/**
- * The lengths and numbers of sequences at which every part is known; null if that is all.
- * @param {PlainPart[]} parts
- * @param {number[]} batches
- * @param {number} dp
- * @returns {Form["points"]}
- */
-function pointsOf(parts, batches, dp) {
-  const amounts = parts.flatMap((part) => [part.low, part.expected, part.high]).flatMap((amount) => (typeof amount === "object" && "gpus" in amount ? amount.gpus : [amount]));
-  const points = amounts.flatMap((amount) => (typeof amount === "object" && "points" in amount ? [amount.points] : []));
-  const [first, ...others] = points;
-  if (first === undefined) return null;
-  return {
-    lengths: first.lengths.filter((length) => others.every((other) => other.lengths.includes(length))),
-    batches: batches.filter((batch) => points.every((one) => Object.hasOwn(one.values, Math.ceil(batch / dp)))),
   };
 }

@@ -1,13 +1,12 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
-import { bar, barLegend, panel, verdictBadge } from "./bars.js";
+import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
 import { modelOf } from "./data.js";
-import { partsBytes, stateBytes } from "./forms.js";
+import { partBytes, partsBytes, stateBytes } from "./forms.js";
+import { UNLIMITED } from "./solve.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
 const GAUGE_HEIGHT = 44;
-/** Where a search ends without a limit (planner/result.py). */
-const NO_LIMIT = 2 ** 40;
 /** The verdict is read out when the sliders have come to rest. */
 const ANNOUNCE_MS = 800;
 /** @type {[kind: string, words: string][]} */
@@ -21,26 +20,33 @@ const KINDS = [
 ];
 
 /**
- * A number of tokens or sequences, with the unit. Where a search ends without a limit there is none.
- * @param {number} limit
+ * How many at most: for sure, and by the expected values where these say something else. Where a search ends without a limit there is none.
+ * @param {number} sure
+ * @param {number} expected
  * @param {string} unit
+ * @param {string} how
+ * @param {number} least Fewer are not known one by one.
  */
-function upTo(limit, unit) {
-  if (limit >= NO_LIMIT) return `any number of ${unit}s`;
-  return limit === 0 ? `no ${unit}` : `${exact(limit)} ${unit}${limit === 1 ? "" : "s"}`;
+function atMost(sure, expected, unit, how, least = 1) {
+  const few = least > 1 ? `fewer than ${exact(least)} ${unit}s${how}` : `no ${unit}`;
+  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= UNLIMITED ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
+  const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
+  if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
+  return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
 }
 
 /**
- * How far it goes: for sure, and by the expected values where these say something else.
+ * How far it goes.
  * @param {Answer["fit"]} fit
  * @param {State} state
+ * @param {Page} page
  */
-function limits(fit, state) {
-  const both = (/** @type {number} */ sure, /** @type {number} */ expected, /** @type {string} */ unit) =>
-    sure === expected ? upTo(sure, unit) : `${upTo(sure, unit)} for sure, ${upTo(expected, unit)} by the expected values`;
+function limits(fit, { seq, batch }, page) {
+  const { least } = page.payload.lengths;
+  const alone = batch === 1;
   return [
-    `With ${upTo(state.batch, "sequence")}, each can have ${both(fit.max_seq, fit.expected_max_seq, "token")}.`,
-    `With ${upTo(state.seq, "token")} each, there can be ${both(fit.max_batch, fit.expected_max_batch, "sequence")} at once.`,
+    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each", least)}`,
+    `At ${exact(seq)} tokens: ${atMost(fit.max_batch, fit.expected_max_batch, "sequence", " at once")}`,
   ];
 }
 
@@ -83,27 +89,34 @@ function gauge(answer, form, state) {
  */
 function numbers(answer, form, state) {
   const { per_gpu, fit } = answer;
-  const at = (/** @type {End} */ end, /** @type {Part["section"]} */ section) => partsBytes(form, state.seq, state.batch, end, section);
   const same = (/** @type {string} */ name, /** @type {Bytes} */ bytes) => [name, ...bytesCells(bytes), "", ""];
-  const range = (/** @type {"weights" | "activations" | "overhead"} */ section) => {
-    // Under a policy only the sums have ends.
-    const [low, high] = state.policy === null ? [at("low", section), at("high", section)] : [0, 0];
-    return [section, ...bytesCells(per_gpu[section]), ...(low === high ? ["", ""] : [human(low), human(high)])];
+  const range = (/** @type {string} */ name, /** @type {Record<End, number>} */ { low, expected, high }) =>
+    low === high ? same(name, expected) : [name, ...bytesCells(expected), human(low), human(high)];
+  const ends = (/** @type {(end: End) => number} */ at) => ({ low: at("low"), expected: at("expected"), high: at("high") });
+  const part = (/** @type {PlainPart} */ part) => range(`- ${part.name}`, ends((end) => partBytes(form, part, state.seq, state.batch, end)));
+  const section = (/** @type {"weights" | "activations" | "overhead"} */ name) => {
+    // Under a policy only the sums have ends, and no parts.
+    if (state.policy !== null) return [same(name, per_gpu[name])];
+    const parts = form.parts.filter((part) => part.section === name);
+    const whole = range(name, ends((end) => partsBytes(form, state.seq, state.batch, end, name)));
+    return [whole, ...(parts.length > 1 ? parts.map(part) : [])];
   };
+  const onHost = form.parts.filter((part) => part.section === "host" && state.policy === null);
   return tableOf({
     caption: "On the fullest GPU",
     head: ["part", "expected", "bytes", "low", "high"],
     rows: [
-      range("weights"),
+      ...section("weights"),
       same("cache", per_gpu.cache),
-      same("of it state", stateBytes(form, state.seq, state.batch)),
-      range("activations"),
-      range("overhead"),
+      same("- state in it", stateBytes(form, state.seq, state.batch)),
+      ...section("activations"),
+      ...section("overhead"),
       ["total", ...bytesCells(fit.needed_bytes), human(fit.needed_low_bytes), human(fit.needed_high_bytes)],
       same("may be used", fit.usable_bytes),
       same("left over", fit.headroom_bytes),
       same("memory that programs see", form.total_bytes),
       same("cache on all GPUs", answer.cache.total_bytes),
+      ...onHost.map((one) => range(`in host memory: ${one.name}`, ends((end) => partBytes(form, one, state.seq, state.batch, end)))),
     ],
   });
 }
@@ -132,7 +145,10 @@ function announcer() {
  * @returns {Section}
  */
 export function summarySection(page) {
-  const line = html("p", {});
+  const badge = explainedVerdict();
+  const size = html("strong", {});
+  const refusal = html("span", { class: "refused" });
+  const line = html("p", {}, badge.element, " ", size, refusal);
   const asked = html("p", {});
   const words = html("ul", { class: "limits" });
   const live = announcer();
@@ -151,19 +167,20 @@ export function summarySection(page) {
       const gpu = page.payload.gpus.find((one) => one.id === state.gpu);
       const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
       asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
-      words.hidden = "refused" in answer;
-      if ("refused" in answer) {
-        line.replaceChildren(html("span", { class: "refused" }, answer.refused));
+      const refused = "refused" in answer;
+      for (const part of [words, badge.element, size]) part.hidden = refused;
+      refusal.hidden = !refused;
+      if (refused) {
+        refusal.textContent = answer.refused;
         live.say(`No answer: ${answer.refused}`);
         return;
       }
       const { per_gpu, fit } = answer;
-      const size = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
-      const badge = verdictBadge(fit.verdict);
-      const sentences = limits(fit, state);
-      line.replaceChildren(badge, html("strong", {}, ` ${size}`));
+      size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
+      badge.show(fit.verdict);
+      const sentences = limits(fit, state, page);
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
-      live.say(`${badge.textContent}: ${size}. ${sentences.join(" ")}`);
+      live.say(`${badge.element.textContent}: ${size.textContent}. ${sentences.join(" ")}`);
     },
   };
 }
@@ -191,7 +208,7 @@ export function gaugeSection(page) {
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
-      words.replaceChildren(...limits(answer.fit, state).map((text) => html("li", {}, text)));
+      words.replaceChildren(...limits(answer.fit, state, page).map((text) => html("li", {}, text)));
       behind.show(() => numbers(answer, form, state));
     },
   };

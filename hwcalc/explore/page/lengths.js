@@ -8,10 +8,9 @@ import { details, exact, html, human, shortTokens, svg, tableOf } from "./tables
 import { onTheme } from "./theme.js";
 
 /** How far a line's model fits. @param {CurveLine} line */
-function fitsWords({ fits, end, sampled }) {
-  const points = sampled ? " (known at sampled points only)" : "";
-  if (fits >= end) return `fits to its end, ${shortTokens(end)}${points}`;
-  return (fits === 0 ? "✕ fits at no length" : `✕ fits up to ${exact(fits)}`) + points;
+function fitsWords({ fits, end }) {
+  if (fits >= end) return `fits to its end, ${shortTokens(end)}`;
+  return fits === 0 ? "✕ fits at no length" : `✕ fits up to ${exact(fits)}`;
 }
 
 /**
@@ -61,7 +60,7 @@ function legendOf(page, toggle) {
     read(curves, length) {
       for (const line of curves.lines) {
         const bytes = line.bytes(length);
-        entryOf(line.model).value.textContent = bytes === null ? (length > line.end ? "past its end" : "between points") : human(bytes);
+        entryOf(line.model).value.textContent = bytes === null ? "past its end" : human(bytes);
       }
     },
   };

@@ -89,11 +89,11 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
   context.textAlign = onLeft ? "right" : "left";
   write(context, `${exact(state.seq)} tokens`, now + (onLeft ? -6 : 6) * scale, top + height - 8 * scale, ink, surface);
 
-  const room = curves.room[0];
-  if (room !== null && room !== undefined) {
-    context.textAlign = "left";
-    const { y } = at(curves.lengths[0] ?? 1, room);
-    write(context, shown === "total" ? "may be used of the GPU" : "left for the cache", left + 6 * scale, y - 6 * scale, ink, surface);
+  const room = curves.room.at(-1) ?? null;
+  if (room !== null) {
+    context.textAlign = "right";
+    const { x, y } = at(curves.lengths.at(-1) ?? 1, room);
+    write(context, shown === "total" ? "may be used of the GPU" : "left for the cache", x, y - 6 * scale, ink, surface);
   }
 
   const visible = curves.lines.filter((line) => !hidden.has(line.model.id));

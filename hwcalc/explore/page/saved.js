@@ -30,7 +30,10 @@ export function savedSection(page) {
 
   /** @param {string} title @param {Whole} cached @param {Whole} without */
   function pair(title, cached, without) {
-    const row = (/** @type {string} */ name, /** @type {string} */ kind, /** @type {Whole} */ operations) => ({ name, segments: [{ kind, bytes: Number(operations) }], value: operationsWords(Number(operations)) });
+    const row = (/** @type {string} */ name, /** @type {string} */ kind, /** @type {Whole} */ operations) => {
+      const value = operationsWords(Number(operations));
+      return { name, segments: [{ kind, bytes: Number(operations), title: `${name}: ${value}` }], value };
+    };
     return html("div", {}, html("h3", {}, title), barRows([row("with the cache", "plain", cached), row("without it", "without", without)]));
   }
 

@@ -10,6 +10,8 @@ interface Segment {
   /** `weights`, `cache`, `state`, `activations`, `overhead`, `free`, `plain` or `without`: its colour and pattern. */
   kind: string;
   bytes: number;
+  /** What the pointer shows; the kind and the size, if nothing is given. */
+  title?: string;
 }
 
 interface BarRow {
@@ -38,8 +40,6 @@ interface CurveLine {
   end: number;
   /** The most tokens that fit; 0 if none do. */
   fits: number;
-  /** Only known at some points. */
-  sampled: boolean;
 }
 
 interface Curves {
@@ -75,6 +75,4 @@ interface StripLayer {
   /** Of one sequence. */
   bytes: number;
   terms: TermSizes[];
-  /** Layers that share its terms. */
-  alike: number;
 }

@@ -1,6 +1,6 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, keyValueHeads, modelOf, mostBatch, pointsFor, runsOf, sharesOf, stepsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, runsOf, sharesOf, stepsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -101,8 +101,8 @@ export function validState(payload, forms, wanted) {
  * @returns {State}
  */
 function snapped(payload, state, form) {
-  const points = pointsFor(payload, state, form);
-  if (points !== null) return { ...state, seq: nearest(points.lengths, state.seq), batch: nearest(points.batches, state.batch) };
+  const rows = policyRowsOf(payload, state);
+  if (rows !== null) return { ...state, seq: nearest(rows.lengths, state.seq), batch: nearest(rows.batches, state.batch) };
   if ("refused" in form) return state;
   const seq = Math.min(Math.max(state.seq, form.least_tokens), form.most_tokens ?? Infinity);
   return { ...state, seq, batch: Math.min(state.batch, mostBatch(form)) };

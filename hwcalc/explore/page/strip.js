@@ -17,6 +17,11 @@ function layerNumbers(layers) {
   });
 }
 
+/** @param {PlainTerm} term */
+function kindOf(term) {
+  return term.kind.replaceAll("_", " ");
+}
+
 /**
  * The layers of a model, each with its terms. Dimensions by hand have another number of them: then they follow each other.
  * @param {TermSizes[]} terms @param {boolean} byHand @returns {StripLayer[]}
@@ -26,12 +31,12 @@ function layersOf(terms, byHand) {
   const layers = new Map();
   let next = 0;
   for (const sizes of terms) {
-    const kind = sizes.term.kind.replaceAll("_", " ");
+    const kind = kindOf(sizes.term);
     const named = layerNumbers(sizes.term.layers);
     const numbers = named.length > 0 && !byHand ? named : Array.from({ length: sizes.count }, (_, place) => next + place);
     if (byHand) next += sizes.count;
     for (const number of numbers) {
-      const layer = layers.get(number) ?? { number, kind, bytes: 0, terms: [], alike: numbers.length };
+      const layer = layers.get(number) ?? { number, kind, bytes: 0, terms: [] };
       if (!layer.kind.split(" + ").includes(kind)) layer.kind += ` + ${kind}`;
       layer.bytes += sizes.bytes / numbers.length;
       layer.terms.push(sizes);
@@ -58,17 +63,18 @@ function ruleLines(layer, seq) {
     const unit = term.unit_tokens === 1 ? "positions" : `blocks of ${exact(term.unit_tokens)} tokens`;
     const one = bytes / count;
     const product = `× ${exact(term.unit_bytes)} B = ${exact(one)} B (${human(one)}) a layer`;
-    if (!/\bn\b/.test(term.rule)) return { rule: `always ${term.rule}`, numbers: `At every length: ${exact(units)} ${product}` };
-    return { rule: `${unit} = ${term.rule}`, numbers: `With n = ${exact(seq)}: ${exact(units)} ${unit} ${product}` };
+    const kind = layer.kind.includes(" + ") ? `${kindOf(term)}: ` : "";
+    if (!/\bn\b/.test(term.rule)) return { rule: `${kind}always ${term.rule}`, numbers: `At every length: ${exact(units)} ${product}` };
+    return { rule: `${kind}${unit} = ${term.rule}`, numbers: `With n = ${exact(seq)}: ${exact(units)} ${unit} ${product}` };
   });
 }
 
-/** @param {HTMLElement} detail @param {StripLayer} layer @param {State} state */
-function describe(detail, layer, state) {
+/** @param {HTMLElement} detail @param {StripLayer} layer @param {number} alike @param {State} state */
+function describe(detail, layer, alike, state) {
   const lines = ruleLines(layer, state.seq).flatMap(({ rule, numbers }) => [html("p", { class: "rule" }, html("code", {}, rule)), html("p", {}, numbers)]);
-  const alike = layer.alike === 1 ? "The only layer of its kind." : `${exact(layer.alike)} layers are alike.`;
+  const others = alike === 1 ? "The only layer of its kind." : `${exact(alike)} layers are of this kind.`;
   const many = state.batch === 1 ? "" : ` For ${exact(state.batch)} sequences ${human(layer.bytes * state.batch)}.`;
-  detail.replaceChildren(html("h3", {}, `Layer ${layer.number}: ${layer.kind}, ${human(layer.bytes)} a sequence`), ...lines, html("p", {}, `${alike}${many}`));
+  detail.replaceChildren(html("h3", {}, `Layer ${layer.number}: ${layer.kind}, ${human(layer.bytes)} a sequence`), ...lines, html("p", {}, `${others}${many}`));
 }
 
 /**
@@ -102,7 +108,7 @@ export function stripSection(page) {
     chosen = Math.max(0, Math.min(place, layers.length - 1));
     for (const [other, cell] of cells.entries()) cell.tabIndex = other === chosen ? 0 : -1;
     const layer = layers[chosen];
-    if (layer !== undefined) describe(detail, layer, page.state());
+    if (layer !== undefined) describe(detail, layer, layers.filter(({ kind }) => kind === layer.kind).length, page.state());
   };
   const strip = html("div", { class: "strip", role: "group", "aria-label": "Layers; arrow keys move", onkeydown: (/** @type {KeyboardEvent} */ event) => moveFocus(event, cells) });
   const element = panel("strip", "Layer by layer", lead, strip, detail, legend, table.element);

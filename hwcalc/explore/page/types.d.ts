@@ -8,8 +8,8 @@ type Stair = [times: Count, per: number, add: number, most: number | null];
     `{max: [...]}` is the largest of several. */
 type Count = number | Polynomial | { max: Polynomial[] };
 type Polynomial = [coefficient: number, names: Dimension[]][];
-/** In a polynomial `heads` and `kv_heads` are those of a rank: `max(1, ceil(heads / tp))`, where `tp` is that of the state's layout; `layers`
-    and `head_dim` are the same on every rank. (llama.cpp splits layers, not heads: its states have `tp` 1.) */
+/** In a polynomial `heads` and `kv_heads` are those of a rank: `heads / tp` and `kv_heads / tp`, where `tp` is that of the state (llama.cpp
+    splits layers, not heads: 1). By hand, heads is a multiple of kv_heads, and kv_heads of tp, so that both are whole. */
 type Dimension = "layers" | "heads" | "kv_heads" | "head_dim";
 
 /** Layers of one kind that grow alike. `kind`, `layers` and `rule` are places in `texts`. */
@@ -18,7 +18,8 @@ interface Term {
   layers: number;
   count: Count;
   unit_bytes: Count;
-  unit_tokens: number;
+  /** 1 is left out. */
+  unit_tokens?: number;
   stairs: Stair[][];
   rule: number;
 }
@@ -29,7 +30,7 @@ type Amount =
   | { largest: number[] }
   | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
   | { gpus: Amount[] }
-  | { points: Points };
+  | { measured: Measured<Amount> };
 
 /** A sum of products, of which a moment has a share; `sum` is a place in `sums`. */
 type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
@@ -38,10 +39,11 @@ type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
     and 1 if there is only one sequence (hwcalc/engines/moments.py). */
 type Factor = "passed" | "sequences" | "each" | "alone";
 
-/** Exact values at some lengths, for some numbers of sequences, by the text of that number. */
-interface Points {
-  lengths: number[];
-  values: Record<string, number[]>;
+/** A rule, but what was measured where a forward pass is one of the readings. At most `chunk` tokens are processed at once. */
+interface Measured<Rule> {
+  rule: Rule;
+  chunk: number | null;
+  readings: [tokens: number, sequences: number, bytes: number][];
 }
 
 interface Part {
@@ -58,11 +60,12 @@ interface Part {
 interface Curve {
   gpus: number[][];
   total: number[];
-  once_bytes: Count;
-  total_once_bytes: Count;
-  block_bytes: Count;
-  null_blocks: number;
-  crests: number[];
+  /** 0, no crests and blocks of one byte are left out. */
+  once_bytes?: Count;
+  total_once_bytes?: Count;
+  block_bytes?: Count;
+  null_blocks?: number;
+  crests?: number[];
 }
 
 /** The rest of the equation, but for its parts. */
@@ -146,7 +149,8 @@ interface Layout {
   tp: number;
 }
 
-/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials. */
+/** Dimensions set by hand: as a {@link Runs} whose curves and parts have polynomials, in every format of the cache and with the weights as
+    published. `rule` says which values go together. A dimension whose `least` equals its `most` stays as it is. */
 interface Hand {
   dimensions: Record<Dimension, { value: number; least: number; most: number; step: number }>;
   /** What dimensions must be by hand: heads a multiple of kv_heads, and kv_heads of tp. Others are refused with this sentence. */
@@ -312,7 +316,7 @@ type PlainAmount =
   | { largest: PlainTerm[] }
   | { fullest: Fullest }
   | { gpus: PlainAmount[] }
-  | { points: Points };
+  | { measured: Measured<PlainAmount> };
 
 interface Fullest {
   chunk: number | null;
@@ -346,8 +350,6 @@ interface Form {
   host: { room: Record<End, number>; shared: boolean } | null;
   /** The model's own length. */
   max_seq: number | null;
-  /** Where only some lengths and numbers of sequences are known: these. */
-  points: { lengths: number[]; batches: number[] } | null;
 }
 
 /** The bytes of a state without the solvers, on the fullest GPU but for `total_cache`. */
@@ -389,7 +391,7 @@ interface Page {
   sizes(state: State): Sizes | NoAnswer;
   /** Of all GPUs, in the order of the curve. */
   terms(state: State): TermSizes[] | NoAnswer;
-  /** For a loop over many lengths: `sizesAt(form, tokens, sequences)`. It does not depend on `seq` and `batch`. */
+  /** For a loop over many lengths: `sizesAt(form, tokens, sequences)` of solve.js. It does not depend on `seq` and `batch`. */
   form(state: State): Form | NoAnswer;
   /** The nearest state that the page has: what is not known becomes its default, what is too large the largest. */
   valid(wanted: Partial<Record<keyof State, unknown>>): State;

@@ -23,7 +23,7 @@ export function variantsSection(page) {
       const curve = curves[place];
       if (curve === undefined) return [{ name, note, bytes: null, refused: texts[-1 - place] ?? "" }];
       const each = curve.total.reduce((sum, term) => sum + termBytes(plainTerm(page.pools(model), term, null), seq), 0);
-      return [{ name, note, bytes: batch * each + Number(curve.total_once_bytes) }];
+      return [{ name, note, bytes: batch * each + Number(curve.total_once_bytes ?? 0) }];
     };
     return model.variants.flatMap(rows);
   }

@@ -102,7 +102,7 @@ def test_json_is_recognised_in_wrong_lines() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["e"], {"explain", "engines"}),
+        (["e"], {"explain", "explore", "engines"}),
         (["Qwen/Qwen3-8"], {QWEN, f"{QWEN}-Base"}),
         (["explain", "Qwen/Qwen3-8"], {QWEN, f"{QWEN}-Base"}),
         (["--dtype", "q8"], {"q8_0"}),
@@ -115,6 +115,7 @@ def test_json_is_recognised_in_wrong_lines() -> None:
         (["engines", "r"], {"reference"}),
         (["dtypes", "nv"], {"nvfp4"}),
         (["policies", "sn"], {"snapkv"}),
+        (["plot", "--kind", "f"], {"frontier"}),
         (["schema", "er"], {"error"}),
         (["--se"], {"--seq"}),
         (["--tensor"], {"--tensor-parallel-size"}),
@@ -122,7 +123,7 @@ def test_json_is_recognised_in_wrong_lines() -> None:
         ([QWEN, "--kv-cache-dtype", "q8"], {"q8_0"}),
         ([QWEN, "-tp", "2", "--engine", "v"], {"vllm"}),
         (["he"], {"help"}),
-        (["help", "pl"], {"plan"}),
+        (["help", "pl"], {"plan", "plot"}),
         (["vers"], {"version"}),
     ],
 )

@@ -35,7 +35,7 @@ TABLES: Final = {
     "policies": ("policies",),
     "strategies": ("strategies", QWEN, "--seq", "32k", "--gpu", "l4"),
 }  # fmt: skip
-NO_TABLE: Final = {"sweep", "explore", "probe", "schema", "help", "version"}
+NO_TABLE: Final = {"sweep", "explore", "plot", "probe", "schema", "help", "version"}
 CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,7 +19,9 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
+from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from hwcalc.profiles.catalog import list_models
+from hwcalc.profiles.engines import runtime_profile
 from tests.formulas.strategies import kinds
 from tests.hwcalc.command import QWEN
 
@@ -126,3 +129,30 @@ def test_every_kind(engine: str, layers: list[Any], layout: dict[str, int], cach
     request = opened(model, engine=engine, **layout, engine_options=cache if engine == "transformers" else {})
 
     assert request is None or differences(request, (batch,)) == {}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_was_measured(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in the form where a forward pass is as large as the measured one, and the estimate everywhere else."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    model, full = load_model(QWEN), int(runtime_profile().estimate("activation.chunk_tokens").expected)
+    for number, (tokens, rows) in enumerate(((2000, 2), (1000, 1), (full, 1), (2000, 2))):
+        where: dict[str, int | str] = {"model": model.id, "tp": 1, "pp": 1, "ep": 1, "tokens": tokens, "rows": rows}
+        values = {"activation_bytes": 10**8 + number, "context_bytes": 3 * 10**8}
+        read_on = Measured(device="H100", date="2026-11-20", source="a log")
+        save_reading(GPU, overheads_kind(engine), Measurement(values=values, measured=read_on, conditions=where))
+    request = opened(model, engine=engine)
+    assert request is not None
+    form = form_of(request)
+    assert form is not None
+
+    points = [(tokens, batch) for tokens in (999, 1000, 1001, 2000, full, 10 * full) for batch in (1, 2, 4)]
+    for tokens, batch in points:
+        budget = request.sized(seq=tokens, batch=batch).budget
+        assert budget is not None
+        assert [form.left(tokens, batch, end) for end in ENDS] == [getattr(budget, end) for end in ENDS]
+    assert form.parts_bytes(1000, 1, "expected", "activations") >= 10**8 + 1
+    measured = {
+        tokens for tokens, batch in points if form.parts_bytes(tokens, batch, "low", "activations") in (10**8 + 1, 10**8 + 2)
+    }
+    assert measured == ({1000, full, 10 * full} if engine == "reference" else {1000, full})

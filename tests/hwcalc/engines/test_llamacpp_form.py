@@ -184,3 +184,14 @@ def test_the_fullest_moment() -> None:
     odd = Moment(share=0.5, products=(Product(3),))
     assert [Fullest(moments=(odd,), chunk=None, up=one).at(1, 1) for one in (True, False)] == [2, 1]
     assert down.at(3, 1) == 517
+
+
+def test_the_matrix_of_lightning_attention_is_an_input_and_alive_once_more() -> None:
+    """64 heads x 4 bytes for each token of the batch and each of its own sequence."""
+    asked = {"engine": "llamacpp", "gpu": "h100-sxm5-80gb", "engine_options": {"n_gpu_layers": "all"}}
+    form = form_of(opened_of("MiniMaxAI/MiniMax-Text-01", asked, 4096, 1))
+    assert form is not None
+    buffer = next(part for part in form.parts if part.name == "compute buffer").expected
+    assert isinstance(buffer, Fullest)
+    matrices = [product.bytes for product in buffer.moments[0].products if product.factors == ("each", "passed")]
+    assert matrices == [2 * 64 * 4]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hwcalc.engines.forms import Amount, Constant, Curve, HostRoom, Largest, MemoryForm, PartForm, Pass, PerGpu, Points, Term
+from hwcalc.engines.forms import Amount, Constant, Curve, HostRoom, Largest, Measured, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["form_at", "grid_at", "options_at"]
+__all__ = ["curve_of", "form_at", "grid_at", "options_at"]
 
 Document = Mapping[str, Any]
 
@@ -55,16 +55,11 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
     curve, rest = (payload[pool][grid_at(runs[name], places)] for pool, name in (("curves", "curve"), ("rests", "rest")))
     found = [grid_at(grid, places) for grid in runs["parts"]]
     return MemoryForm(
-        curve=Curve(
-            gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
-            total=tuple(_term(payload, place) for place in curve["total"]),
-            once_bytes=curve["once_bytes"],
-            total_once_bytes=curve["total_once_bytes"],
-        ),
+        curve=curve_of(payload, curve),
         parts=tuple(_part(payload, payload["parts"][place]) for place in found if place is not None),
-        block_bytes=curve["block_bytes"],
-        null_blocks=curve["null_blocks"],
-        crests=tuple(curve["crests"]),
+        block_bytes=curve.get("block_bytes", 1),
+        null_blocks=curve.get("null_blocks", 0),
+        crests=tuple(curve.get("crests", ())),
         model_tokens=model["max_seq"],
         **{**rest, "usable": tuple(rest["usable"]), "host": _host(rest["host"])},
     )
@@ -77,6 +72,16 @@ def _host(host: Document | None) -> HostRoom | None:
     return HostRoom(room=(low, expected, high), shared=host["shared"])
 
 
+def curve_of(payload: Document, curve: Document) -> Curve:
+    """The cache of one entry of the curves."""
+    return Curve(
+        gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
+        total=tuple(_term(payload, place) for place in curve["total"]),
+        once_bytes=curve.get("once_bytes", 0),
+        total_once_bytes=curve.get("total_once_bytes", 0),
+    )
+
+
 def _term(payload: Document, place: int) -> Term:
     term = payload["terms"][place]
     return Term(
@@ -86,7 +91,7 @@ def _term(payload: Document, place: int) -> Term:
         unit_bytes=term["unit_bytes"],
         stairs=tuple(tuple(Stair(*stair) for stair in sums) for sums in term["stairs"]),
         rule=payload["texts"][term["rule"]],
-        unit_tokens=term["unit_tokens"],
+        unit_tokens=term.get("unit_tokens", 1),
     )
 
 
@@ -113,5 +118,6 @@ def _amount(payload: Document, amount: Any) -> Amount:
     if form == "fullest":
         moments = tuple(Moment(share, tuple(map(_product, payload["sums"][place]))) for share, place in value["moments"])
         return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
-    assert form == "points", form
-    return Points(lengths=tuple(value["lengths"]), values={int(count): tuple(row) for count, row in value["values"].items()})
+    assert form == "measured", form
+    readings = tuple((tokens, rows, size) for tokens, rows, size in value["readings"])
+    return Measured(rule=_amount(payload, value["rule"]), chunk=value["chunk"], readings=readings)

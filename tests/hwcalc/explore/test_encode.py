@@ -54,4 +54,4 @@ def test_a_number_that_a_browser_would_round_is_refused() -> None:
     pools = Pools()
     pools.put("parts", {"expected": [LARGEST]})
     with pytest.raises(UnsupportedError, match="9,007,199,254,740,991"):
-        pools.put("parts", {"expected": [{"points": [LARGEST + 1]}]})
+        pools.put("parts", {"expected": [{"gpus": [LARGEST + 1]}]})

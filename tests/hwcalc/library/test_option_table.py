@@ -60,6 +60,7 @@ def test_the_fields_of_what_was_asked() -> None:
     ("command", "typed"),
     [
         ("plan", keywords.PlanOptions),
+        ("plot", keywords.PlanOptions),
         ("compare", keywords.CompareOptions),
         ("sweep", keywords.SweepOptions),
         ("recommend", keywords.RecommendOptions),

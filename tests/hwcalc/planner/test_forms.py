@@ -49,7 +49,8 @@ def test_an_answer_is_its_plan(engine: str) -> None:
     """Of drawn models, formats, layouts, GPUs, lengths and batches. The form is made at another length than it is asked for."""
     draw, compared = random.Random(f"forms {engine}"), 0  # noqa: S311 - a sample
     for name in (*OF_EVERY_KIND, *draw.sample(list_models(), DRAWN)):
-        model, options = load_model(name, offline=True), {"engine": engine, "gpu": draw.choice(GPUS), **draw.choice(LAYOUTS)}
+        model = load_model(name, offline=True)
+        options: dict[str, Any] = {"engine": engine, "gpu": draw.choice(GPUS), **draw.choice(LAYOUTS)}
         options |= {"dtype": draw.choice(DTYPES[engine]), "weights": draw.choice(WEIGHTS)}
         if engine == "transformers":
             options["engine_options"] = {"cache": draw.choice(CACHES)}
@@ -67,7 +68,8 @@ def test_an_answer_is_its_plan(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"policy": "snapkv:compression_ratio=0.5"}, {"shared_prefix": 100}, {"samples": 2, "prompt": 50}, {"kv_memory": "1GiB"}]
+    "options",
+    [{"policy": "snapkv:compression_ratio=0.5"}, {"shared_prefix": 100}, {"samples": 2, "prompt": 50}, {"kv_memory": "1GiB"}],
 )
 def test_what_has_no_form(options: dict[str, Any]) -> None:
     """What is dropped, shared or given by hand is planned at each length by itself."""

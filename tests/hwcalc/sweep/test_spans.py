@@ -10,6 +10,7 @@ from hwcalc.formulas import Chunk, Encoder, Fixed, Full, Kept, Latest, Once, Rem
 from hwcalc.formulas.stairs import Stair
 from hwcalc.sweep.spans import positions
 
+
 class EveryOther(Span):
     """A span that only this test knows."""
 

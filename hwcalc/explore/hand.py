@@ -1,0 +1,281 @@
+"""Dimensions by hand: the memory equation of a model as polynomials in its layers, heads, key/value heads and head_dim.
+
+The forms of the model with other dimensions (``kvplan MODEL --layers ... --heads ... --kv-heads ... --head-dim ...``) are compared number by
+number. What is no polynomial in them is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import gcd
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.errors import KvplanError
+from hwcalc.explore.axes import AS_PUBLISHED, options_of_engine
+from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
+from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import form_of
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+    from hwcalc.explore.axes import PageAxes
+    from hwcalc.model import ModelSpec
+
+__all__ = ["MOST_BY_HAND", "Changed", "hand_of"]
+
+Changed = Callable[[Dimensions], "ModelSpec"]
+"""Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
+
+MOST_BY_HAND: Final = 3
+"""Models of a page whose dimensions can be set: each takes some seconds."""
+_TOKENS: Final = 4096
+_HEADS_STEP: Final = 8
+_HEAD_DIM_STEP: Final = 32
+_MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
+_RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of tp: each rank has whole heads."
+_NO_POLYNOMIAL: Final = (
+    "By hand the page has no numbers of this: they do not follow from the dimensions by one formula. Plan it by itself."
+)
+_NODES: Final = tuple(
+    (layers, 8 * eighths, kv_heads, 32 * width)
+    for layers, eighths, kv_heads, width in (
+        (2, 1, 1, 1), (5, 2, 2, 4), (3, 4, 8, 2), (7, 3, 24, 3), (11, 16, 16, 8), (4, 16, 64, 8), (13, 12, 32, 7), (6, 16, 64, 6),
+        (17, 15, 40, 8), (9, 14, 16, 7), (64, 8, 4, 4), (96, 5, 40, 5), (32, 4, 2, 3), (128, 12, 48, 8), (10, 16, 1, 8),
+        (31, 8, 64, 8), (12, 24, 192, 8), (3, 32, 128, 8), (8, 32, 256, 7), (2, 48, 384, 8), (5, 36, 288, 8), (21, 40, 320, 8),
+    )
+)  # fmt: skip
+"""Dimensions whose forms are made, spread over the sliders, and beyond them to where attention is wider than any MLP."""
+
+
+def hand_of(
+    model: ModelSpec, changed: Changed | None, axes: PageAxes, pools: Pools, own: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any] | str:
+    """The sliders and runs of a model (``Hand`` in ``page/types.d.ts``), or why it has none. ``own`` are its runs as it is, by engine."""
+    dimensions = _own(model)
+    if isinstance(dimensions, str):
+        return dimensions
+    if changed is None:
+        return "This model was read from where it cannot be read again. Name its file, its id or its folder."
+    for free in (DIMENSIONS, DIMENSIONS[1:]):
+        try:
+            return _hand(_Family(own=dimensions, free=free, changed=changed), axes, pools, own)
+        except (KvplanError, Irregular) as error:
+            told = error.message if isinstance(error, KvplanError) else _NO_POLYNOMIAL
+    return told
+
+
+def _hand(family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    engines: dict[str, Any] = {}
+    found = False
+    for name in axes.engines:
+        runs = own[name]
+        if "curve" in runs:
+            runs = _Runs(name, family, axes, pools, runs).document()
+            found = found or "curve" in runs
+        engines[name] = runs
+    if not found:
+        raise Irregular(_NO_POLYNOMIAL)
+    return {"dimensions": family.ranges(), "rule": _RULE, "engines": engines}
+
+
+def _own(model: ModelSpec) -> dict[str, int] | str:
+    """The dimensions that all layers with attention have, or why there are none."""
+    kinds = [kind for layer in model.stack for kind in layer]
+    shapes = {
+        (kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim) for kind in kinds if isinstance(kind, AttentionKind)
+    }
+    if not shapes:
+        return "No layer of this model has key/value heads: there is nothing to set by hand."
+    if len(shapes) > 1:
+        return "Layers of this model differ in their heads: one slider cannot set them all."
+    heads, kv_heads, head_dim = shapes.pop()
+    return {"layers": len(model.stack), "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+
+
+@frozen
+class _Family:
+    """The model with other dimensions. Those that are not ``free`` stay as they are."""
+
+    own: Dimensions
+    free: tuple[str, ...]
+    changed: Changed
+
+    def ranges(self) -> dict[str, dict[str, int]]:
+        """The sliders."""
+        steps = {
+            "layers": 1,
+            "heads": gcd(_HEADS_STEP, self.own["heads"]),
+            "kv_heads": 1,
+            "head_dim": gcd(_HEAD_DIM_STEP, self.own["head_dim"]),
+        }
+        return {
+            name: {"value": own, "least": steps[name], "most": max(_MOST[name], own), "step": steps[name]}
+            if name in self.free
+            else {"value": own, "least": own, "most": own, "step": 1}
+            for name, own in self.own.items()
+        }
+
+    @cached_property
+    def specs(self) -> tuple[ModelSpec, ...]:
+        """The model with the dimensions of each node."""
+        return tuple(map(self.changed, self.nodes))
+
+    @cached_property
+    def nodes(self) -> tuple[dict[str, int], ...]:
+        """Dimensions whose forms are made, the model's own first."""
+        drawn = [dict(zip(DIMENSIONS, values, strict=True)) for values in _NODES]
+        kept = [{name: value if name in self.free else self.own[name] for name, value in one.items()} for one in drawn]
+        top = {name: one["most"] for name, one in self.ranges().items()}
+        # Every engine's ranks have whole heads there.
+        top["heads"] -= top["heads"] % top["kv_heads"]
+        return dict(self.own), top, *kept
+
+    def reaches(self, dimensions: Dimensions) -> bool:
+        """Whether the sliders do."""
+        return all(dimensions[name] <= one["most"] for name, one in self.ranges().items())
+
+
+class _Inline(Pools):
+    """Writes whole pieces in place of their places."""
+
+    def put(self, pool: str, piece: Any) -> Any:
+        return piece
+
+
+class _Runs:
+    """The runs of one engine by hand."""
+
+    def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
+        self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
+        self._nodes, self._specs = family.nodes, family.specs
+        self._fits: dict[int, Fit] = {}
+        self._trees: dict[Place, dict[str, Any] | None] = {}
+
+    def document(self) -> dict[str, Any]:
+        """The runs, of weights as published; refused where there is no polynomial anywhere."""
+        own, sizes = self._own, (len(self._own["dtypes"]), 1, len(self._axes.layouts), len(self._axes.gpus))
+        refused: dict[Place, int | None] = {}
+        curves: dict[Place, int | None] = {}
+        rests: dict[Place, int | None] = {}
+        parts: list[dict[Place, int | None]] = [{} for _ in own["parts"]]
+        first: dict[tuple[Any, ...], Place] = {}
+        for place in every(sizes):
+            refused[place] = cell_of(own["refused"], place)
+            if refused[place] is not None:
+                continue
+            cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
+            tp = self._axes.layouts[place[2]].tp
+            if self._family.own["kv_heads"] % tp:
+                refused[place] = self._pools.text(_RULE)
+                continue
+            # Pieces that are the same as the model has them are the same by hand, on as many ranks.
+            pieces = [
+                None if cell is None else self._piece(first.setdefault((tp, number, cell), place), number, cell)
+                for number, cell in enumerate(cells)
+            ]
+            if any(piece == -1 for piece in pieces):
+                refused[place] = self._pools.text(_NO_POLYNOMIAL)
+                continue
+            curves[place], rests[place] = pieces[0], cell_of(own["rest"], place)
+            for number, piece in enumerate(pieces[1:]):
+                parts[number][place] = piece
+        ignored = frozenset(place for place, why in refused.items() if why is not None)
+        if len(ignored) == len(refused):
+            return {"refused": self._pools.text(_NO_POLYNOMIAL)}
+        return {
+            "dtypes": own["dtypes"],
+            "weights": [AS_PUBLISHED],
+            "refused": grid_of(refused, sizes),
+            "curve": grid_of(curves, sizes, ignored),
+            "rest": grid_of(rests, sizes, ignored),
+            "parts": [grid_of(cells, sizes, ignored) for cells in parts],
+        }
+
+    def _piece(self, place: Place, number: int, cell: int) -> int:
+        """The place of a curve (number 0) or a part by hand; -1 where there is no polynomial."""
+        tree = self._tree(place)
+        if tree is None:
+            return -1
+        if number == 0:
+            curve = tree["curve"]
+            gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
+            return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
+        named = list(_named(self._pools, self._own, place, self._engine))
+        name = next(name for own_number, name in named if own_number == number)
+        return self._pools.put("parts", self._with_places(tree["parts"][name]))
+
+    def _term(self, term: Mapping[str, Any]) -> int:
+        return self._pools.put("terms", {**term, **{name: self._pools.text(term[name]) for name in ("kind", "layers", "rule")}})
+
+    def _with_places(self, piece: Any) -> Any:
+        """A piece with places for the terms and sums in it."""
+        if isinstance(piece, list):
+            return [self._with_places(one) for one in piece]
+        if isinstance(piece, dict) and "moments" in piece:
+            moments = [[share, self._pools.put("sums", products)] for share, products in piece["moments"]]
+            return {**piece, "moments": moments}
+        if isinstance(piece, dict):
+            return self._term(piece) if "stairs" in piece else {name: self._with_places(one) for name, one in piece.items()}
+        return piece
+
+    def _tree(self, place: Place) -> dict[str, Any] | None:
+        """The form of a place with polynomials in it; ``None`` if it has none."""
+        if place not in self._trees:
+            try:
+                self._trees[place] = self._merged(place)
+            except (Irregular, KvplanError):
+                self._trees[place] = None
+        return self._trees[place]
+
+    def _merged(self, place: Place) -> dict[str, Any]:
+        tp = self._axes.layouts[place[2]].parallel(self._engine).tp
+        valid = [number for number, node in enumerate(self._nodes) if not node["kv_heads"] % tp]
+        if tp not in self._fits:
+            nodes = [self._nodes[number] for number in valid]
+            self._fits[tp] = Fit([on_rank(node, tp) for node in nodes], [self._family.reaches(node) for node in nodes])
+        first = self._open(place)
+        trees = [_tree_of(first.engine.open(self._specs[number], first.request)) for number in valid]
+        found: dict[str, Any] = merged(trees, self._fits[tp])
+        return found
+
+    def _open(self, place: Place) -> Opened:
+        dtype, _, layout, gpu = place
+        sizes = self._axes.layouts[layout].parallel(self._engine)
+        name = None if dtype == 0 else self._own["dtypes"][dtype]
+        return open_request(
+            self._specs[0], engine=self._engine, gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
+            engine_options=dict(options_of_engine(self._engine)), **self._axes.fixed,
+        )  # fmt: skip
+
+
+def _tree_of(opened: Opened) -> dict[str, Any]:
+    """The form of a request as JSON, all in one."""
+    form = form_of(opened)
+    if form is None:
+        raise Irregular("no form")
+    inline = _Inline()
+    parts = [inline.part(part) for part in form.parts]
+    names = _numbered([str(part.name) for part in form.parts])
+    return {
+        "curve": inline.curve(form),
+        "rest": inline.rest(form),
+        "parts": dict(zip(names, parts, strict=True)),
+    }
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Each name with how often it was there before."""
+    return [f"{name} {names[:place].count(name)}" for place, name in enumerate(names)]
+
+
+def _named(pools: Pools, own: Mapping[str, Any], place: Place, engine: str) -> Iterator[tuple[int, str]]:
+    """The parts that a place has in the model's own runs: the number of their grid, from 1 on, and their name."""
+    cells = [(number, cell_of(grid, place)) for number, grid in enumerate(own["parts"], 1)]
+    there = [(number, cell) for number, cell in cells if cell is not None]
+    pieces = pools.document()["parts"]
+    names = _numbered([pieces[cell]["name"] for _, cell in there])
+    return zip((number for number, _ in there), names, strict=True)

@@ -1,0 +1,84 @@
+"""Makes a picture of several models: :func:`plot`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any, Final, Unpack
+
+from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.keywords import PlanOptions
+from hwcalc.library.lists import each_model
+from hwcalc.library.load import ModelLike
+from hwcalc.library.plan import load_request
+from hwcalc.model import ModelSpec
+from hwcalc.planner.asked import take_options
+from hwcalc.planner.auto_weights import refuse_auto
+from hwcalc.plot.series import KINDS, Chart, chart_of
+from hwcalc.text import brief, shown
+
+__all__ = ["MOST_MODELS", "SUFFIXES", "Picture", "format_of", "picture_of", "plot"]
+
+SUFFIXES: Final[Mapping[str, str]] = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+MOST_MODELS: Final = 12
+"""Lines that can be told apart."""
+
+
+@frozen
+class Picture:
+    """A picture of some models. ``chart`` has its numbers."""
+
+    chart: Chart
+
+    def data(self, format_: str) -> bytes:
+        """The file, in ``png``, ``svg`` or ``pdf``. Needs matplotlib; the same numbers give the same bytes."""
+        from hwcalc.plot.figures import drawn
+
+        return drawn(self.chart, format_)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file whole or not at all, in the format of its suffix."""
+        from hwcalc.files import write_file
+
+        name = os.fspath(path)
+        write_file(name, self.data(format_of(name)), "output")
+
+    def text(self, width: int = 80, *, ascii_only: bool = False) -> str:
+        """The picture in characters, without colours. Needs plotext."""
+        from hwcalc.plot.terminal import in_characters
+
+        return in_characters(self.chart, width, ascii_only=ascii_only)
+
+
+def plot(models: ModelLike | Sequence[ModelLike], *, kind: str = "memory", **options: Unpack[PlanOptions]) -> Picture:
+    """A picture of one model or several; ``options`` are further keywords of :func:`hwcalc.plan`.
+
+    ``kind`` is ``memory`` (bytes against length), ``frontier`` (most sequences at once against length; needs a GPU) or ``layers`` (the
+    cache of each layer). Lengths go to ``seq``, by default to each model's own maximum. ``plot(...).save("memory.svg")`` writes a file.
+    Raises a :class:`~hwcalc.errors.KvplanError` subclass.
+    """
+    return picture_of(models, kind, options)
+
+
+def picture_of(models: ModelLike | Sequence[ModelLike], kind: str, given: Mapping[str, Any]) -> Picture:
+    """As :func:`plot`, from a dict of all keywords."""
+    if kind not in KINDS:
+        raise UsageError(f"--kind {shown(kind, 40)} is not known.", hint=f"Allowed: {', '.join(KINDS)}.")
+    _, asked = take_options("plot", given)
+    refuse_auto(asked.weights, "plot")
+    named: Sequence[ModelLike | None] = each_model(models) if models or not asked.dimensions else [None]
+    if len(named) > MOST_MODELS:
+        raise UsageError(f"a picture holds at most {MOST_MODELS} models (got {len(named):,}).", hint="Name fewer.")
+    requests: list[tuple[ModelSpec, Mapping[str, Any]]] = [load_request(model, asked) for model in named]
+    return Picture(chart=chart_of(kind, requests, whole=asked.seq is None))
+
+
+def format_of(name: str) -> str:
+    """The format of a file, by its suffix."""
+    suffix = PurePath(name).suffix.lower()
+    if suffix not in SUFFIXES:
+        what = f"the suffix {brief(suffix, 20)} of --output" if suffix else f"--output {shown(name, 60)}"
+        raise UsageError(f"{what} names no format.", hint=f"Use {', '.join(SUFFIXES)}: -o memory.svg")
+    return SUFFIXES[suffix]

@@ -1,0 +1,274 @@
+"""What a picture shows, as numbers: every point is one of a plan. Nothing here draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from hwcalc.engines.base import Opened
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
+from hwcalc.model import ModelSpec
+from hwcalc.planner import solve
+from hwcalc.planner.context import open_request
+from hwcalc.planner.plan import plan_opened
+from hwcalc.planner.result import Plan
+
+__all__ = ["KINDS", "Chart", "Level", "Line", "Mark", "Profile", "chart_of"]
+
+_LEAST: Final = 32
+"""Tokens at the left edge."""
+_STEPS: Final = 8
+"""Points for each doubling of the length."""
+_LONGEST: Final = 1 << 20
+"""Tokens at the right edge for models without a maximum of their own."""
+
+
+class Level(NamedTuple):
+    """A horizontal line: the memory of a GPU."""
+
+    label: str
+    bytes: int
+
+
+class Mark(NamedTuple):
+    """A point that is named."""
+
+    label: str
+    x: int
+    y: int
+
+
+@frozen
+class Line:
+    """Values over sequence lengths. ``low`` and ``high`` are the ends of an estimate; ``minor`` is a part of the line before it."""
+
+    label: str
+    xs: tuple[int, ...]
+    ys: tuple[int, ...]
+    low: tuple[int, ...] = ()
+    high: tuple[int, ...] = ()
+    minor: bool = False
+    mark: Mark | None = None
+
+
+@frozen
+class Profile:
+    """The cache of each layer of one model, for all planned sequences."""
+
+    label: str
+    layers: tuple[LayerBytes, ...]
+
+
+@frozen
+class Chart:
+    """One picture. ``caption`` says by which rules, in which format and for what; ``remarks`` what it leaves out."""
+
+    kind: str
+    title: str
+    caption: str
+    y_label: str
+    lines: tuple[Line, ...] = ()
+    levels: tuple[Level, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+class _Asked(NamedTuple):
+    """A request, its plan, and the lengths to draw."""
+
+    opened: Opened
+    plan: Plan
+    label: str
+    lengths: tuple[int, ...]
+
+
+def chart_of(kind: str, models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], *, whole: bool) -> Chart:
+    """The picture of these models, each with the keywords of :func:`~hwcalc.planner.context.open_request`.
+
+    ``whole`` draws to each model's own maximum, else to the planned length. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
+    """
+    asked = list(_asked(models, whole=whole))
+    return _KINDS[kind](asked)
+
+
+def _asked(models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], *, whole: bool) -> Iterator[_Asked]:
+    for model, request in models:
+        opened = open_request(model, **request)
+        longest = opened.tokens if not whole else model.max_position_embeddings or _LONGEST
+        yield _Asked(opened, plan_opened(opened), model.id, _lengths(opened, longest))
+
+
+def _lengths(opened: Opened, longest: int) -> tuple[int, ...]:
+    """Lengths of equal ratios, both ends, and where a window is full."""
+    least = min(_LEAST, longest)
+    steps = max(1, (longest // least).bit_length() * _STEPS)
+    spread = {least, longest, *(round(least * (longest / least) ** (step / steps)) for step in range(steps + 1))}
+    windows = {
+        size for group in opened.stack.groups for name, size in group.kind.dims().items() if name in ("window", "chunk") and size
+    }
+    full = {length for window in windows for length in (window, window + 1) if least <= length <= longest}
+    return tuple(sorted(spread | full))
+
+
+def _memory(asked: Sequence[_Asked]) -> Chart:
+    """Bytes of the cache, and with a GPU of everything on the fullest one, against length."""
+    lines: list[Line] = []
+    levels: dict[str, Level] = {}
+    for one in asked:
+        sized = list(_answered(one, lambda opened: opened.needed_bytes))
+        xs = tuple(opened.tokens for opened, _ in sized)
+        if one.plan.fit is None:
+            lines.append(Line(label=one.label, xs=xs, ys=tuple(opened.stored_bytes for opened, _ in sized)))
+            continue
+        cache = tuple(size for _, size in sized)
+        if one.plan.fit.budget is None:
+            lines.append(Line(label=one.label, xs=xs, ys=cache, mark=_longest(one)))
+        else:
+            ends = [_needed(opened, size) for opened, size in sized]
+            low, ys, high = (tuple(end[place] for end in ends) for place in range(3))
+            lines += [
+                Line(label=one.label, xs=xs, ys=ys, low=low, high=high, mark=_longest(one)),
+                Line(label=f"{one.label}, cache alone", xs=xs, ys=cache, minor=True),
+            ]
+        level = Level(_gpu_words(one.plan), one.plan.fit.usable_bytes)
+        levels[level.label] = level
+    on_gpu = any(one.plan.fit is not None for one in asked)
+    return Chart(
+        kind="memory",
+        title=_title(asked, "memory of the fullest GPU" if on_gpu else "cache", "against sequence length"),
+        caption=_caption(asked),
+        y_label="bytes on the fullest GPU" if on_gpu else "bytes of the cache",
+        lines=tuple(lines),
+        levels=tuple(levels.values()),
+    )
+
+
+def _answered(one: _Asked, ask: Callable[[Opened], int]) -> Iterator[tuple[Opened, int]]:
+    """The request at each length, with an answer; lengths that the engine or a policy refuses are left out."""
+    for length in one.lengths:
+        try:
+            sized = one.opened.changed(seq=length)
+            yield sized, ask(sized)
+        except KvplanError:
+            continue
+
+
+def _needed(opened: Opened, cache: int) -> tuple[int, int, int]:
+    """Everything on the fullest GPU, as :class:`~hwcalc.planner.result.FitInfo` has it: low, expected and high."""
+    budget = opened.budget
+    if budget is None:
+        return cache, cache, cache
+    usable = budget.requested_bytes
+    low, expected, high = (usable - left + cache for left in (budget.high, budget.expected, budget.low))
+    return max(0, low), expected, high
+
+
+def _longest(one: _Asked) -> Mark | None:
+    """The longest length that fits by the expected value, if the memory of the GPU ends it within the picture."""
+    fit = one.plan.fit
+    if fit is None or fit.expected_max_seq is None or not fit.expected_max_seq or fit.expected_max_seq >= one.lengths[-1]:
+        return None
+    try:
+        opened = one.opened.changed(seq=fit.expected_max_seq)
+        height = opened.needed_bytes if fit.budget is None else _needed(opened, opened.needed_bytes)[1]
+    except KvplanError:
+        return None
+    return Mark(f"fits up to {fit.expected_max_seq:,} tokens", fit.expected_max_seq, height)
+
+
+def _frontier(asked: Sequence[_Asked]) -> Chart:
+    """The most sequences that fit at once, against length: for certain, and by the expected value."""
+    lines, remarks = [], []
+    for one in asked:
+        if one.plan.fit is None:
+            raise UsageError(
+                "a frontier needs the memory of a GPU."
+                if one.opened.request.hardware.gpu is None
+                else f"{one.label}: what it needs beside its cache is not known.",
+                hint="Add: --gpu h100, or --kv-memory 20GiB",
+            )
+        sure, expected = [], []
+        for length in one.lengths:
+            try:
+                opened = one.opened.changed(seq=length)
+                most = solve.most(opened)
+                certain = solve.most(opened, end="low", at_most=most.value)
+            except KvplanError:
+                continue
+            if not most.value:
+                break
+            expected.append((length, most.value))
+            sure.append(certain.value)
+        if not expected:
+            remarks.append(f"{one.label}: not one sequence of {one.lengths[0]:,} tokens fits.")
+            continue
+        xs, ys = zip(*expected, strict=True)
+        last = (
+            Mark(f"one sequence: {one.plan.fit.expected_max_seq:,} tokens", xs[-1], ys[-1]) if xs[-1] < one.lengths[-1] else None
+        )
+        lines.append(Line(label=one.label, xs=xs, ys=ys, low=tuple(sure), high=ys, mark=last))
+    return Chart(
+        kind="frontier",
+        title=_title(asked, "most sequences at once", "against sequence length"),
+        caption=_caption(asked, batch=False),
+        y_label="sequences at once",
+        lines=tuple(lines),
+        remarks=tuple(remarks),
+    )
+
+
+def _layers(asked: Sequence[_Asked]) -> Chart:
+    """The cache of each layer, model by model."""
+    tokens = {one.plan.request.seq for one in asked}
+    length = f"at {tokens.pop():,} tokens" if len(tokens) == 1 else "at each model's own length"
+    return Chart(
+        kind="layers",
+        title=_title(asked, "cache of each layer", length),
+        caption=_caption(asked),
+        y_label="bytes of a layer",
+        profiles=tuple(Profile(label=one.label, layers=layer_bytes(one.plan)) for one in asked),
+    )
+
+
+_KINDS: Final[Mapping[str, Callable[[Sequence[_Asked]], Chart]]] = {
+    "memory": _memory,
+    "frontier": _frontier,
+    "layers": _layers,
+}
+KINDS: Final = tuple(_KINDS)
+
+
+def _title(asked: Sequence[_Asked], what: str, how: str) -> str:
+    name = f"{asked[0].label}: " if len(asked) == 1 else ""
+    words = f"{what} {how}"
+    return f"{name}{words}" if name else f"{words[0].upper()}{words[1:]}"
+
+
+def _gpu_words(plan: Plan) -> str:
+    fit = plan.fit
+    assert fit is not None
+    if fit.budget is None:
+        return "the given budget"
+    each = "each of " if fit.gpus > 1 else ""
+    return f"usable of {each}{fit.gpus} x {fit.gpu}"
+
+
+def _caption(asked: Sequence[_Asked], *, batch: bool = True) -> str:
+    """Engine, numbers, formats, ranks and what the bytes are; what differs between models is left to the legend."""
+    request = asked[0].plan.request
+    parts = [
+        " ".join(filter(None, (request.engine, request.engine_version))),
+        *([f"{request.batch:,} sequence{'s' if request.batch > 1 else ''}"] if batch else []),
+        "KV dtype " + _joined(one.plan.request.kv_dtype for one in asked),
+        *(f"{name} {size}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1),
+        *([f"{fit.gpus} x {fit.gpu}"] if (fit := asked[0].plan.fit) is not None and fit.gpu is not None else []),
+        *([f"policy {request.policy}"] if request.policy else []),
+        "definition: " + _joined(one.plan.cache.definition.value for one in asked),
+    ]
+    return " · ".join(parts)
+
+
+def _joined(words: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(words))

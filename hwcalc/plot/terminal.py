@@ -1,0 +1,103 @@
+"""Pictures in characters, with plotext: without colours, each line by a letter of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hwcalc.plot.extra import drawing
+from hwcalc.plot.series import Chart, Profile
+from hwcalc.plot.words import byte_ticks, decade_ticks, even_byte_ticks, token_ticks
+from hwcalc.text import clean, cut
+from hwcalc.units import human_bytes
+
+__all__ = ["in_characters"]
+
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_WIDEST: Final = 120
+_NARROWEST: Final = 40
+_HEIGHT: Final = 20
+_TICK: Final = 12
+"""Columns for a tick of the lower axis."""
+_ASCII: Final = str.maketrans(
+    {"─": "-", "│": "|", "┌": "+", "┐": "+", "└": "+", "┘": "+", "┤": "|", "┬": "-", "├": "|", "┴": "-", "┼": "+", "·": "|"}
+)
+
+
+def in_characters(chart: Chart, width: int, *, ascii_only: bool = False) -> str:
+    """The chart as text of at most ``width`` columns, and below it what its letters mean."""
+    plotext = drawing("plotext", what="A picture in the terminal")
+    width = max(_NARROWEST, min(width, _WIDEST))
+    drawn = [_profile(plotext, one, width) for one in chart.profiles] if chart.profiles else [_lines(plotext, chart, width)]
+    text = "\n".join(
+        [clean(cut(chart.title, width)), *drawn, *(clean(one) for one in chart.remarks), clean(cut(chart.caption, width))]
+    )
+    lines = "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+    return lines.translate(_ASCII) if ascii_only else lines
+
+
+def _lines(plotext: Any, chart: Chart, width: int) -> str:
+    xs = [length for line in chart.lines for length in line.xs]
+    ys = [size for line in chart.lines for size in line.ys if size] + [level.bytes for level in chart.levels]
+    if not xs or not ys:
+        return ""
+    figure, legend, number = _figure(plotext, width), [], -1
+    for level in chart.levels:
+        _draw(figure, [_log(min(xs)), _log(max(xs))], [_log(level.bytes)] * 2, "-")
+    for line in chart.lines:
+        number += not line.minor
+        letter = _LETTERS[number % len(_LETTERS)]
+        letter = letter.lower() if line.minor else letter
+        points = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y]
+        _draw(figure, [_log(x) for x, _ in points], [_log(y) for _, y in points], letter)
+        mark = "" if line.mark is None else f", {line.mark.label} (X)"
+        legend.append(f"  {letter}  {clean(cut(line.label, 60))}{mark}")
+    legend += [f"  -  {clean(level.label)}: {human_bytes(level.bytes)}" for level in chart.levels]
+    for line in chart.lines:
+        if line.mark is not None:
+            figure.draw(figure.signal([_log(line.mark.x)], [_log(line.mark.y)], marker="X"))
+    ticks = decade_ticks(min(ys), max(ys)) if chart.kind == "frontier" else byte_ticks(min(ys), max(ys))
+    _ticks(figure, "x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))])
+    _ticks(figure, "y", ticks)
+    # Without limits plotext begins at zero.
+    figure.ruler("x").lim(_log(min(xs)), _log(max(xs)))
+    figure.ruler("y").lim(_log(min(ys)), _log(max(ys)))
+    return "\n".join([figure.build().string(colorless=True), *legend])
+
+
+def _log(number: int) -> float:
+    from math import log2
+
+    return log2(max(1, number))
+
+
+def _figure(plotext: Any, width: int) -> Any:
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, _HEIGHT)
+    return figure
+
+
+def _draw(figure: Any, xs: list[float], ys: list[float], marker: str) -> None:
+    if xs:
+        figure.draw(figure.signal(xs, ys, marker=marker).lines())
+
+
+def _ticks(figure: Any, axis: str, ticks: list[tuple[int, str]]) -> None:
+    figure.ruler(axis).ticks([_log(value) for value, _ in ticks], [text for _, text in ticks])
+
+
+def _profile(plotext: Any, profile: Profile, width: int) -> str:
+    figure = _figure(plotext, width)
+    titles = list(dict.fromkeys(layer.title for layer in profile.layers))
+    legend = []
+    for letter, title in zip(_LETTERS, titles, strict=False):
+        own = [layer for layer in profile.layers if layer.title == title and layer.bytes]
+        legend.append(f"  {letter}  {title}")
+        for layer in own:
+            figure.draw(figure.signal([layer.number] * 2, [0, layer.bytes], marker=letter).lines())
+    last = max((layer.number for layer in profile.layers), default=0)
+    numbers = list(range(0, last + 1, max(1, -(-(last + 1) // 8))))
+    figure.ruler("x").ticks(numbers, [str(number) for number in numbers])
+    ticks = even_byte_ticks(max((layer.bytes for layer in profile.layers), default=0))
+    figure.ruler("y").ticks([value for value, _ in ticks], [text for _, text in ticks])
+    return "\n".join([clean(cut(profile.label, width)), figure.build().string(colorless=True), *legend])

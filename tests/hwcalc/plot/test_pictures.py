@@ -1,0 +1,107 @@
+"""Pictures in files and in the terminal: they open, are the same each time, and say what they show."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import warnings
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+import hwcalc
+from hwcalc.plot.build import Picture
+from hwcalc.plot.series import KINDS
+from tests.hwcalc.command import QWEN, Capture, run
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("plotext")
+MODELS = [QWEN, "google/gemma-3-12b-it"]
+
+
+def picture(kind: str) -> Picture:
+    """A picture of two models."""
+    return hwcalc.plot(MODELS, kind=kind, engine="vllm", gpu="h100", seq="8k")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files(kind: str) -> None:
+    """All formats open; the same numbers give the same bytes, without a date."""
+    png, svg, pdf = (picture(kind).data(name) for name in ("png", "svg", "pdf"))
+
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", png[16:24]) >= (1_000, 500)
+    assert ET.fromstring(svg).tag.endswith("svg")  # noqa: S314 - our own file
+    assert pdf.startswith(b"%PDF")
+    assert pdf.rstrip().endswith(b"%%EOF")
+    for name, data in (("png", png), ("svg", svg), ("pdf", pdf)):
+        assert picture(kind).data(name) == data
+        assert b"/CreationDate" not in data
+        assert b"dc:date" not in data
+
+
+def test_names_are_only_names() -> None:
+    """What mathtext, a legend or XML would read is drawn as it is."""
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "_name_or_path": "_<b>$x$",
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = hwcalc.plot(config, seq=1_024)
+        assert ET.fromstring(drawn.data("svg")).tag.endswith("svg")  # noqa: S314 - our own file
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_characters(kind: str, width: int) -> None:
+    """No line is wider than the terminal, none has a colour, and ASCII is enough."""
+    text = picture(kind).text(width, ascii_only=True)
+
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines()[:20])) <= width
+    assert "A  " in text
+
+
+def test_the_command_writes_a_file(capsys: Capture, tmp_path: Path) -> None:
+    """The format is that of the suffix; a wrong one writes nothing."""
+    target = tmp_path / "memory.svg"
+
+    assert run(capsys, "plot", QWEN, "--seq", "4k", "-o", str(target))[0] == 0
+    assert target.read_bytes() == hwcalc.plot(QWEN, seq="4k").data("svg")
+    status, _, said = run(capsys, "plot", QWEN, "-o", str(tmp_path / "memory.gif"))
+    assert (status, [path.name for path in tmp_path.iterdir()]) == (2, ["memory.svg"])
+    assert ".png, .svg, .pdf" in said
+
+
+def test_in_the_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a file it is drawn on standard output; ``--plot`` draws it below a plan."""
+    monkeypatch.setenv("COLUMNS", "80")
+    status, alone, _ = run(capsys, "plot", QWEN, "--seq", "4k")
+    assert status == 0
+    assert "A  Qwen/Qwen3-8B" in alone
+
+    status, below, _ = run(capsys, QWEN, "--seq", "4k", "--plot")
+    assert status == 0
+    assert "KV cache" in below
+    assert "cache against sequence length" in below
+    assert run(capsys, QWEN, "--plot", "--json")[0] == 2
+    assert run(capsys, "-", "--plot")[0] == 2
+
+
+@pytest.mark.parametrize(("package", "words"), [("matplotlib", ("-o", "x.png")), ("plotext", ())])
+def test_what_is_not_installed(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, package: str, words: tuple[str, ...]
+) -> None:
+    """The error has the command that installs it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    status, out, said = run(capsys, "plot", QWEN, "--seq", "4k", *words)
+
+    assert (status, out, list(tmp_path.iterdir())) == (2, "", [])
+    assert "pip install 'hwcalc[plot]'" in said

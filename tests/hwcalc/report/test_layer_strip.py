@@ -1,0 +1,41 @@
+"""The layers of a plan in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwcalc import plan
+from hwcalc.report.layer_strip import layer_strip
+
+
+def test_a_pattern_is_seen() -> None:
+    """Gemma 3: five windowed layers, then a full one. At 1,024 tokens all have as many bytes."""
+    long, short = (layer_strip(plan("google/gemma-3-12b-it", seq=seq), 100) for seq in (32_768, 1_024))
+
+    assert long == ("sssssF" * 8, "s sliding-window attention 8.00 MiB each, F full attention 256.00 MiB each")
+    assert short is not None
+    assert short[0] == "SSSSSF" * 8
+
+
+def test_equal_layers_have_no_line() -> None:
+    """Where there is no pattern nothing is said."""
+    assert layer_strip(plan("Qwen/Qwen3-8B", seq=1_024), 100) is None
+
+
+def test_layers_without_a_cache_of_their_own() -> None:
+    """Gemma 4 E4B: the last 18 of 42 layers read what earlier ones keep."""
+    strip = layer_strip(plan("google/gemma-4-E4B-it", seq=32_768), 100)
+
+    assert strip is not None
+    assert strip[0].endswith("." * 18)
+    assert ". nothing of its own" in strip[1]
+
+
+@pytest.mark.parametrize("width", [1, 24, 40, 61])
+def test_a_narrow_terminal(width: int) -> None:
+    """62 layers in fewer columns: a letter stands for several."""
+    strip = layer_strip(plan("google/gemma-3-27b-it", seq=32_768), width)
+
+    assert strip is not None
+    assert len(strip[0]) <= max(20, width)
+    assert "layers a letter" in strip[1]
