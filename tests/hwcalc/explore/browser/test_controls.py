@@ -179,10 +179,8 @@ def test_a_layer_has_its_formula(small: Watched) -> None:
     cells.first.focus()
     first = small.page.locator("main").inner_text()
     small.page.keyboard.press("ArrowRight")
-    small.frame()
-
-    assert cells.nth(1).evaluate("(cell) => cell === document.activeElement")
-    assert small.page.locator("main").inner_text() != first
+    small.page.wait_for_function("() => document.activeElement === document.querySelectorAll('button[name=layer]')[1]")
+    small.page.wait_for_function("(first) => document.querySelector('main').innerText !== first", arg=first)
 
 
 def test_the_cache_alone_or_all(small: Watched) -> None:
@@ -213,15 +211,16 @@ def test_a_line_can_be_hidden(small: Watched) -> None:
 
 def test_tables_behind_charts(small: Watched) -> None:
     """Every chart has its numbers as a table, which opens with the keyboard and has rows and a caption."""
-    small.set(**START)
+    small.set(**{**START, "count": 1, "tp": 1})
     small.run("() => document.querySelectorAll('details').forEach((table) => { table.open = false; })")
     summaries = small.page.locator("summary:visible")
     assert summaries.count() >= 6
     for number in range(summaries.count()):
         summaries.nth(number).press("Enter")
-        table = summaries.nth(number).locator("xpath=..").locator("table")
-        table.locator("tbody tr").first.wait_for(state="attached")
-        assert table.locator("caption").inner_text()
+        inside = summaries.nth(number).locator("xpath=..")
+        # What an engine refuses, and why, is a list.
+        inside.locator("tbody tr, li").first.wait_for(state="attached")
+        assert inside.locator("caption").count() == inside.locator("table").count()
 
 
 def test_the_console_sees_what_the_page_shows(small: Watched) -> None:
