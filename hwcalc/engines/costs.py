@@ -160,7 +160,7 @@ def forward(
         )
         for chunk, each, size in zip(chunks, hidden_copies, logit_bytes, strict=True)
     )
-    tokens = tuple(one.passed(opened.tokens, rows) for one in passes)
+    tokens = lowest.passed(opened.tokens, rows), most_likely.passed(opened.tokens, rows), highest.passed(opened.tokens, rows)
     low, expected, high = (one.at(opened.tokens, rows) for one in passes)
     token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
     return BudgetPart(

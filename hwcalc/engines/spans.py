@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.stairs import Stair
 from hwcalc.formulas.tensor import Span
 
 __all__ = ["OwnRule"]
 
 
 class OwnRule(Span):
-    """A number of positions that an engine computes by its own rule, with the rule in words."""
+    """A number of positions that an engine computes for one request by its own rule, with the rule in words. It has no stairs."""
 
     __slots__ = ("words",)
 
@@ -31,9 +30,6 @@ class OwnRule(Span):
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return self.numbers[0]
-
-    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
-        return (Stair(times=self.numbers[0], most=1),)
 
     @property
     def text(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.request import Parallel
@@ -86,7 +86,7 @@ class PageAxes:
     """Formats of the cache that the user named."""
     weights: tuple[str, ...] = ()
     """Formats of the weights that the user named."""
-    fixed: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Options that every state has, parsed."""
 
     def dtypes_of(self, engine: str) -> tuple[str, ...]:

@@ -169,7 +169,9 @@ def _first(asked: Asked, axes: PageAxes, *, named: bool) -> dict[str, object]:
     """What is chosen when the page opens, as far as the user says."""
     from hwcalc.engines import find_engine
 
-    first = {name: getattr(asked, name) for name in ("seq", "batch", "dtype", "weights") if name in asked.given}
+    first: dict[str, object] = {
+        name: getattr(asked, name) for name in ("seq", "batch", "dtype", "weights") if name in asked.given
+    }
     if asked.engine is not None:
         engine, version = find_engine(asked.engine)
         if engine.name not in axes.engines or version is not None:

@@ -212,9 +212,12 @@ class _Runs:
         return self._pools.put("terms", {**term, **{name: self._pools.text(term[name]) for name in ("kind", "layers", "rule")}})
 
     def _with_places(self, piece: Any) -> Any:
-        """A piece with places for the terms in it."""
+        """A piece with places for the terms and sums in it."""
         if isinstance(piece, list):
             return [self._with_places(one) for one in piece]
+        if isinstance(piece, dict) and "moments" in piece:
+            moments = [[share, self._pools.put("sums", products)] for share, products in piece["moments"]]
+            return {**piece, "moments": moments}
         if isinstance(piece, dict):
             return self._term(piece) if "stairs" in piece else {name: self._with_places(one) for name, one in piece.items()}
         return piece

@@ -35,6 +35,7 @@ POLICIES: Final = (
 """As ``--policy`` takes them. A ratio is the share of the tokens that goes."""
 BATCHES: Final = (1, 8)
 _FACTOR: Final = 4
+_LEAST: Final = 512
 _SECTIONS: Final = ("weights", "activations", "overhead")
 _VERDICT: Final = (
     "usable_bytes",
@@ -62,7 +63,7 @@ def policy_rows(
     """
     if not any(kind.acts_by_token for layer in model.stack for kind in layer):
         return None
-    lengths = sampled_lengths(model, _FACTOR)
+    lengths = sampled_lengths(model, _FACTOR, _LEAST)
     rows = []
     for policy in POLICIES:
         chosen = parse_policy(policy)

@@ -35,7 +35,14 @@ _WIDTHS: Final[tuple[tuple[tuple[str, ...], ...], ...]] = (
 """What the width of attention may follow from: the fewest that are enough."""
 _COUNTS: Final = frozenset({"count", "unit_bytes", "block_bytes", "once_bytes", "total_once_bytes", "low", "expected", "high"})
 """Numbers that may be polynomials (``Count`` in ``page/types.d.ts``), by their name; of a pass it is width and logits."""
-_OF_A_PASS: Final = frozenset({1, 3})
+_LISTS: Final = {
+    ("pass", 1): "count",
+    ("pass", 3): "count",
+    ("moment", 1): "products",
+    ("product", 0): "count",
+}
+"""What stands at a place of a list that is no row of alike things."""
+_ROWS: Final = {"moments": "moment", "products": "product", "gpus": "gpus", "total": "total", "parts": "parts"}
 
 
 class Irregular(Exception):  # noqa: N818 - not an error that anybody sees: it becomes a sentence
@@ -146,6 +153,10 @@ def _json(polynomial: Polynomial) -> list[Any]:
     return [[coefficient, list(names)] for coefficient, names in polynomial]
 
 
+def _inside(key: str, place: int) -> str:
+    return _LISTS.get((key, place)) or _ROWS.get(key, "")
+
+
 def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
     """Forms as one, where numbers that differ are polynomials. Raises :class:`Irregular` if anything else differs."""
     first = trees[0]
@@ -154,14 +165,7 @@ def merged(trees: Sequence[Any], fit: Fit, key: str = "") -> Any:
     if all(isinstance(tree, dict) and tree.keys() == first.keys() for tree in trees):
         return {name: merged([tree[name] for tree in trees], fit, name) for name in first}
     if all(isinstance(tree, list) and len(tree) == len(first) for tree in trees):
-        return [
-            merged(
-                [tree[place] for tree in trees],
-                fit,
-                "count" if key == "pass" and place in _OF_A_PASS else "list" if key == "pass" else key,
-            )
-            for place in range(len(first))
-        ]
+        return [merged([tree[place] for tree in trees], fit, _inside(key, place)) for place in range(len(first))]
     if key == "layers":
         # Which layers these are is said for the model's own number of them.
         return first

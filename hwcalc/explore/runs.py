@@ -16,7 +16,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import form_of
 
-__all__ = ["runs_of", "sentence"]
+__all__ = ["accepted", "runs_of", "sentence"]
 
 _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""
@@ -61,7 +61,7 @@ class _Forms:
         self._pools = pools
         self._gpus = tuple(load_gpu(name, []) for name in axes.gpus)
         self._sizes = tuple(layout.parallel(engine) for layout in axes.layouts)
-        self._plain = _accepted(model, engine, axes)
+        self._plain = accepted(model, engine, axes)
         self._found: dict[Place, Cell] = {}
         self.dtypes: tuple[str | None, ...] = (None,)
         self.weights: tuple[str | None, ...] = (None,)
@@ -146,7 +146,7 @@ class _Forms:
             return error
 
 
-def _accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
+def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
     """The request on one GPU that takes it. Raises the error of the first one if none does."""
     first: KvplanError | None = None
     seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)

@@ -18,10 +18,10 @@ _USUAL: Final = 2**17
 """The longest length of a model that does not say its own."""
 
 
-def sampled_lengths(model: ModelSpec, factor: int = 2) -> tuple[int, ...]:
-    """Lengths from 128 tokens on, each ``factor`` times the one before, up to the model's own."""
+def sampled_lengths(model: ModelSpec, factor: int = 2, least: int = _LEAST) -> tuple[int, ...]:
+    """Lengths from ``least`` tokens on, each ``factor`` times the one before, up to the model's own."""
     most = min(_MOST, model.max_position_embeddings or _USUAL)
-    found = [_LEAST]
+    found = [least]
     while found[-1] * factor <= most:
         found.append(found[-1] * factor)
     return tuple(found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LatentAttention, Role, Stack
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Part
 from hwcalc.planner.strategies_load import cells_of
 from hwcalc.planner.strategies_result import HeadChoice
@@ -18,34 +18,68 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.planner.strategies_load import Lengths
 
-__all__ = ["head_choices"]
+__all__ = ["HeadWhatIf", "head_choices", "head_what_ifs", "with_kinds"]
 
 _PROJECTIONS: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "key_proj", "value_proj"})
 _FUSED: Final = frozenset({"qkv_proj", "qkv", "query_key_value", "c_attn", "Wqkv", "kv_proj", "wqkv", "W_pack"})
 
 
-def head_choices(opened: Opened, lengths: Lengths) -> tuple[HeadChoice, ...]:
+@frozen
+class HeadWhatIf:
+    """The model with other key/value heads, or with its latent multiplied out. ``change`` makes its kinds of layers."""
+
+    name: str
+    num_key_value_heads: int | None
+    own: bool
+    latent: bool
+    change: Callable[[LayerKind], LayerKind]
+
+
+def head_what_ifs(stack: Stack) -> tuple[HeadWhatIf, ...]:
     """MHA, GQA with each power of two of groups, and MQA, where the model has plain attention; latent and expanded where it has MLA."""
-    kinds = [group.kind for group in opened.stack.groups]
-    own_bytes = _bytes(opened, lengths, lambda kind: kind)
-    found = []
-    if any(isinstance(kind, AttentionKind) for kind in kinds):
-        attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
-        own = {kind.num_key_value_heads for kind in attention}
-        for heads in _counts(attention):
-            size = _bytes(opened, lengths, _with_heads(heads))
-            difference = _difference(opened.model, attention, heads)
-            found.append(_choice(_name(attention, heads), heads, own == {heads}, size, own_bytes, difference))
-        if len(own) > 1:
-            found.insert(0, _choice("as published", None, own=True, size=own_bytes, own_bytes=own_bytes, difference=0))
-    # A packed format holds latents alone.
-    if any(isinstance(kind, LatentAttention) for kind in kinds) and {Role.KEY, Role.VALUE} <= opened.dtypes.roles.keys():
-        size = _bytes(opened, lengths, lambda kind: kind.expanded() if isinstance(kind, LatentAttention) else kind)
-        found += [
-            _choice("MLA, latent", None, own=True, size=own_bytes, own_bytes=own_bytes, difference=0),
-            _choice("MLA, expanded", None, own=False, size=size, own_bytes=own_bytes, difference=0),
-        ]
+    kinds = [group.kind for group in stack.groups]
+    attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
+    own = {kind.num_key_value_heads for kind in attention}
+    found = [
+        HeadWhatIf(
+            name=_name(attention, heads), num_key_value_heads=heads, own=own == {heads}, latent=False, change=_with_heads(heads)
+        )
+        for heads in (_counts(attention) if attention else ())
+    ]
+    if len(own) > 1:
+        found.insert(0, HeadWhatIf(name="as published", num_key_value_heads=None, own=True, latent=False, change=_as_it_is))
+    if any(isinstance(kind, LatentAttention) for kind in kinds):
+        found.append(HeadWhatIf(name="MLA, latent", num_key_value_heads=None, own=True, latent=True, change=_as_it_is))
+        found.append(HeadWhatIf(name="MLA, expanded", num_key_value_heads=None, own=False, latent=True, change=_expanded))
     return tuple(found)
+
+
+def with_kinds(stack: Stack, change: Callable[[LayerKind], LayerKind]) -> Stack:
+    """The layers with their kinds changed."""
+    return Stack(tuple(tuple(map(change, layer)) for layer in stack.layers))
+
+
+def head_choices(opened: Opened, lengths: Lengths) -> tuple[HeadChoice, ...]:
+    """What each of :func:`head_what_ifs` takes."""
+    attention = [group.kind for group in opened.stack.groups if isinstance(group.kind, AttentionKind)]
+    # A packed format holds latents alone.
+    plain = {Role.KEY, Role.VALUE} <= opened.dtypes.roles.keys()
+    own_bytes, found = _bytes(opened, lengths, _as_it_is), []
+    for one in head_what_ifs(opened.stack):
+        if one.latent and not plain:
+            continue
+        heads = one.num_key_value_heads
+        difference = 0 if heads is None else _difference(opened.model, attention, heads)
+        found.append(_choice(one.name, heads, one.own, _bytes(opened, lengths, one.change), own_bytes, difference))
+    return tuple(found)
+
+
+def _as_it_is(kind: LayerKind) -> LayerKind:
+    return kind
+
+
+def _expanded(kind: LayerKind) -> LayerKind:
+    return kind.expanded() if isinstance(kind, LatentAttention) else kind
 
 
 def _choice(name: str, heads: int | None, own: bool, size: int, own_bytes: int, difference: int | None) -> HeadChoice:
@@ -93,7 +127,7 @@ def _with_heads(heads: int) -> Callable[[LayerKind], LayerKind]:
 
 def _bytes(opened: Opened, lengths: Lengths, change: Callable[[LayerKind], LayerKind]) -> int:
     """Bytes of all sequences at their full length with the kinds changed."""
-    stack = Stack(tuple(tuple(map(change, layer)) for layer in opened.stack.layers))
+    stack = with_kinds(opened.stack, change)
     return sum(
         cell.count * cell.row_bytes * lengths.batch * cell.span.positions(lengths.seq, lengths.encoder_tokens)
         for cell in cells_of(opened, {"": 1}, stack)

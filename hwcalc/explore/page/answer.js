@@ -1,7 +1,8 @@
 // The answers of states. The last one is kept: several sections ask for it.
 
 import { modelOf, policyRowsOf, runsOf } from "./data.js";
-import { answerAt, plus, sizesAt, stateBytes, termBytes, unitsAt } from "./forms.js";
+import { plus, stateBytes, termBytes, unitsAt } from "./forms.js";
+import { answerAt, sizesAt } from "./solve.js";
 
 /**
  * What a column has at a point.

@@ -1,6 +1,7 @@
 // What the chart of lengths shows: for each model its bytes at many lengths, and where it no longer fits. No drawing here.
 
-import { leftBytes, longest, neededBytes, sizesAt } from "./forms.js";
+import { leftBytes, neededBytes } from "./forms.js";
+import { longest, sizesAt } from "./solve.js";
 
 const STEPS_PER_DOUBLING = 8;
 

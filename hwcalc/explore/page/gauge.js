@@ -3,11 +3,10 @@
 import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
+import { UNLIMITED } from "./solve.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
 const GAUGE_HEIGHT = 44;
-/** Where a search ends without a limit (planner/result.py). */
-const NO_LIMIT = 2 ** 40;
 /** The verdict is read out when the sliders have come to rest. */
 const ANNOUNCE_MS = 800;
 /** @type {[kind: string, words: string][]} */
@@ -30,7 +29,7 @@ const KINDS = [
  */
 function atMost(sure, expected, unit, how, least = 1) {
   const few = least > 1 ? `fewer than ${exact(least)} ${unit}s${how}` : `no ${unit}`;
-  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= NO_LIMIT ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
+  const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= UNLIMITED ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
   if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
   return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;

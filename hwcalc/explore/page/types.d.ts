@@ -391,7 +391,7 @@ interface Page {
   sizes(state: State): Sizes | NoAnswer;
   /** Of all GPUs, in the order of the curve. */
   terms(state: State): TermSizes[] | NoAnswer;
-  /** For a loop over many lengths: `sizesAt(form, tokens, sequences)`. It does not depend on `seq` and `batch`. */
+  /** For a loop over many lengths: `sizesAt(form, tokens, sequences)` of solve.js. It does not depend on `seq` and `batch`. */
   form(state: State): Form | NoAnswer;
   /** The nearest state that the page has: what is not known becomes its default, what is too large the largest. */
   valid(wanted: Partial<Record<keyof State, unknown>>): State;

@@ -137,7 +137,7 @@ def test_what_was_measured(engine: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     model, full = load_model(QWEN), int(runtime_profile().estimate("activation.chunk_tokens").expected)
     for number, (tokens, rows) in enumerate(((2000, 2), (1000, 1), (full, 1), (2000, 2))):
-        where = {"model": model.id, "tp": 1, "pp": 1, "ep": 1, "tokens": tokens, "rows": rows}
+        where: dict[str, int | str] = {"model": model.id, "tp": 1, "pp": 1, "ep": 1, "tokens": tokens, "rows": rows}
         values = {"activation_bytes": 10**8 + number, "context_bytes": 3 * 10**8}
         read_on = Measured(device="H100", date="2026-11-20", source="a log")
         save_reading(GPU, overheads_kind(engine), Measurement(values=values, measured=read_on, conditions=where))

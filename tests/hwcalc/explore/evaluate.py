@@ -13,7 +13,7 @@ from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["form_at", "grid_at", "options_at"]
+__all__ = ["curve_of", "form_at", "grid_at", "options_at"]
 
 Document = Mapping[str, Any]
 
@@ -55,12 +55,7 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
     curve, rest = (payload[pool][grid_at(runs[name], places)] for pool, name in (("curves", "curve"), ("rests", "rest")))
     found = [grid_at(grid, places) for grid in runs["parts"]]
     return MemoryForm(
-        curve=Curve(
-            gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
-            total=tuple(_term(payload, place) for place in curve["total"]),
-            once_bytes=curve.get("once_bytes", 0),
-            total_once_bytes=curve.get("total_once_bytes", 0),
-        ),
+        curve=curve_of(payload, curve),
         parts=tuple(_part(payload, payload["parts"][place]) for place in found if place is not None),
         block_bytes=curve.get("block_bytes", 1),
         null_blocks=curve.get("null_blocks", 0),
@@ -75,6 +70,16 @@ def _host(host: Document | None) -> HostRoom | None:
         return None
     low, expected, high = host["room"]
     return HostRoom(room=(low, expected, high), shared=host["shared"])
+
+
+def curve_of(payload: Document, curve: Document) -> Curve:
+    """The cache of one entry of the curves."""
+    return Curve(
+        gpus=tuple(tuple(_term(payload, place) for place in terms) for terms in curve["gpus"]),
+        total=tuple(_term(payload, place) for place in curve["total"]),
+        once_bytes=curve.get("once_bytes", 0),
+        total_once_bytes=curve.get("total_once_bytes", 0),
+    )
 
 
 def _term(payload: Document, place: int) -> Term:

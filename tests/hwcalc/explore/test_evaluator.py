@@ -162,14 +162,16 @@ def test_the_page_knows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     """At the size of the measured pass, of 2,000 tokens of two sequences, and nowhere else."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     name, engine = MODELS[0], "transformers"
-    where = {"model": name, "tp": 1, "pp": 1, "ep": 1, "tokens": 2000, "rows": 2}
+    where: dict[str, int | str] = {"model": name, "tp": 1, "pp": 1, "ep": 1, "tokens": 2000, "rows": 2}
     read_on = Measured(device="NVIDIA L4", date="2026-11-20", source="a log")
     reading = Measurement(values={"activation_bytes": 12_345_678}, measured=read_on, conditions=where)
     save_reading("l4", overheads_kind(engine), reading)
     page = Page(tmp_path, payload_of([PageModel(spec=load_model(name), argument=name)], AXES))
 
     given = {"model": name, "engine": engine, "gpu": "l4", "count": 1, "tp": 1}
-    states = page(*(["valid", {**given, "seq": seq, "batch": batch}] for seq, batch in ((1000, 2), (1000, 1), (2000, 1), (2000, 2))))
+    states = page(
+        *(["valid", {**given, "seq": seq, "batch": batch}] for seq, batch in ((1000, 2), (1000, 1), (2000, 1), (2000, 2)))
+    )
     for state, found in zip(states, page(*(["answer", state] for state in states)), strict=True):
         planned = plan(name, seq=state["seq"], batch=state["batch"], engine=engine, gpu="l4")
         assert planned.memory.per_gpu.activations == found["per_gpu"]["activations"], state

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc.explore.axes import ENGINES, PageAxes
+from hwcalc.explore.axes import ENGINES, PageAxes, PageLayout
 from hwcalc.explore.encode import every
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.explore.polynomials import on_rank
@@ -22,7 +22,8 @@ from hwcalc.planner.forms import differences
 from tests.hwcalc.explore.evaluate import form_at, options_at
 
 MODELS: Final = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "google/gemma-3-27b-it")
-AXES: Final = PageAxes(gpus=("l4", "h200-sxm-141gb"))
+LAYOUTS: Final = ((1, 1), (2, 2), (4, 1), (8, 4), (8, 8))
+AXES: Final = PageAxes(gpus=("l4", "h200-sxm-141gb"), layouts=tuple(PageLayout(count=count, tp=tp) for count, tp in LAYOUTS))
 ACCESS: Final = Access(offline=True)
 POINTS: Final = 50
 
@@ -90,7 +91,7 @@ def test_numbers_by_hand_are_those_of_the_plan(name: str) -> None:
         options = options_at(payload, described, engine, place)
         dimensions = _drawn(draw, hand["dimensions"], options.get("tp", 1))
         ranks = on_rank(dimensions, options.get("tp", 1))
-        pools = {pool: _PutIn(payload[pool], ranks) for pool in ("terms", "curves", "parts", "rests")}
+        pools = {pool: _PutIn(payload[pool], ranks) for pool in ("terms", "curves", "parts", "sums", "rests")}
         form = form_at({**payload, **pools}, described, engine, place)
         if isinstance(form, str):
             continue

@@ -49,7 +49,8 @@ def test_an_answer_is_its_plan(engine: str) -> None:
     """Of drawn models, formats, layouts, GPUs, lengths and batches. The form is made at another length than it is asked for."""
     draw, compared = random.Random(f"forms {engine}"), 0  # noqa: S311 - a sample
     for name in (*OF_EVERY_KIND, *draw.sample(list_models(), DRAWN)):
-        model, options = load_model(name, offline=True), {"engine": engine, "gpu": draw.choice(GPUS), **draw.choice(LAYOUTS)}
+        model = load_model(name, offline=True)
+        options: dict[str, Any] = {"engine": engine, "gpu": draw.choice(GPUS), **draw.choice(LAYOUTS)}
         options |= {"dtype": draw.choice(DTYPES[engine]), "weights": draw.choice(WEIGHTS)}
         if engine == "transformers":
             options["engine_options"] = {"cache": draw.choice(CACHES)}
