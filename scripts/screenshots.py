@@ -19,7 +19,7 @@ from hwcalc.explore.build import explore
 ROOT: Final = Path(__file__).resolve().parents[1]
 PICTURE: Final = ROOT / "docs" / "explore.png"
 MODELS: Final = ("google/gemma-3-12b-it", "Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V2-Lite")
-STATE: Final = "#model=google/gemma-3-12b-it&engine=vllm&gpu=h100-sxm5-80gb&seq=32768&batch=16"
+STATE: Final = "#model=google/gemma-3-12b-it&engine=vllm&gpu=h100-sxm5-80gb&seq=32768&batch=4"
 SIZES: Final = {"desktop": (1280, 900), "telephone": (390, 844)}
 
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=path, args=sandbox)
         if given == ["--readme"]:
-            shoot(browser, file.as_uri(), PICTURE, (1100, 980), "light", whole=False)
+            shoot(browser, file.as_uri(), PICTURE, (1200, 1290), "light", whole=False)
         else:
             for name, size in SIZES.items():
                 for scheme in ("light", "dark"):
