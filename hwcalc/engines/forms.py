@@ -24,6 +24,7 @@ __all__ = [
     "Amount",
     "Constant",
     "Curve",
+    "Early",
     "Fullest",
     "HostRoom",
     "Largest",
@@ -171,6 +172,18 @@ class Measured:
 
 
 @frozen
+class Early:
+    """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
+
+    first: tuple[int, ...]
+    rule: Amount
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        return self.first[tokens - 1] if tokens <= len(self.first) else self.rule.at(tokens, sequences)
+
+
+@frozen
 class PerGpu:
     """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
 
@@ -181,7 +194,7 @@ class PerGpu:
         return max(amount.at(tokens, sequences) for amount in self.amounts)
 
 
-Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured
+Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured | Early
 
 
 @frozen

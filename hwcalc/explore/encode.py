@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
-from hwcalc.engines.forms import Amount, Constant, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
+from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.stairs import Stair
@@ -109,6 +109,8 @@ class Pools:
         if isinstance(amount, PerGpu):
             return {"gpus": [self.amount(one) for one in amount.amounts]}
         rule = self.amount(amount.rule)
+        if isinstance(amount, Early):
+            return {"early": {"rule": rule, "first": list(amount.first)}}
         return {"measured": {"rule": rule, "chunk": amount.chunk, "readings": [list(reading) for reading in amount.readings]}}
 
     def document(self) -> dict[str, list[Any]]:

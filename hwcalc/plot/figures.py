@@ -22,6 +22,8 @@ _MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 _HATCHES: Final = ("", "///", "...", "xxx", "---", "\\\\\\", "++")
 _INK: Final = "#222222"
 _QUIET: Final = "#595959"
+_PAPER: Final = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0}
+"""Behind words that may lie on a line."""
 _WIDTH: Final = 9.0
 _NAME: Final = 60
 """Characters of a name."""
@@ -88,7 +90,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     if handles:
         # matplotlib leaves out what begins with an underscore.
         labels = [f" {_named(line.label)}" for line in chart.lines]
-        axes.legend(handles, labels, loc="upper left", frameon=True, framealpha=0.9, edgecolor="none", handlelength=3.2)
+        axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, handlelength=3.6)
     for place, remark in enumerate(chart.remarks):
         axes.text(0.5, 0.5 - 0.06 * place, _named(remark, 100), transform=axes.transAxes, ha="center", color=_INK)
 
@@ -96,7 +98,8 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
 def _draw_line(axes: Any, line: Line, number: int, lines: int) -> Any:
     color, every = _COLORS[number % len(_COLORS)], max(1, len(line.xs) // 8)
     if line.minor:
-        return axes.plot(line.xs, line.ys, color=color, linewidth=1.1, linestyle=(0, (1, 1.2)))[0]
+        hollow = {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 4, "markerfacecolor": "white", "markevery": every}
+        return axes.plot(line.xs, line.ys, color=color, linewidth=1.1, linestyle=(0, (1, 1.2)), **hollow)[0]
     dashes = _DASHES[(number // len(_COLORS) + number) % len(_DASHES)]
     # Markers of different lines stand side by side where the lines lie upon each other.
     marked = (number * every // max(1, lines), every)
@@ -107,9 +110,16 @@ def _draw_line(axes: Any, line: Line, number: int, lines: int) -> Any:
     if line.mark is not None:
         mark = line.mark
         axes.plot([mark.x], [mark.y], marker="X", markersize=10, color=color, markeredgecolor="white", zorder=5)
-        offset = (-8, -16 - 13 * (number % 2))
+        offset = (-8, 8 + 13 * (number % 2))
         axes.annotate(
-            mark.label, (mark.x, mark.y), xytext=offset, textcoords="offset points", ha="right", fontsize=8.5, color=color
+            mark.label,
+            (mark.x, mark.y),
+            xytext=offset,
+            textcoords="offset points",
+            ha="right",
+            fontsize=8.5,
+            color=color,
+            bbox=_PAPER,
         )
     return handle
 
@@ -117,7 +127,7 @@ def _draw_line(axes: Any, line: Line, number: int, lines: int) -> Any:
 def _draw_level(axes: Any, level: Level, left: int) -> None:
     axes.axhline(level.bytes, color=_INK, linewidth=1.2, linestyle=(0, (8, 3)))
     words = f"{_named(level.label)}: {human_bytes(level.bytes)}"
-    axes.annotate(words, (left, level.bytes), xytext=(3, 4), textcoords="offset points", fontsize=8.5, color=_INK)
+    axes.annotate(words, (left, level.bytes), xytext=(3, 4), textcoords="offset points", fontsize=8.5, color=_INK, bbox=_PAPER)
 
 
 def _set_ticks(axes: Any, chart: Chart) -> None:
@@ -127,7 +137,7 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
         return
     low, high = min(ys), max(ys)
     axes.set_xlim(min(xs), max(xs) * 1.02)
-    axes.set_ylim(low / 1.5, high * (6 if len(chart.lines) > 1 else 2.5))
+    axes.set_ylim(low / 1.5, high * 1.8)
     ticks = decade_ticks(low, high) if chart.kind == "frontier" else byte_ticks(low // 2, high * 2)
     for axis, found in ((axes.xaxis, token_ticks(min(xs), max(xs))), (axes.yaxis, ticks)):
         axis.set_ticks([value for value, _ in found], labels=[text for _, text in found])

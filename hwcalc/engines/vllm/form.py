@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from hwcalc.engines.budget import Budget, BudgetPart
-from hwcalc.engines.forms import Constant, Curve, MemoryForm, PartForm, Term
+from hwcalc.engines.forms import ENDS, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 
 __all__ = ["plan_form"]
@@ -36,7 +37,7 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
         return None
     most, limited_by = opened.engine.most_sequences(opened) or (None, None)
     has_cache = any(layout.stage_bytes)
-    return MemoryForm(
+    form = MemoryForm(
         curve=Curve(gpus=(_groups(layout),), total=(*_layers(long), *_unused(long)))
         if has_cache
         else Curve(gpus=((),), total=()),
@@ -50,6 +51,24 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
         dp=request.parallel.dp,
         least_tokens=least,
     )
+    # Where more than anybody asks for fits at the least length, no answer lies below it.
+    return form if least == 1 or form.holds(least, most or 1, "low") else _with_early(form, long)
+
+
+def _with_early(form: MemoryForm, opened: VllmOpened) -> MemoryForm:
+    """The form with its parts at the lengths below the least, at which a batch has fewer tokens; as it is where nothing fits there."""
+    budgets = [opened.sized(seq=1).budget]
+    if budgets[0] is None or budgets[0].high < 0:
+        return form
+    budgets += [opened.sized(seq=tokens).budget for tokens in range(2, form.least_tokens)]
+    early = zip(*(budget.parts for budget in budgets if budget is not None), strict=True)
+    parts = tuple(_early(part, first) for part, first in zip(form.parts, early, strict=True))
+    return replace(form, parts=parts, least_tokens=1)
+
+
+def _early(part: PartForm, first: tuple[BudgetPart, ...]) -> PartForm:
+    ends = {end: Early(first=tuple(getattr(one, end) for one in first), rule=getattr(part, end)) for end in ENDS}
+    return part if all(set(early.first) == {early.rule.at(1, 1)} for early in ends.values()) else replace(part, **ends)
 
 
 def _has_form(opened: VllmOpened) -> bool:

@@ -259,6 +259,7 @@ function plainPart(payload, part, term, dimensions) {
     }
     if ("largest" in amount) return { largest: amount.largest.map(term) };
     if ("gpus" in amount) return { gpus: amount.gpus.map(plain) };
+    if ("early" in amount) return { early: { ...amount.early, rule: plain(amount.early.rule) } };
     if ("measured" in amount) return { measured: { ...amount.measured, rule: plain(amount.measured.rule) } };
     const { chunk, up, moments } = amount.fullest;
     /** @type {Fullest["moments"]} */

@@ -182,6 +182,7 @@ function amountAt(amount, tokens, sequences, gpu) {
   if ("largest" in amount) return sequences * amount.largest.reduce((most, term) => Math.max(most, termBytes(term, tokens)), 0);
   if ("fullest" in amount) return fullestMoment(amount.fullest, tokens, sequences);
   if ("gpus" in amount) return amountAt(amount.gpus[gpu] ?? 0, tokens, sequences, gpu);
+  if ("early" in amount) return amount.early.first[tokens - 1] ?? amountAt(amount.early.rule, tokens, sequences, gpu);
   const { rule, chunk, readings } = amount.measured;
   const passed = passedTokens(tokens, sequences, chunk);
   const reading = readings.find(([atOnce, rows]) => atOnce === passed && rows === sequences);

@@ -30,7 +30,8 @@ type Amount =
   | { largest: number[] }
   | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
   | { gpus: Amount[] }
-  | { measured: Measured<Amount> };
+  | { measured: Measured<Amount> }
+  | { early: Early<Amount> };
 
 /** A sum of products, of which a moment has a share; `sum` is a place in `sums`. */
 type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
@@ -38,6 +39,12 @@ type Products = [bytes: Count, factors: Factor[], stairs: Stair[]][];
 /** What a product of a moment is multiplied with: the tokens that are processed at once, the sequences, of the former those of one sequence,
     and 1 if there is only one sequence (hwcalc/engines/moments.py). */
 type Factor = "passed" | "sequences" | "each" | "alone";
+
+/** The bytes at the first lengths, from one token on, and the rule that holds from the next length on. */
+interface Early<Rule> {
+  rule: Rule;
+  first: number[];
+}
 
 /** A rule, but what was measured where a forward pass is one of the readings. At most `chunk` tokens are processed at once. */
 interface Measured<Rule> {
@@ -316,7 +323,8 @@ type PlainAmount =
   | { largest: PlainTerm[] }
   | { fullest: Fullest }
   | { gpus: PlainAmount[] }
-  | { measured: Measured<PlainAmount> };
+  | { measured: Measured<PlainAmount> }
+  | { early: Early<PlainAmount> };
 
 interface Fullest {
   chunk: number | null;

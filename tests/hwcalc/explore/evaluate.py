@@ -8,7 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hwcalc.engines.forms import Amount, Constant, Curve, HostRoom, Largest, Measured, MemoryForm, PartForm, Pass, PerGpu, Term
+from hwcalc.engines.forms import (
+    Amount,
+    Constant,
+    Curve,
+    Early,
+    HostRoom,
+    Largest,
+    Measured,
+    MemoryForm,
+    PartForm,
+    Pass,
+    PerGpu,
+    Term,
+)
 from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
@@ -118,6 +131,8 @@ def _amount(payload: Document, amount: Any) -> Amount:
     if form == "fullest":
         moments = tuple(Moment(share, tuple(map(_product, payload["sums"][place]))) for share, place in value["moments"])
         return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
+    if form == "early":
+        return Early(first=tuple(value["first"]), rule=_amount(payload, value["rule"]))
     assert form == "measured", form
     readings = tuple((tokens, rows, size) for tokens, rows, size in value["readings"])
     return Measured(rule=_amount(payload, value["rule"]), chunk=value["chunk"], readings=readings)

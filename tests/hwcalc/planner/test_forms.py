@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.engines.forms import Constant, Curve, MemoryForm, PartForm, Term
+from hwcalc.engines.forms import Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
@@ -109,6 +110,16 @@ def test_limits() -> None:
     assert longest(toy(block_bytes=100, null_blocks=1), 1, 1) == 40
     # Three replicas of one GPU each have their own share of the sequences.
     assert most(toy(dp=3), 15, 1) == 9
+
+
+def test_early_lengths() -> None:
+    """A part of 840 bytes at one token, 860 at two and 880 from three on: of 900, 40 hold two tokens of 20 bytes, and three lack them."""
+    part = Early(first=(840, 860), rule=Constant.of(880))
+    early = PartForm(name="early", section="activations", low=part, expected=part, high=part)
+    form = replace(toy(), parts=(*toy().parts, early))
+
+    assert [form.left(tokens, 1, "expected") for tokens in (1, 2, 3, 4)] == [60, 40, 20, 20]
+    assert (longest(form, 1, 1), longest(form, 100, 3), longest(form, 100, 4)) == (2, 1, 0)
 
 
 def test_nothing_needed_is_unlimited() -> None:
