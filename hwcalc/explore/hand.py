@@ -11,6 +11,7 @@ from functools import cached_property
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.engines.budget import Section
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import AS_PUBLISHED, options_of_engine
 from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
@@ -153,6 +154,7 @@ class _Runs:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
         self._nodes, self._specs = family.nodes, family.specs
         self._fits: dict[int, Fit] = {}
+        self._still: set[int] = set()
         self._trees: dict[Place, dict[str, Any] | None] = {}
 
     def document(self) -> dict[str, Any]:
@@ -197,6 +199,8 @@ class _Runs:
 
     def _piece(self, place: Place, number: int, cell: int) -> int:
         """The place of a curve (number 0) or a part by hand; -1 where there is no polynomial."""
+        if number in self._still:
+            return cell
         tree = self._tree(place)
         if tree is None:
             return -1
@@ -204,9 +208,12 @@ class _Runs:
             curve = tree["curve"]
             gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
             return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
-        named = list(_named(self._pools, self._own, place, self._engine))
-        name = next(name for own_number, name in named if own_number == number)
-        return self._pools.put("parts", self._with_places(tree["parts"][name]))
+        named = _named(self._pools, self._own, place)
+        piece = tree["parts"][next(name for own_number, name in named if own_number == number)]
+        if piece["section"] == Section.OVERHEAD and piece == self._pools.document()["parts"][cell]:
+            # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
+            self._still.add(number)
+        return self._pools.put("parts", self._with_places(piece))
 
     def _term(self, term: Mapping[str, Any]) -> int:
         return self._pools.put("terms", {**term, **{name: self._pools.text(term[name]) for name in ("kind", "layers", "rule")}})
@@ -272,7 +279,7 @@ def _numbered(names: Sequence[str]) -> list[str]:
     return [f"{name} {names[:place].count(name)}" for place, name in enumerate(names)]
 
 
-def _named(pools: Pools, own: Mapping[str, Any], place: Place, engine: str) -> Iterator[tuple[int, str]]:
+def _named(pools: Pools, own: Mapping[str, Any], place: Place) -> Iterator[tuple[int, str]]:
     """The parts that a place has in the model's own runs: the number of their grid, from 1 on, and their name."""
     cells = [(number, cell_of(grid, place)) for number, grid in enumerate(own["parts"], 1)]
     there = [(number, cell) for number, cell in cells if cell is not None]
