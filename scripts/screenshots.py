@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         browser = playwright.chromium.launch(executable_path=path, args=sandbox)
         if given == ["--readme"]:
-            shoot(browser, file.as_uri(), PICTURE, (1200, 1290), "light", whole=False)
+            shoot(browser, file.as_uri(), PICTURE, (1060, 1130), "light", whole=False)
         else:
             for name, size in SIZES.items():
                 for scheme in ("light", "dark"):

@@ -56,7 +56,7 @@ def opened(
 ) -> Iterator[Watched]:
     """The page at an address, with the network off but for what is ``allowed``. What it has done wrong fails the test at the end."""
     context = browser.new_context(**{"viewport": DESKTOP, **settings})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     context.set_offline(not allowed)
     watched = Watched(page=context.new_page())
     page, faults = watched.page, watched.faults
@@ -69,10 +69,14 @@ def opened(
             faults.append(f"asks for {target[:200]}")
             route.abort()
 
+    def asks(dialog: Any) -> None:
+        faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     context.route("**/*", asked)
     page.on("console", lambda said: faults.append(f"{said.type}: {said.text}") if said.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", asks)
     page.on("popup", lambda other: faults.append(f"opens {other.url}"))
     context.add_init_script(_VIOLATIONS)
     try:
