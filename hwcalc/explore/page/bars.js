@@ -1,7 +1,7 @@
 // Horizontal bars of SVG. What a segment is can be seen by its colour and by its pattern; what it is exactly stands in the table behind.
 
-import { hint } from "./hints.js";
 import { html, human, svg } from "./tables.js";
+import { verdictBadge } from "./verdict.js";
 
 /** Drawn over the colour of a segment: a second sign beside it. @type {Record<string, [size: number, path: string]>} */
 const PATTERNS = {
@@ -13,15 +13,6 @@ const PATTERNS = {
 };
 
 const BAR_HEIGHT = 20;
-const VERDICT_WORDS = /** @type {const} */ ({ fits: "fits", probably: "probably fits", probably_not: "probably not", no: "does not fit" });
-
-/** What a verdict says of the estimates. @type {Record<Verdict, string>} */
-const VERDICT_MEANINGS = {
-  fits: "It fits even if every estimate is at its high end.",
-  probably: "It fits by the expected values, but not if the estimates are at their high end.",
-  probably_not: "It does not fit by the expected values, but if the estimates are at their low end it does.",
-  no: "It does not fit even if every estimate is at its low end.",
-};
 
 function makePatterns() {
   const patterns = Object.entries(PATTERNS).map(([kind, [size, path]]) =>
@@ -60,25 +51,6 @@ export function bar(segments, most, { limit = null, label, height = BAR_HEIGHT }
 export function barLegend(kinds) {
   const swatch = (/** @type {string} */ kind) => svg("svg", { class: "swatch", width: 18, height: 12, "aria-hidden": "true" }, block(kind, { x: 0, y: 0, width: 18, height: 12 }));
   return html("ul", { class: "bar-legend" }, ...kinds.map(([kind, words]) => html("li", {}, swatch(kind), words)));
-}
-
-/** A verdict in the words of the command line, with a sign before it (page.css). @param {Verdict} verdict */
-function verdictBadge(verdict) {
-  return html("span", { class: "verdict", "data-verdict": verdict }, VERDICT_WORDS[verdict]);
-}
-
-/** A badge that stays in the page while verdicts change, and explains them. */
-export function explainedVerdict() {
-  const element = hint(html("span", { class: "verdict" }), "");
-  return {
-    element,
-    /** @param {Verdict} verdict */
-    show(verdict) {
-      element.setAttribute("data-verdict", verdict);
-      element.textContent = VERDICT_WORDS[verdict];
-      hint(element, VERDICT_MEANINGS[verdict]);
-    },
-  };
 }
 
 /**

@@ -2,6 +2,7 @@
 
 import { barLegend, barRows, panel } from "./bars.js";
 import { details, exact, html, human, tableOf } from "./tables.js";
+import { VERDICT_WORDS } from "./verdict.js";
 
 /** @type {Partial<Record<keyof State, string>>} */
 const SETTINGS = { seq: "tokens", batch: "sequences", dtype: "cache format", weights: "weight format", tp: "tp" };
@@ -58,7 +59,7 @@ export function enginesSection(page) {
           const cell = (/** @type {number | bigint} */ bytes) => html("span", {}, human(bytes), html("small", {}, exact(bytes)));
           if ("refused" in sizes) return [engine.label, ...Array.from({ length: 8 }, () => "-"), sizes.refused];
           const { weights, cache, activations, overhead, total, usable, total_cache, verdict } = sizes;
-          return [engine.label, ...[weights, cache, activations, overhead, total, usable, total_cache].map(cell), engine.definition, verdict.replace("_", " ")];
+          return [engine.label, ...[weights, cache, activations, overhead, total, usable, total_cache].map(cell), engine.definition, VERDICT_WORDS[verdict]];
         }),
         numbers: [1, 2, 3, 4, 5, 6, 7],
       }),

@@ -1,10 +1,11 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
-import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
+import { bar, barLegend, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
 import { UNLIMITED } from "./solve.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
+import { explainedVerdict, neededWords, reasonOf } from "./verdict.js";
 
 const GAUGE_HEIGHT = 44;
 /** The verdict is read out when the sliders have come to rest. */
@@ -32,7 +33,7 @@ function atMost(sure, expected, unit, how, least = 1) {
   const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= UNLIMITED ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
   if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
-  return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
+  return `${upTo(sure, units(sure))} for certain, ${upTo(expected, "")} expected.`;
 }
 
 /**
@@ -150,6 +151,7 @@ export function summarySection(page) {
   const refusal = html("span", { class: "refused" });
   const line = html("p", {}, badge.element, " ", size, refusal);
   const asked = html("p", {});
+  const reason = html("p", { class: "reason" });
   const words = html("ul", { class: "limits" });
   const live = announcer();
   const element = html(
@@ -158,6 +160,7 @@ export function summarySection(page) {
     html("h2", { id: "answer-title", class: "visually-hidden" }, "Does it fit?"),
     line,
     asked,
+    reason,
     words,
     live.element,
   );
@@ -168,19 +171,22 @@ export function summarySection(page) {
       const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
       asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
       const refused = "refused" in answer;
-      for (const part of [words, badge.element, size]) part.hidden = refused;
+      for (const part of [words, badge.element, size, reason]) part.hidden = refused;
       refusal.hidden = !refused;
       if (refused) {
         refusal.textContent = answer.refused;
         live.say(`No answer: ${answer.refused}`);
         return;
       }
-      const { per_gpu, fit } = answer;
-      size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
+      const { fit } = answer;
+      const form = page.form(state);
+      size.textContent = `needs ${neededWords(fit)}${state.count > 1 ? " on the fullest GPU" : ""}`;
+      reason.textContent = "refused" in form ? "" : reasonOf(answer, form, state);
+      reason.hidden = reason.textContent === "";
       badge.show(fit.verdict);
       const sentences = limits(fit, state, page);
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
-      live.say(`${badge.element.textContent}: ${size.textContent}. ${sentences.join(" ")}`);
+      live.say(`${badge.element.textContent}: ${[size.textContent, reason.textContent].filter(Boolean).join(". ")}. ${sentences.join(" ")}`);
     },
   };
 }
@@ -208,7 +214,8 @@ export function gaugeSection(page) {
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
-      words.replaceChildren(...limits(answer.fit, state, page).map((text) => html("li", {}, text)));
+      const sentences = [reasonOf(answer, form, state), ...limits(answer.fit, state, page)].filter(Boolean);
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
       behind.show(() => numbers(answer, form, state));
     },
   };

@@ -7,6 +7,7 @@ import { engineLabel } from "./engines.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
 import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
+import { VERDICT_WORDS } from "./verdict.js";
 
 /** What a policy does for memory. @type {Record<string, string>} */
 const EFFECTS = { frees: "frees memory", masks: "masks, frees nothing", zeroes: "writes zeroes, frees nothing", "reads less": "reads less, frees nothing" };
@@ -65,7 +66,7 @@ export function policiesSection(page) {
         caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,
         head: ["Policy", "Memory", "Cache", "Bytes", "With all the rest", "Verdict"],
         numbers: [2, 3, 4],
-        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), at.verdict.replace("_", " ")])]),
+        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), VERDICT_WORDS[at.verdict]])]),
       }),
     );
   }

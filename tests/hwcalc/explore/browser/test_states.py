@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc import load_model, plan
+from hwcalc import Plan, load_model, plan
 from hwcalc.cli.options import given_options
 from hwcalc.cli.quick import read
 from hwcalc.errors import KvplanError
@@ -57,8 +57,8 @@ def read_once(name: str) -> ModelSpec:
     return load_model(name, offline=True)
 
 
-def planned(command: str) -> dict[str, Any] | str:
-    """What the command line gives: the plan's numbers as the page has them, or why there are none."""
+def plan_of(command: str) -> Plan:
+    """The plan that a command line gives."""
     words = shlex.split(command)
     assert words[0] == "kvplan"
     line = read(words[1:])
@@ -68,8 +68,13 @@ def planned(command: str) -> dict[str, Any] | str:
     given = given_options("plan", values)
     # Dimensions by hand change the config, from which the model is read anew.
     model = values["model"] if given.keys() & DIMENSIONS else read_once(values["model"])
+    return plan(model, **given)
+
+
+def planned(command: str) -> dict[str, Any] | str:
+    """What the command line gives: the plan's numbers as the page has them, or why there are none."""
     try:
-        found = plan(model, **given).to_dict()
+        found = plan_of(command).to_dict()
     except KvplanError as error:
         return f"{error.message} {error.hint}".strip()
     fit, cache, per_gpu = found["fit"], found["cache"], found["memory"]["per_gpu"]
