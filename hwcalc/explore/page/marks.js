@@ -16,6 +16,8 @@ export function lineStyle(place) {
 export function pixelsOf(element, color) {
   const probe = element.appendChild(document.createElement("i"));
   probe.style.color = color;
+  // Where the system forces colours, every text would have its one.
+  probe.style.forcedColorAdjust = "none";
   const found = getComputedStyle(probe).color;
   probe.remove();
   return found;
@@ -92,8 +94,12 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
   const room = curves.room.at(-1) ?? null;
   if (room !== null) {
     context.textAlign = "right";
-    const { x, y } = at(curves.lengths.at(-1) ?? 1, room);
-    write(context, shown === "total" ? "may be used of the GPU" : "left for the cache", x, y - 6 * scale, ink, surface);
+    const words = shown === "total" ? "may be used of the GPU" : "left for the cache";
+    const { x } = at(curves.lengths.at(-1) ?? 1, room);
+    // The line may fall towards its end: the words stand above all of it that is below them.
+    const start = x - context.measureText(words).width;
+    const highest = Math.max(...curves.room.filter((_, place) => at(curves.lengths[place] ?? 1, 1).x >= start).map(Number));
+    write(context, words, x, at(1, highest).y - 8 * scale, ink, surface);
   }
 
   const visible = curves.lines.filter((line) => !hidden.has(line.model.id));
@@ -115,7 +121,8 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
       context.fill();
       context.stroke();
     }
-    if (line.fits >= line.end) continue;
+    // A model that fits nowhere has no last length: the words beside the chart say so.
+    if (line.fits >= line.end || (line.fits === 0 && !chosen)) continue;
     const tokens = Math.max(line.fits, curves.lengths[0] ?? 1);
     const { x, y } = at(tokens, line.bytes(tokens) ?? 1);
     cross(context, x, y, (chosen ? MARK + 1 : MARK - 1) * scale, color);
