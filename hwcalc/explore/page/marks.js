@@ -91,15 +91,11 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
   context.textAlign = onLeft ? "right" : "left";
   write(context, `${exact(state.seq)} tokens`, now + (onLeft ? -6 : 6) * scale, top + height - 8 * scale, ink, surface);
 
-  const room = curves.room.at(-1) ?? null;
-  if (room !== null) {
-    context.textAlign = "right";
+  const room = curves.room.find((bytes) => bytes !== null);
+  if (room !== undefined && room !== null) {
+    context.textAlign = "left";
     const words = shown === "total" ? "may be used of the GPU" : "left for the cache";
-    const { x } = at(curves.lengths.at(-1) ?? 1, room);
-    // The line may fall towards its end: the words stand above all of it that is below them.
-    const start = x - context.measureText(words).width;
-    const highest = Math.max(...curves.room.filter((_, place) => at(curves.lengths[place] ?? 1, 1).x >= start).map(Number));
-    write(context, words, x, at(1, highest).y - 8 * scale, ink, surface);
+    write(context, words, left + 4 * scale, at(1, room).y - 8 * scale, ink, surface);
   }
 
   const visible = curves.lines.filter((line) => !hidden.has(line.model.id));
@@ -129,7 +125,7 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
     if (!chosen) continue;
     const before = x > left + width / 2;
     context.textAlign = before ? "right" : "left";
-    write(context, line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x + (before ? -12 : 12) * scale, y + (before ? -4 : 16) * scale, ink, surface);
+    write(context, line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x + (before ? -12 : 12) * scale, y + (before ? -10 : 16) * scale, ink, surface);
   }
   context.textAlign = "left";
   context.font = `600 ${11 * scale}px ${palette.font}`;
