@@ -34,9 +34,8 @@ _BATCHES: Final = tuple(1 << power for power in range(9))
 """Up to 256 sequences, which is the most that llama.cpp accepts."""
 _DTYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "reference": ("fp8", "q8_0", "q4_0"),
-    "transformers": ("fp32",),
     "vllm": ("fp8", "nvfp4", "fp8_ds_mla"),
-    "llamacpp": ("q8_0", "q5_1", "q4_0"),
+    "llamacpp": ("q8_0", "q4_0"),
 }
 """Formats of the cache that are tried beside the default: those with other bytes that people run."""
 _WEIGHTS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -252,7 +252,7 @@ class _Handler(StreamRequestHandler):
         with suppress(OSError):
             self.connection.sendall(reply.head() + (b"" if method == "HEAD" else reply.body))
 
-    def _read(self, stream: io.BufferedReader) -> Request | None:
+    def _read(self, stream: io.BufferedReader[_Bounded]) -> Request | None:
         """The request; ``None`` if it is none."""
         words = stream.readline(_MOST_LINE).decode("latin-1").split()
         if len(words) != 3 or not words[1].startswith("/") or words[2] not in {"HTTP/1.0", "HTTP/1.1"}:
