@@ -54,18 +54,17 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
 
 def _refusals(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> Any:
     """Why an engine that takes the model on no GPU refuses it, as a grid: it may be another reason on each of them."""
-    gpus = [load_gpu(name, []) for name in axes.gpus]
-    sizes = [layout.parallel(engine) for layout in axes.layouts]
+    sizes = (1, 1, len(axes.layouts), len(axes.gpus))
     found: dict[Place, int | None] = {}
-    for place in every((1, 1, len(sizes), len(gpus))):
-        size = sizes[place[2]]
+    for place in every(sizes):
+        parallel = axes.layouts[place[2]].parallel(engine)
         try:
-            opened = _asked(model, engine, axes, gpu=gpus[place[3]], tp=size.tp, pp=size.pp, dp=size.dp)
+            opened = _asked(model, engine, axes, gpu=axes.gpus[place[3]], tp=parallel.tp, pp=parallel.pp, dp=parallel.dp)
             error: KvplanError = UnsupportedError(_unknown(opened))
         except KvplanError as refusal:
             error = refusal
         found[place] = pools.text(sentence(error))
-    return grid_of(found, (1, 1, len(sizes), len(gpus)))
+    return grid_of(found, sizes)
 
 
 def sentence(error: KvplanError) -> str:
