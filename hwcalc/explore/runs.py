@@ -9,7 +9,7 @@ from typing import Any, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, options_of_engine
+from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, plan_options
 from hwcalc.explore.encode import Place, Pools, every, grid_of
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
@@ -178,7 +178,7 @@ def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
 def _asked(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -> Opened:
     """A request of the page in its default formats."""
     seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
-    return open_request(model, engine=engine, seq=seq, engine_options=dict(options_of_engine(engine)), **given, **axes.fixed)
+    return open_request(model, seq=seq, **plan_options(engine), **given, **axes.fixed)
 
 
 def _same(one: Cell, other: Cell) -> bool:

@@ -51,10 +51,12 @@ def test_equal_integers(browser: Any, page_file: Path, name: str) -> None:
         model = next(one for one in payload["models"] if one["id"] == name)
         asked = states(payload, model, EACH)
         rows = page.run("(states) => states.map((state) => [kvplan.answer(state), kvplan.command(state)])", asked)
+    # What an engine refuses altogether has one reason, and a plan may name another one that is also true.
+    refused = {engine for engine, runs in model["engines"].items() if "refused" in runs and "dtypes" not in runs}
     wrong, answered, moved = [], 0, 0
     for state, (answer, command) in zip(asked, rows, strict=True):
         expected = planned(command)
-        if not agree(answer, expected):
+        if not agree(answer, expected) and not (state["engine"] in refused and isinstance(expected, str)):
             wrong.append((command, answer, expected))
         answered += "refused" not in answer
         moved += f" --seq {state['seq']}" not in command
