@@ -35,15 +35,6 @@ export function explainedVerdict() {
 }
 
 /**
- * What the fullest GPU needs, and the range of the estimate where it has one: "21.71 GiB (20.85 to 22.88 GiB) of 22.34 GiB".
- * @param {Answer["fit"]} fit
- */
-export function neededWords({ needed_bytes, needed_low_bytes, needed_high_bytes, usable_bytes }) {
-  const range = needed_low_bytes === needed_high_bytes ? "" : ` (${human(needed_low_bytes)} to ${human(needed_high_bytes)})`;
-  return `${human(needed_bytes)}${range} of ${human(usable_bytes)}`;
-}
-
-/**
  * Why it does not fit, as a plan's `fit.message` says it but for the messages of engines themselves; empty if it fits.
  * @param {Answer} answer
  * @param {Form} form

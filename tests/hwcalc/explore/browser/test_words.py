@@ -9,8 +9,9 @@ import pytest
 from hwcalc.errors import KvplanError
 from hwcalc.library.layer_bytes import layer_bytes
 from hwcalc.planner.verdict import Verdict
-from tests.hwcalc.explore.browser.test_states import plan_of, states
+from tests.hwcalc.explore.browser.test_states import states
 from tests.hwcalc.explore.browser.watched import Watched
+from tests.hwcalc.explore.planned import plan_of
 
 LAYERS = (
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
