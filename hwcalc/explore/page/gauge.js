@@ -145,7 +145,7 @@ function announcer() {
  * @returns {Section}
  */
 export function summarySection(page) {
-  const badge = explainedVerdict();
+  const badge = explainedVerdict(page);
   const size = html("strong", {});
   const refusal = html("span", { class: "refused" });
   const line = html("p", {}, badge.element, " ", size, refusal);
