@@ -4,6 +4,8 @@ import { formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, sha
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
+/** The length of a page that opens with a model which states none. */
+const USUAL_TOKENS = 2 ** 15;
 const TOKEN_UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
 
 /**
@@ -82,7 +84,7 @@ export function validState(payload, forms, wanted) {
     hand: null,
   };
   const described = modelOf(payload, state);
-  state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? lengths.least);
+  state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? USUAL_TOKENS);
   state.hand = validHand(described, wanted.hand, state.tp);
   const formats = formatsOf(described, engine, state.hand !== null);
   if (formats.dtypes.length > 0) {
