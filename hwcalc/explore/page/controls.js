@@ -251,7 +251,8 @@ export function controlsSection(page) {
       const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
       const named = payload.engines.find((one) => one.name === state.engine);
       const splits = splitsLayers(payload, state.engine);
-      const defaults = (/** @type {string[]} */ names) => names.map((name, place) => /** @type {[string, string]} */ ([name, place === 0 ? `${name} (default)` : name]));
+      /** @type {(names: string[]) => [string, string][]} */
+      const defaults = (names) => (names.length === 0 ? [["", "none with this engine"]] : names.map((name, place) => [name, place === 0 ? `${name} (default)` : name]));
       const only = known === null ? null : "Only some values are known exactly here: the nearest is taken.";
       const ownLength = described.max_seq === null ? null : `The model's own maximum is ${shortTokens(described.max_seq)}.`;
       model.show(state);
@@ -263,7 +264,7 @@ export function controlsSection(page) {
       weights.show(defaults(formats.weights), state.weights);
       const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
       engine.show(
-        payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : one.label]),
+        payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : `${one.label} (formulas)`]),
         state.engine,
         options.length > 0 ? `With ${options.join(", ")}.` : null,
       );
