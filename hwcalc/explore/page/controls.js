@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, sharesOf, stepsOf } from "./data.js";
+import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -173,7 +173,7 @@ function handFields(page) {
         slider.element.hidden = !isHand(hand);
         if (!isHand(hand)) continue;
         const own = state.hand?.[name] ?? hand.dimensions[name].value;
-        const steps = name === "kv_heads" ? keyValueHeads(hand, state.hand?.heads ?? 1, state.tp) : stepsOf(hand.dimensions[name]);
+        const steps = name === "kv_heads" ? keyValueHeads(hand, state.hand?.heads ?? 1, ranksOf(page.payload, state)) : stepsOf(hand.dimensions[name]);
         slider.show(state.hand === null ? [own] : steps, own);
       }
     },
