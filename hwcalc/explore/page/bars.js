@@ -1,7 +1,7 @@
 // Horizontal bars of SVG. What a segment is can be seen by its colour and by its pattern; what it is exactly stands in the table behind.
 
+import { hint } from "./hints.js";
 import { html, human, svg } from "./tables.js";
-import { verdictBadge } from "./verdict.js";
 
 /** Drawn over the colour of a segment: a second sign beside it. @type {Record<string, [size: number, path: string]>} */
 const PATTERNS = {
@@ -62,6 +62,26 @@ export function barLegend(kinds) {
   return html("ul", { class: "bar-legend" }, ...kinds.map(([kind, words]) => html("li", {}, kindSwatch(kind), words)));
 }
 
+/** A verdict in the words of the command line, with a sign before it (bars.css). @param {Page} page @param {Verdict} verdict */
+export function verdictBadge({ payload }, verdict) {
+  return html("span", { class: "verdict", "data-verdict": verdict }, payload.verdicts[verdict].words);
+}
+
+/** A badge that stays in the page while verdicts change, and explains them. @param {Page} page */
+export function explainedVerdict({ payload }) {
+  const element = hint(html("span", { class: "verdict" }), "");
+  return {
+    element,
+    /** @param {Verdict} verdict */
+    show(verdict) {
+      element.setAttribute("data-verdict", verdict);
+      const { words, meaning } = payload.verdicts[verdict];
+      element.textContent = words;
+      hint(element, meaning);
+    },
+  };
+}
+
 /**
  * Bars under each other on one scale. The numbers stand beside them as text, so the bars themselves are not read out.
  * @param {BarRow[]} rows @param {number | null} [limit]
@@ -74,7 +94,7 @@ export function barRows(rows, limit = null) {
       { class: row.chosen ? "bar-row chosen" : "bar-row", "aria-current": row.chosen ? "true" : null },
       html("span", { class: "bar-name" }, row.name),
       row.refused === undefined ? bar(row.segments, most, { limit: row.limit ?? limit }) : html("span", { class: "refused" }, row.refused),
-      html("span", { class: "bar-value" }, row.value ?? human(row.segments.reduce((sum, segment) => sum + segment.bytes, 0)), row.verdict === undefined ? null : verdictBadge(row.verdict)),
+      html("span", { class: "bar-value" }, row.value ?? human(row.segments.reduce((sum, segment) => sum + segment.bytes, 0)), row.badge),
       !row.note ? null : html("span", { class: "bar-note" }, row.note),
     );
   return html("ul", { class: "bars" }, ...rows.map(one));

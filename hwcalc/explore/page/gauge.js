@@ -1,11 +1,11 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
-import { bar, kindSwatch, panel, swatch } from "./bars.js";
+import { bar, explainedVerdict, kindSwatch, panel, swatch } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
+import { reasonOf } from "./reason.js";
 import { UNLIMITED } from "./solve.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
-import { explainedVerdict, reasonOf } from "./verdict.js";
 
 const GAUGE_HEIGHT = 44;
 /** The verdict is read out when the sliders have come to rest. */
@@ -189,7 +189,7 @@ function announcer() {
  * @returns {Section}
  */
 export function summarySection(page) {
-  const badge = explainedVerdict();
+  const badge = explainedVerdict(page);
   const size = html("strong", {});
   const refusal = html("span", { class: "refused" });
   const range = html("span", { class: "range" });
