@@ -14,6 +14,7 @@ from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
+from hwcalc.planner.result import Verdict
 from hwcalc.sources.progress import tell
 from hwcalc.text import clean, cut
 
@@ -65,6 +66,7 @@ def payload_of(
         "lengths": {"least": LEAST_TOKENS, "most": axes.most_tokens},
         "batches": list(axes.batches),
         "layouts": [vars(layout) for layout in axes.layouts],
+        "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
         "gpus": list(map(_gpu, axes.gpus)),
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
