@@ -31,8 +31,8 @@ function atMost(sure, expected, unit, how, least = 1) {
   const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= UNLIMITED ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
   if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
-  if (sure < least) return `${upTo(expected, units(expected))} by the expected values, ${least > 1 ? `fewer than ${exact(least)}` : "none"} for sure.`;
-  return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
+  if (sure < least) return `${upTo(expected, units(expected))} expected, ${least > 1 ? `fewer than ${exact(least)}` : "none"} for sure.`;
+  return `${upTo(sure, units(sure))} for sure, ${expected >= UNLIMITED ? "without limit" : exact(expected)} expected.`;
 }
 
 /**
