@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
+import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -173,7 +173,7 @@ function handFields(page) {
         slider.element.hidden = !isHand(hand);
         if (!isHand(hand)) continue;
         const own = state.hand?.[name] ?? hand.dimensions[name].value;
-        const steps = name === "kv_heads" ? keyValueHeads(hand, state.hand?.heads ?? 1, state.tp) : stepsOf(hand.dimensions[name]);
+        const steps = name === "kv_heads" ? keyValueHeads(hand, state.hand?.heads ?? 1, ranksOf(page.payload, state)) : stepsOf(hand.dimensions[name]);
         slider.show(state.hand === null ? [own] : steps, own);
       }
     },
@@ -202,10 +202,9 @@ function sliderLengths({ lengths: { least, most } }, { max_seq: own }) {
 function withPolicy(page, policy) {
   const state = page.state();
   const model = modelOf(page.payload, state);
-  const runs = runsOf(model, state.engine, false);
   if (policy === null || model.policies === null) return { policy };
-  const formats = runs !== null && "curve" in runs ? { dtype: runs.dtypes[0] ?? "", weights: runs.weights[0] ?? "" } : {};
-  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, ...formats };
+  const { dtypes, weights } = formatsOf(model, state.engine, false);
+  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, dtype: dtypes[0] ?? "", weights: weights[0] ?? "" };
 }
 
 /**
@@ -247,10 +246,8 @@ export function controlsSection(page) {
       const described = modelOf(payload, state);
       const form = page.form(state);
       const known = policyRowsOf(payload, state);
-      const runs = runsOf(described, state.engine, state.hand !== null);
-      const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
-      const named = payload.engines.find((one) => one.name === state.engine);
-      const splits = splitsLayers(payload, state.engine);
+      const formats = formatsOf(described, state.engine, state.hand !== null);
+      const { options: always, splits_layers: splits } = engineOf(payload, state.engine);
       /** @type {(names: string[]) => [string, string][]} */
       const defaults = (names) => (names.length === 0 ? [["", "none with this engine"]] : names.map((name, place) => [name, place === 0 ? `${name} (default)` : name]));
       const only = known === null ? null : "Only some values are known exactly here: the nearest is taken.";
@@ -262,9 +259,9 @@ export function controlsSection(page) {
       batch.show(known?.batches ?? payload.batches.filter((number) => number <= most), state.batch, only ?? refusal);
       dtype.show(defaults(formats.dtypes), state.dtype);
       weights.show(defaults(formats.weights), state.weights);
-      const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
+      const options = Object.entries(always).map(([name, value]) => `${name}=${value}`);
       engine.show(
-        payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : `${one.label} (formulas)`]),
+        payload.engines.map(({ name, label, version, definition }) => [name, `${label} ${version || (definition === "exact" ? "(formulas)" : "")}`.trim()]),
         state.engine,
         options.length > 0 ? `With ${options.join(", ")}.` : null,
       );

@@ -30,12 +30,15 @@ export function modelOf(payload, state) {
 }
 
 /**
- * Whether an engine gives each GPU layers of its own (pp), rather than a share of each layer (tp) or of the sequences (dp).
+ * An engine by its name.
  * @param {Payload} payload
- * @param {string} engine
+ * @param {string} name
+ * @returns {Engine}
  */
-export function splitsLayers(payload, engine) {
-  return payload.engines.some((one) => one.name === engine && one.splits_layers);
+export function engineOf(payload, name) {
+  const engine = payload.engines.find((one) => one.name === name);
+  if (engine === undefined) throw new Error(`no engine ${name} in this page`);
+  return engine;
 }
 
 /**
@@ -46,7 +49,16 @@ export function splitsLayers(payload, engine) {
  */
 export function sharesOf(payload, engine, count) {
   const tps = payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp);
-  return splitsLayers(payload, engine) ? tps.slice(0, 1) : tps;
+  return engineOf(payload, engine).splits_layers ? tps.slice(0, 1) : tps;
+}
+
+/**
+ * How many GPUs share each layer, so that each has a share of its heads.
+ * @param {Payload} payload
+ * @param {Pick<State, "engine" | "tp">} state
+ */
+export function ranksOf(payload, { engine, tp }) {
+  return engineOf(payload, engine).splits_layers ? 1 : tp;
 }
 
 /**
@@ -59,6 +71,18 @@ export function sharesOf(payload, engine, count) {
 export function runsOf(model, engine, byHand) {
   const engines = byHand && isHand(model.hand) ? model.hand.engines : model.engines;
   return Object.hasOwn(engines, engine) ? engines[engine] ?? null : null;
+}
+
+/**
+ * The formats of cache and weights, the defaults first; none where the engine refuses the model.
+ * @param {Model} model
+ * @param {string} engine
+ * @param {boolean} byHand
+ * @returns {Pick<Runs, "dtypes" | "weights">}
+ */
+export function formatsOf(model, engine, byHand) {
+  const runs = runsOf(model, engine, byHand);
+  return runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
 }
 
 /**
@@ -148,14 +172,15 @@ export function formsOf(payload, poolsOf = () => payload) {
  */
 function taken(payload, model, state) {
   const { hand } = state;
-  if (hand !== null && isHand(model.hand) && !keyValueHeads(model.hand, hand.heads, state.tp).includes(hand.kv_heads)) {
+  const ranks = ranksOf(payload, state);
+  if (hand !== null && isHand(model.hand) && !keyValueHeads(model.hand, hand.heads, ranks).includes(hand.kv_heads)) {
     return { refused: model.hand.rule };
   }
   const runs = runsOf(model, state.engine, hand !== null);
   if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
-  if (!("curve" in runs)) return { refused: textAt(payload, runs.refused) };
   const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp);
   const gpu = payload.gpus.findIndex((gpu) => gpu.id === state.gpu);
+  if (!("curve" in runs)) return { refused: textAt(payload, gridAt(runs.refused, [0, 0, layout, gpu]) ?? -1) };
   const places = [runs.dtypes.indexOf(state.dtype), runs.weights.indexOf(state.weights), layout, gpu];
   if (places.some((place) => place < 0)) return { refused: "This page does not have this combination." };
   const why = gridAt(runs.refused, places);
@@ -164,7 +189,7 @@ function taken(payload, model, state) {
   const rest = payload.rests[gridAt(runs.rest, places) ?? -1];
   if (curve === undefined || rest === undefined) return { refused: "This page does not have this combination." };
   const parts = runs.parts.flatMap((grid) => payload.parts[gridAt(grid, places) ?? -1] ?? []);
-  return formOf(payload, curve, rest, parts, rankDimensions(hand, state.tp), model.max_seq);
+  return formOf(payload, curve, rest, parts, rankDimensions(hand, ranks), model.max_seq);
 }
 
 /**

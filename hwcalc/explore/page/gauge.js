@@ -188,7 +188,7 @@ function announcer() {
  * @returns {Section}
  */
 export function summarySection(page) {
-  const badge = explainedVerdict();
+  const badge = explainedVerdict(page);
   const size = html("strong", {});
   const refusal = html("span", { class: "refused" });
   const range = html("span", { class: "range" });

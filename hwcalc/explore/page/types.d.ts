@@ -110,9 +110,10 @@ interface Runs {
   parts: Grid[];
 }
 
+/** An engine that takes the model nowhere. */
 interface Refused {
-  /** A place in `texts`. */
-  refused: number;
+  /** Of `texts`, with one dtype and one weights: why. */
+  refused: Grid;
 }
 
 interface Model {
@@ -201,7 +202,7 @@ interface PolicyRow {
   /** As `--policy` takes it: `State.policy`. */
   policy: string;
   title: string;
-  /** What it does for memory: `frees`, `masks`, `zeroes`, `reads less`. */
+  /** What it does for memory, in words. */
   memory: string;
   /** A number is a place in `texts`: why the engine has no such policy. */
   engines: Record<string, PolicyAnswers | number>;
@@ -247,6 +248,8 @@ interface Payload {
   lengths: { least: number; most: number };
   batches: number[];
   layouts: Layout[];
+  /** The words of the command line, and what they say of the estimates. */
+  verdicts: Record<Verdict, { words: string; meaning: string }>;
   gpus: Gpu[];
   engines: Engine[];
   models: Model[];
