@@ -8,7 +8,7 @@ from typing import Any, Final
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, choices_of
-from hwcalc.explore.encode import Pools
+from hwcalc.explore.encode import Pools, title_of
 from hwcalc.explore.hand import MOST_BY_HAND, Changed, hand_of
 from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
@@ -101,6 +101,7 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> 
         "argument": model.argument,
         "words": list(model.words),
         "max_seq": spec.max_position_embeddings,
+        "layers": [[pools.text(title_of(group.kind.name)), pools.text(group.layers.text)] for group in spec.stack.groups],
         "parameters": None if spec.parameters is None else spec.parameters.total,
         "warnings": [note.message for note in spec.warnings],
         "engines": engines,

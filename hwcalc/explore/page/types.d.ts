@@ -123,6 +123,8 @@ interface Model {
   /** Options that every command line of it has: `["--assume", "gqa"]`. */
   words: string[];
   max_seq: number | null;
+  /** Its layers by kind, those without a cache too: places in `texts`, such as "no cache" and "1,3-5". */
+  layers: [kind: number, layers: number][];
   parameters: number | null;
   /** Warnings that hold for every plan of it. */
   warnings: string[];
