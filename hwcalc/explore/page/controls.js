@@ -208,26 +208,34 @@ function withPolicy(page, policy) {
 }
 
 /**
+ * All controls by name.
  * @param {Page} page
- * @returns {Section}
  */
-export function controlsSection(page) {
-  const { payload } = page;
-  const set = page.set;
-  const model = modelField(page);
-  const length = sliderField("seq", "Tokens of a sequence", "tokens", (seq, settled) => set({ seq }, settled));
-  const batch = sliderField("batch", "Sequences at once", "sequences", (batch, settled) => set({ batch }, settled));
-  const dtype = selectField("dtype", "Format of the cache", (dtype) => set({ dtype }));
-  const weights = selectField("weights", "Format of the weights", (weights) => set({ weights }));
-  const engine = selectField("engine", "Engine", (engine) => set({ engine }));
-  const policy = selectField("policy", "Policy of the cache", (policy) => set(withPolicy(page, policy || null)));
-  const gpu = selectField("gpu", "GPU", (gpu) => set({ gpu }));
-  const count = sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled));
-  const tp = sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled));
-  const hand = handFields(page);
+function fieldsOf(page) {
+  const { set } = page;
+  return {
+    model: modelField(page),
+    length: sliderField("seq", "Tokens of a sequence", "tokens", (seq, settled) => set({ seq }, settled)),
+    batch: sliderField("batch", "Sequences at once", "sequences", (batch, settled) => set({ batch }, settled)),
+    dtype: selectField("dtype", "Format of the cache", (dtype) => set({ dtype })),
+    weights: selectField("weights", "Format of the weights", (weights) => set({ weights })),
+    engine: selectField("engine", "Engine", (engine) => set({ engine })),
+    policy: selectField("policy", "Policy of the cache", (policy) => set(withPolicy(page, policy || null))),
+    gpu: selectField("gpu", "GPU", (gpu) => set({ gpu })),
+    count: sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled)),
+    tp: sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled)),
+    hand: handFields(page),
+  };
+}
+
+/**
+ * The controls in groups.
+ * @param {ReturnType<typeof fieldsOf>} fields
+ */
+function panelOf({ model, length, batch, dtype, weights, engine, policy, gpu, count, tp, hand }) {
   const group = (/** @type {string} */ legend, /** @type {{ element: HTMLElement }[]} */ ...fields) =>
     html("fieldset", {}, html("legend", {}, legend), ...fields.map((one) => one.element));
-  const element = html(
+  return html(
     "section",
     { class: "panel controls", id: "controls", "aria-labelledby": "controls-title" },
     html("h2", { id: "controls-title" }, "What to plan"),
@@ -240,6 +248,17 @@ export function controlsSection(page) {
       hand.element,
     ),
   );
+}
+
+/**
+ * @param {Page} page
+ * @returns {Section}
+ */
+export function controlsSection(page) {
+  const { payload } = page;
+  const fields = fieldsOf(page);
+  const { model, length, batch, dtype, weights, engine, policy, gpu, count, tp, hand } = fields;
+  const element = panelOf(fields);
   return {
     element,
     update(state) {

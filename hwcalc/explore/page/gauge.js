@@ -33,7 +33,7 @@ function atMost(sure, expected, unit, how, least = 1) {
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
   if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
   if (sure < least) return `${upTo(expected, units(expected))} expected, ${least > 1 ? `fewer than ${exact(least)}` : "none"} for certain.`;
-  return `${upTo(sure, units(sure))} for certain, ${upTo(expected, "")} expected.`;
+  return `${upTo(sure, units(sure))} for certain, ${expected >= UNLIMITED ? "without limit" : exact(expected)} expected.`;
 }
 
 /**
