@@ -114,7 +114,9 @@ def measured_passes(engine: str, model: str, request: Request, parts: tuple[Budg
         for tokens, rows in sorted(sizes):
             here = conditions(model, request.parallel, tokens=tokens, rows=rows)
             reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
-            for name in present if reading is not None else ():
+            if reading is None:
+                continue
+            for name in present:
                 size = int(reading.values[value]) if name == present[0] else 0
                 found[name] = (*found.get(name, ()), (tokens, rows, size))
     return found

@@ -256,7 +256,7 @@ class _Handler(StreamRequestHandler):
         with suppress(OSError):
             self.connection.sendall(reply.head() + (b"" if method == "HEAD" else reply.body))
 
-    def _read(self, stream: io.BufferedReader) -> Request | None:
+    def _read(self, stream: io.BufferedReader[_Bounded]) -> Request | None:
         """The request; ``None`` if any line of it is not what it must be: a lenient reader would miss the header behind it."""
         asked = _ASKED.fullmatch(stream.readline(_MOST_LINE).decode("latin-1"))
         headers = Message()

@@ -18,6 +18,8 @@ _NARROWEST: Final = 40
 _HEIGHT: Final = 20
 _TICK: Final = 12
 """Columns for a tick of the lower axis."""
+_CLOSE: Final = 1e-3
+"""Logarithms that lie in one place."""
 _ASCII: Final = str.maketrans(
     {"─": "-", "│": "|", "┌": "+", "┐": "+", "└": "+", "┘": "+", "┤": "|", "┬": "-", "├": "|", "┴": "-", "┼": "+", "·": "|"}
 )
@@ -59,8 +61,8 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
     _ticks(figure, "x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))])
     _ticks(figure, "y", ticks)
     # Without limits plotext begins at zero.
-    figure.ruler("x").lim(_log(min(xs)), _log(max(xs)))
-    figure.ruler("y").lim(_log(min(ys)), _log(max(ys)))
+    for axis, found in (("x", xs), ("y", ys)):
+        figure.ruler(axis).lim(*_limits(_log(min(found)), _log(max(found))))
     return "\n".join([figure.build().string(colorless=True), *legend])
 
 
@@ -68,6 +70,11 @@ def _log(number: int) -> float:
     from math import log2
 
     return log2(max(1, number))
+
+
+def _limits(low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis. Plotext complains to the terminal, in colours, of values that lie in one place."""
+    return (low, high) if high - low > _CLOSE else (low - 1, high + 1)
 
 
 def _figure(plotext: Any, width: int) -> Any:

@@ -63,7 +63,7 @@ export function barLegend(kinds) {
 }
 
 /** A verdict in the words of the command line, with a sign before it (page.css). @param {Verdict} verdict */
-export function verdictBadge(verdict) {
+function verdictBadge(verdict) {
   return html("span", { class: "verdict", "data-verdict": verdict }, VERDICT_WORDS[verdict]);
 }
 

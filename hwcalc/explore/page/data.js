@@ -8,7 +8,7 @@ import { substitute } from "./forms.js";
  * @param {number[]} places
  * @returns {number | null}
  */
-export function gridAt(grid, places) {
+function gridAt(grid, places) {
   let found = grid;
   for (const place of places) {
     if (!Array.isArray(found)) break;
@@ -110,7 +110,7 @@ export function keyValueHeads(hand, heads, tp) {
  * @param {Record<Dimension, number> | null} hand
  * @param {number} tp
  */
-export function rankDimensions(hand, tp) {
+function rankDimensions(hand, tp) {
   if (hand === null) return null;
   const share = (/** @type {number} */ heads) => Math.max(1, Math.ceil(heads / tp));
   return { ...hand, heads: share(hand.heads), kv_heads: share(hand.kv_heads) };

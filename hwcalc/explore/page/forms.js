@@ -88,7 +88,7 @@ export function termBytes(term, tokens) {
  * @param {Form} form
  * @param {number} sequences
  */
-export function replica(form, sequences) {
+function replica(form, sequences) {
   return Math.ceil(sequences / form.dp);
 }
 

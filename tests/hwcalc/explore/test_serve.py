@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
 
 import pytest
@@ -347,8 +348,8 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (503, "5") == (reply.status, reply.headers["Retry-After"])
 
 
-def _headers(**given: str) -> serve.Message:
-    headers = serve.Message()
+def _headers(**given: str) -> Message:
+    headers = Message()
     for name, value in given.items():
         headers[name] = value
     return headers

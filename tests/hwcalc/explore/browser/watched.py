@@ -62,10 +62,14 @@ def opened(
             faults.append(f"asks for {target[:200]}")
             route.abort()
 
+    def opened(dialog: Any) -> None:
+        faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     context.route("**/*", asked)
     page.on("console", lambda said: faults.append(f"{said.type}: {said.text}") if said.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", opened)
     page.on("popup", lambda other: faults.append(f"opens {other.url}"))
     context.add_init_script(_VIOLATIONS)
     try:
