@@ -269,9 +269,7 @@ class _Handler(StreamRequestHandler):
             headers[header[1]] = header[2]
         if asked is None:
             return None
-        return Request(
-            method=asked[1], target=asked[2], headers=headers, port=self.server.server_port, token=self.server.token
-        )
+        return Request(method=asked[1], target=asked[2], headers=headers, port=self.server.server_port, token=self.server.token)
 
     def _answered(self, request: Request) -> Reply:
         try:
