@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from math import gcd
+from math import gcd, lcm
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import AS_PUBLISHED, options_of_engine
+from hwcalc.explore.axes import AS_PUBLISHED, plan_options
 from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.formulas.attention import AttentionKind
@@ -38,9 +38,8 @@ _HEADS_STEP: Final = 8
 _HEAD_DIM_STEP: Final = 32
 _MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
 _RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of tp: each rank has whole heads."
-_NO_POLYNOMIAL: Final = (
-    "By hand the page has no numbers of this: they do not follow from the dimensions by one formula. Plan it by itself."
-)
+_NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: no one formula of the dimensions gives them. Plan it by itself."
+_NOT_ITSELF: Final = "By hand the page has numbers only where it has those of the model itself:"
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
@@ -73,10 +72,8 @@ def _hand(family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Mappi
     engines: dict[str, Any] = {}
     found = False
     for name in axes.engines:
-        runs = own[name]
-        if "curve" in runs:
-            runs = _Runs(name, family, axes, pools, runs).document()
-            found = found or "curve" in runs
+        runs = _Runs(name, family, axes, pools, own[name]).document()
+        found = found or "curve" in runs
         engines[name] = runs
     if not found:
         raise Irregular(_NO_POLYNOMIAL)
@@ -121,19 +118,35 @@ class _Family:
         }
 
     @cached_property
-    def specs(self) -> tuple[ModelSpec, ...]:
-        """The model with the dimensions of each node."""
-        return tuple(map(self.changed, self.nodes))
+    def _models(self) -> dict[tuple[int, ...], ModelSpec]:
+        """Those that were made."""
+        return {}
 
-    @cached_property
-    def nodes(self) -> tuple[dict[str, int], ...]:
-        """Dimensions whose forms are made, the model's own first."""
+    def at(self, dimensions: Dimensions) -> ModelSpec:
+        """The model with these dimensions, which is made once."""
+        key = tuple(dimensions[name] for name in DIMENSIONS)
+        if key not in self._models:
+            self._models[key] = self.changed(dimensions)
+        return self._models[key]
+
+    def nodes(self, tp: int) -> tuple[Dimensions, ...]:
+        """Dimensions whose forms are made for so many ranks, the model's own first where they go with them.
+
+        The ends of the sliders are among them: a number that counts only from some size on, or only up to one, is seen there.
+        """
         drawn = [dict(zip(DIMENSIONS, values, strict=True)) for values in _NODES]
         kept = [{name: value if name in self.free else self.own[name] for name, value in one.items()} for one in drawn]
-        top = {name: one["most"] for name, one in self.ranges().items()}
-        # Every engine's ranks have whole heads there.
-        top["heads"] -= top["heads"] % top["kv_heads"]
-        return dict(self.own), top, *kept
+        return tuple(node for node in (self.own, *self._ends(tp), *kept) if not node["kv_heads"] % tp)
+
+    def _ends(self, tp: int) -> Iterator[dict[str, int]]:
+        """The largest and the smallest dimensions with whole heads on each of so many ranks."""
+        ranges = self.ranges()
+        top = {name: one["most"] for name, one in ranges.items()}
+        top["kv_heads"] -= top["kv_heads"] % tp
+        if top["kv_heads"]:
+            yield {**top, "heads": top["heads"] - top["heads"] % top["kv_heads"]}
+        least = {name: one["least"] for name, one in ranges.items()}
+        yield {**least, "heads": lcm(least["heads"], tp), "kv_heads": tp}
 
     def reaches(self, dimensions: Dimensions) -> bool:
         """Whether the sliders do."""
@@ -152,28 +165,27 @@ class _Runs:
 
     def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
-        self._nodes, self._specs = family.nodes, family.specs
         self._fits: dict[int, Fit] = {}
         self._still: set[int] = set()
         self._trees: dict[Place, dict[str, Any] | None] = {}
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
-        own, sizes = self._own, (len(self._own["dtypes"]), 1, len(self._axes.layouts), len(self._axes.gpus))
+        own = self._own
+        if "curve" not in own:
+            return {"refused": self._not_itself(own["refused"])}
+        sizes = (len(own["dtypes"]), 1, len(self._axes.layouts), len(self._axes.gpus))
         refused: dict[Place, int | None] = {}
         curves: dict[Place, int | None] = {}
         rests: dict[Place, int | None] = {}
         parts: list[dict[Place, int | None]] = [{} for _ in own["parts"]]
         first: dict[tuple[Any, ...], Place] = {}
         for place in every(sizes):
-            refused[place] = cell_of(own["refused"], place)
+            refused[place] = self._not_itself(cell_of(own["refused"], place))
             if refused[place] is not None:
                 continue
             cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
-            tp = self._axes.layouts[place[2]].tp
-            if self._family.own["kv_heads"] % tp:
-                refused[place] = self._pools.text(_RULE)
-                continue
+            tp = self._ranks(place)
             # Pieces that are the same as the model has them are the same by hand, on as many ranks.
             pieces = [
                 None if cell is None else self._piece(first.setdefault((tp, number, cell), place), number, cell)
@@ -197,6 +209,16 @@ class _Runs:
             "parts": [grid_of(cells, sizes, ignored) for cells in parts],
         }
 
+    def _not_itself(self, why: Any) -> Any:
+        """Places of the texts that say why the model has no numbers, said of other dimensions, which might have them."""
+        if isinstance(why, list):
+            return [self._not_itself(one) for one in why]
+        return None if why is None else self._pools.text(f"{_NOT_ITSELF} {self._pools.document()['texts'][why]}")
+
+    def _ranks(self, place: Place) -> int:
+        """How many GPUs share each layer."""
+        return self._axes.layouts[place[2]].parallel(self._engine).tp
+
     def _piece(self, place: Place, number: int, cell: int) -> int:
         """The place of a curve (number 0) or a part by hand; -1 where there is no polynomial."""
         if number in self._still:
@@ -204,12 +226,14 @@ class _Runs:
         tree = self._tree(place)
         if tree is None:
             return -1
+        names = dict(_named(self._pools, self._own, place))
+        if tree["parts"].keys() != set(names.values()):
+            return -1
         if number == 0:
             curve = tree["curve"]
             gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
             return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
-        named = _named(self._pools, self._own, place)
-        piece = tree["parts"][next(name for own_number, name in named if own_number == number)]
+        piece = tree["parts"][names[number]]
         if piece["section"] == Section.OVERHEAD and piece == self._pools.document()["parts"][cell]:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
@@ -239,23 +263,22 @@ class _Runs:
         return self._trees[place]
 
     def _merged(self, place: Place) -> dict[str, Any]:
-        tp = self._axes.layouts[place[2]].parallel(self._engine).tp
-        valid = [number for number, node in enumerate(self._nodes) if not node["kv_heads"] % tp]
+        tp = self._ranks(place)
+        nodes = self._family.nodes(tp)
         if tp not in self._fits:
-            nodes = [self._nodes[number] for number in valid]
-            self._fits[tp] = Fit([on_rank(node, tp) for node in nodes], [self._family.reaches(node) for node in nodes])
-        first = self._open(place)
-        trees = [_tree_of(first.engine.open(self._specs[number], first.request)) for number in valid]
+            self._fits[tp] = Fit([on_rank(node, tp) for node in nodes], list(map(self._family.reaches, nodes)))
+        first = self._open(place, self._family.at(nodes[0]))
+        trees = [_tree_of(first.engine.open(self._family.at(node), first.request)) for node in nodes]
         found: dict[str, Any] = merged(trees, self._fits[tp])
         return found
 
-    def _open(self, place: Place) -> Opened:
+    def _open(self, place: Place, model: ModelSpec) -> Opened:
         dtype, _, layout, gpu = place
         sizes = self._axes.layouts[layout].parallel(self._engine)
         name = None if dtype == 0 else self._own["dtypes"][dtype]
         return open_request(
-            self._specs[0], engine=self._engine, gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
-            engine_options=dict(options_of_engine(self._engine)), **self._axes.fixed,
+            model, gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
+            **plan_options(self._engine), **self._axes.fixed,
         )  # fmt: skip
 
 
