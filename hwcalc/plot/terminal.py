@@ -30,8 +30,8 @@ _NARROWEST: Final = 40
 _HEIGHT: Final = 20
 _TICK: Final = 12
 """Columns for a tick of the lower axis."""
-_CLOSE: Final = 1e-3
-"""Logarithms that lie in one place."""
+_FEWEST_TICKS: Final = 2
+"""A state that never grows is level: the axis then reaches further, so that its size can be read."""
 _ASCII: Final = str.maketrans(
     {"─": "-", "│": "|", "┌": "+", "┐": "+", "└": "+", "┘": "+", "┤": "|", "┬": "-", "├": "|", "┴": "-", "┼": "+", "·": "|"}
 )
@@ -65,7 +65,11 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
         mark = "" if line.mark is None else f", {line.mark.label} (X)"
         legend.append(f"  {letter}  {clean(cut(line.label, 60))}{mark}")
     legend += [f"  -  {clean(level.label)}: {human_bytes(level.bytes)}" for level in chart.levels]
-    ticks = decade_ticks(min(ys), max(ys)) if chart.kind == "frontier" else byte_ticks(min(ys), max(ys))
+    scale = decade_ticks if chart.kind == "frontier" else byte_ticks
+    low, high = min(ys), max(ys)
+    if len(scale(low, high)) < _FEWEST_TICKS:
+        low, high = low // 2, high * 2
+    ticks = scale(max(1, low), high)
 
     def rows(*some: _Drawn) -> list[str]:
         figure = _figure(plotext, width)
@@ -76,8 +80,8 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
         _ticks(figure, "x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))])
         _ticks(figure, "y", ticks)
         # Without limits plotext begins at zero.
-        for axis, found in (("x", xs), ("y", ys)):
-            figure.ruler(axis).lim(*_limits(_log(min(found)), _log(max(found))))
+        figure.ruler("x").lim(_log(min(xs)), _log(max(*xs, min(xs) + 1)))
+        figure.ruler("y").lim(_log(low), _log(high))
         built: str = figure.build().string(colorless=True)
         return built.splitlines()
 
@@ -99,11 +103,6 @@ def _log(number: int) -> float:
     from math import log2
 
     return log2(max(1, number))
-
-
-def _limits(low: float, high: float) -> tuple[float, float]:
-    """The ends of an axis. Plotext complains to the terminal, in colours, of values that lie in one place."""
-    return (low, high) if high - low > _CLOSE else (low - 1, high + 1)
 
 
 def _figure(plotext: Any, width: int) -> Any:
