@@ -6,8 +6,8 @@
     python scripts/fuzz.py --family gguf --inputs 50000
     python scripts/fuzz.py --replay FILE...       what was kept of an earlier fault
 
-Every input must end with a documented exit status other than 70 (a fault in kvplan itself), within 5 seconds of the processor and 300 MB,
-without a traceback, a control character, a line that a CI runner takes for a command, or a word of a token. The inputs run in the worker
+Every input must end with a documented exit status other than 70 (a fault in kvplan itself), within 5 seconds of the processor and 300 MB
+(20 and 500 for a page or a picture), without a traceback, a control character, a line that a CI runner takes for a command, or a word of a token. The inputs run in the worker
 processes, one after the other; what looks like a fault runs again in a process of its own and counts only if it does the same there.
 The same seed makes the same inputs. A fault is kept in DIR as one JSON file; mended, it belongs into tests/corpus, which the tests run.
 

@@ -15,7 +15,7 @@ from hwcalc.library.load import Missing, ModelLike, load, load_each, with_dimens
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
-from hwcalc.planner.command import command_line
+from hwcalc.planner.command import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
 from hwcalc.quantization.planned import format_name
@@ -112,7 +112,10 @@ def _page_model(spec: ModelSpec, given: object, asked: Asked) -> PageModel:
         line = line.changed(**{**EQUATION, **asked.dimensions})
     own = {**EQUATION, **asked.dimensions} if given is None else asked.dimensions
     changed = with_dimensions(cast("ModelLike | None", given), asked.access, own, revision=asked.revision, assume=asked.assume)
-    return PageModel(spec=spec, argument=line.model, words=line.words, changed=changed)
+    word = line.model
+    # Options come behind it.
+    argument = f"./{word}" if word is not None and word.startswith("-") and word != STANDARD_INPUT else word
+    return PageModel(spec=spec, argument=argument, words=line.words, changed=changed)
 
 
 def _renamed(models: Iterable[PageModel]) -> tuple[PageModel, ...]:

@@ -16,7 +16,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Verdict
 from hwcalc.sources.progress import tell
-from hwcalc.text import clean, cut
+from hwcalc.text import clean, cut, shell_word
 
 __all__ = ["SCHEMA", "PageModel", "name_of", "payload_of"]
 
@@ -98,8 +98,8 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> 
     engines = {name: runs_of(spec, name, axes, pools) for name in axes.engines}
     return {
         "id": model.name,
-        "argument": model.argument,
-        "words": list(model.words),
+        "argument": None if model.argument is None else shell_word(model.argument),
+        "words": list(map(shell_word, model.words)),
         "max_seq": spec.max_position_embeddings,
         "layers": [[pools.text(title_of(group.kind.name)), pools.text(group.layers.text)] for group in spec.stack.groups],
         "parameters": None if spec.parameters is None else spec.parameters.total,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 import socket
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.message import Message
 from http import HTTPStatus
-from http.client import HTTPException, LineTooLong, parse_headers
+from http.client import HTTPException, LineTooLong
 from http.server import ThreadingHTTPServer
 from socketserver import StreamRequestHandler
 from time import monotonic
@@ -37,6 +38,9 @@ MOST_CONNECTIONS: Final = 32
 _MOST_BYTES: Final = 16_384
 """Of a whole request. A browser's has about a thousand."""
 _MOST_LINE: Final = 1_024
+_MOST_HEADERS: Final = 100
+_ASKED: Final = re.compile(r"([A-Z]+) (/[!-~\x80-\xff]*) HTTP/1\.[01]\r?\n")
+_HEADER: Final = re.compile(r"([\w!#$%&'*+.^`|~-]+):[ \t]*([ -~\t\x80-\xff]*?)[ \t]*\r?\n", re.ASCII)
 _SECONDS: Final = 10.0
 """For a request to arrive, and for its answer to be taken."""
 
@@ -245,7 +249,7 @@ class _Handler(StreamRequestHandler):
             except LineTooLong:
                 reply = _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {_MOST_BYTES:,} bytes.")
             except HTTPException:
-                reply = _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "a request has at most 100 headers.")
+                reply = _refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request has at most {_MOST_HEADERS} headers.")
             except OSError:
                 return
         self.connection.settimeout(_SECONDS)
@@ -253,13 +257,19 @@ class _Handler(StreamRequestHandler):
             self.connection.sendall(reply.head() + (b"" if method == "HEAD" else reply.body))
 
     def _read(self, stream: io.BufferedReader[_Bounded]) -> Request | None:
-        """The request; ``None`` if it is none."""
-        words = stream.readline(_MOST_LINE).decode("latin-1").split()
-        if len(words) != 3 or not words[1].startswith("/") or words[2] not in {"HTTP/1.0", "HTTP/1.1"}:
+        """The request; ``None`` if any line of it is not what it must be: a lenient reader would miss the header behind it."""
+        asked = _ASKED.fullmatch(stream.readline(_MOST_LINE).decode("latin-1"))
+        headers = Message()
+        while asked and (line := stream.readline().decode("latin-1")) not in {"\r\n", "\n"}:
+            header = _HEADER.fullmatch(line)
+            if header is None:
+                return None
+            if len(headers) == _MOST_HEADERS:
+                raise HTTPException
+            headers[header[1]] = header[2]
+        if asked is None:
             return None
-        return Request(
-            method=words[0], target=words[1], headers=parse_headers(stream), port=self.server.server_port, token=self.server.token
-        )
+        return Request(method=asked[1], target=asked[2], headers=headers, port=self.server.server_port, token=self.server.token)
 
     def _answered(self, request: Request) -> Reply:
         try:

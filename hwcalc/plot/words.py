@@ -27,12 +27,13 @@ def token_ticks(low: int, high: int) -> list[tuple[int, str]]:
 
 
 def byte_ticks(low: int, high: int) -> list[tuple[int, str]]:
-    """Powers of two between two sizes, each with its text.
+    """Powers of two between two sizes, each with its text; the larger size if there are none.
 
     >>> byte_ticks(1 << 20, 3 << 20)
     [(1048576, '1 MiB'), (2097152, '2 MiB')]
     """
-    return [(1 << power, human_bytes(1 << power).replace(".00", "")) for power in _powers(low, high)]
+    found = [1 << power for power in _powers(low, high)] or [high]
+    return [(size, human_bytes(size).replace(".00", "")) for size in found]
 
 
 def _powers(low: int, high: int) -> range:
@@ -41,13 +42,14 @@ def _powers(low: int, high: int) -> range:
 
 
 def decade_ticks(low: int, high: int) -> list[tuple[int, str]]:
-    """Round numbers between two counts.
+    """Round numbers between two counts; the larger one if there are none.
 
     >>> decade_ticks(1, 30)
     [(1, '1'), (2, '2'), (5, '5'), (10, '10'), (20, '20')]
     """
     digits = range(len(str(max(1, high))))
-    return [(one, f"{one:,}") for digit in digits for step in (1, 2, 5) if low <= (one := step * 10**digit) <= high]
+    found = [one for digit in digits for step in (1, 2, 5) if low <= (one := step * 10**digit) <= high] or [high]
+    return [(one, f"{one:,}") for one in found]
 
 
 def even_byte_ticks(high: int) -> list[tuple[int, str]]:

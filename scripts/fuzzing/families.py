@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.profiles import catalog, gpus, instances
+from scripts.fuzzing import pictures
 from scripts.fuzzing.case import CONFIG_HOME, Case
 from scripts.fuzzing.gguf_files import gguf
 from scripts.fuzzing.mutate import SECRET, STRANGE, damaged, damaged_bytes, damaged_text, encoded, places, strange
@@ -242,6 +243,11 @@ def _tensors(chance: random.Random, count: int, shard: int = 0) -> tuple[dict[st
     return rows, end
 
 
+def picture(chance: random.Random) -> Case:
+    """A page, or a picture in a file or in the terminal."""
+    return pictures.picture(chance, configs())
+
+
 FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "config": config,
     "arguments": arguments,
@@ -251,13 +257,14 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "header": header,
     "weights": weights,
     "gguf": gguf,
+    "picture": picture,
 }
 """A new kind of input is one function and one line here."""
 
 WEIGHTS: Final[Mapping[str, int]] = {
-    "config": 48, "arguments": 5, "check": 10, "profile": 2, "log": 6, "header": 14, "weights": 5, "gguf": 10,
+    "config": 48, "arguments": 5, "check": 10, "profile": 2, "log": 6, "header": 14, "weights": 5, "gguf": 10, "picture": 1,
 }  # fmt: skip
-"""How many of a hundred cases belong to each family."""
+"""How many cases belong to each family, of about a hundred."""
 
 
 def case_of(seed: int, number: int, families: Mapping[str, int] = WEIGHTS) -> Case:

@@ -41,6 +41,10 @@ SECONDS: Final = 5.0
 """Most seconds of the processor for one command whose documents have up to a megabyte."""
 MEMORY_BYTES: Final = 300 * 1000**2
 """Most memory of the process at any time of such a command."""
+PICTURE_SECONDS: Final = 20.0
+"""Most seconds of the processor for a page, which is made of thousands of requests, or a picture."""
+PICTURE_MEMORY_BYTES: Final = 500 * 1000**2
+"""Most memory for these: the packages that draw are large."""
 READING_SECONDS: Final = 0.05
 """Most seconds of the processor to read a GGUF file of up to a megabyte of header, imports and the plan itself apart."""
 READING_MEMORY_BYTES: Final = 200 * 1000**2
@@ -151,6 +155,10 @@ def reading_seconds(path: str) -> float:
 def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> list[str]:
     """What a run broke of what is promised; empty if all was kept."""
     found = []
+    if case.words[:1] in {("explore",), ("plot",)}:
+        seconds, memory_bytes = PICTURE_SECONDS, PICTURE_MEMORY_BYTES
+        if outcome.out.startswith("<!doctype") and not _is_page(outcome.out):
+            found.append("a page with more in it than its scripts and its payload")
     if outcome.reading_seconds > READING_SECONDS:
         found.append(f"more than {READING_SECONDS:g} s of the processor to read a header")
     if read_alone(case) is not None:
@@ -204,6 +212,16 @@ def _has_formula(text: str) -> bool:
     """Whether a cell of CSV is what a spreadsheet would run."""
     cells = (cell.strip() for row in csv.reader(io.StringIO(text)) for cell in row)
     return any(cell[:1] in _FORMULA and not _NUMBER.fullmatch(cell) for cell in cells if len(cell) > 1)
+
+
+def _is_page(text: str) -> bool:
+    """Whether a page holds two scripts, of which the first is data, and nothing that stands in these ends them."""
+    _, _, payload = text.partition('<script type="application/json" id="payload">')
+    data, _, rest = payload.partition("</script>")
+    ends = (
+        len(re.findall(f"<(?=/?{name}\\b)", text, re.IGNORECASE)) for name in ("script", "style", "img", "svg", "iframe", "base")
+    )
+    return text.isascii() and _is_json(data) and rest.lstrip().startswith("<script>") and [*ends] == [4, 2, 0, 0, 0, 0]
 
 
 def _is_json(text: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hwcalc.cli.options import COMMANDS, Option
 from scripts.fuzzing.mutate import HOSTILE, strange
 
-__all__ = ["ENGINES", "GPUS", "MODELS", "any_words", "plan_words"]
+__all__ = ["ENGINES", "GPUS", "MODELS", "any_words", "picture_words", "plan_words"]
 
 ENGINES: Final = (
     "reference", "transformers", "transformers@5.13", "transformers@4.57", "vllm", "vllm@0.33", "vllm@0.25.1", "vllm@0.19", "vllm@0.11",
@@ -168,6 +168,37 @@ def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, 
     return tuple(words)
 
 
+_OUTPUTS: Final = (
+    "out.svg",
+    "out.svg",
+    "out.png",
+    "out.pdf",
+    "out.SVG",
+    "out",
+    ".svg",
+    "none/out.svg",
+    "/dev/null",
+    "/dev/full",
+    ".",
+)
+
+
+def picture_words(chance: random.Random, models: tuple[str, ...]) -> tuple[str, ...]:
+    """A page or a picture of these models. A page takes seconds, so most are pictures, and pages have one GPU."""
+    page = chance.random() < 0.15
+    words = ["explore" if page else "plot", *models]
+    if page:
+        words += ["--gpu", chance.choice(GPUS), "-o", chance.choice(("-", "-", "page.html", "/dev/full", "none/page.html"))]
+    else:
+        words += ["--kind", chance.choice(("memory", "memory", "frontier", "layers"))]
+        words += ["-o", chance.choice(_OUTPUTS)] if chance.random() < 0.3 else []
+        words += ["--gpu", chance.choice(GPUS)] if chance.random() < 0.6 else []
+    for name in ("engine", "seq", "batch", "dtype", "weights", "tp", "memory_utilization", "margin"):
+        if chance.random() < 0.25:
+            words += [f"--{name.replace('_', '-')}", chance.choice(_VALUES[name]).split(",")[0].split("..")[0]]
+    return tuple(words)
+
+
 _FOREIGN: Final = (
     "-tp",
     "-tp=2",
@@ -185,7 +216,7 @@ _FOREIGN: Final = (
 def any_words(chance: random.Random) -> tuple[str, ...]:
     """A command line of any command, with options of any value."""
     command = chance.choice([*COMMANDS])
-    if command == "probe" or (command in {"recommend", "models", "gpus", "instances"} and chance.random() < 0.9):
+    if command == "probe" or (command in {"recommend", "models", "gpus", "instances", "explore"} and chance.random() < 0.9):
         command = "plan"  # probe measures the machine; the others answer for every GPU or model that there is
     options: tuple[Option, ...] = import_module(COMMANDS[command]).OPTIONS
     words = [command]
@@ -194,8 +225,8 @@ def any_words(chance: random.Random) -> tuple[str, ...]:
             count = chance.choice((0, 1, 1, 1, 2, 3)) if option.kind == "list" else chance.choice((0, 1, 1, 1, 1, 1, 2))
             values = _VALUES.get(option.name, MODELS)
             words += [_value(option, values, chance, 0.12) for _ in range(count)]
-        elif option.name in {"refresh", "all"}:
-            continue  # the Hub is not there, and a sweep of all models takes as long as it says
+        elif option.name in {"refresh", "all", "serve", "open"}:
+            continue  # the Hub is not there, a sweep of all models takes as long as it says, and so does a server
         elif chance.random() < 2.2 / len(options):
             flag = chance.choice(option.flags)
             if option.kind == "flag":

@@ -12,13 +12,14 @@ export function quoted(word) {
 }
 
 /**
- * The options that every command line of a model has, but for dimensions that are set by hand.
+ * The name of the model and the options that all its command lines have, but for dimensions that are set by hand. Python has quoted them.
  * @param {Model} model
  * @param {State} state
  */
 function ownWords(model, state) {
   const byHand = state.hand === null ? [] : DIMENSIONS.map((name) => `--${name.replace("_", "-")}`);
-  return model.words.filter((word, place, words) => !byHand.includes(word) && !byHand.includes(words[place - 1] ?? ""));
+  const words = model.words.filter((word, place, all) => !byHand.includes(word) && !byHand.includes(all[place - 1] ?? ""));
+  return model.argument === null ? words : [model.argument, ...words];
 }
 
 /**
@@ -30,8 +31,8 @@ export function commandOf(payload, state) {
   const model = modelOf(payload, state);
   const engine = engineOf(payload, state.engine);
   const formats = formatsOf(model, state.engine, state.hand !== null);
-  // The bare equation has no name, only words.
-  const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...ownWords(model, state)];
+  /** @type {string[]} */
+  const words = [];
   const option = (/** @type {string} */ name, /** @type {string | number} */ value) => words.push(`--${name}`, String(value));
   option("engine", state.engine);
   for (const [name, value] of Object.entries(engine.options)) option("engine-option", `${name}=${value}`);
@@ -48,5 +49,5 @@ export function commandOf(payload, state) {
   if (state.weights !== weights) option("weights", state.weights);
   if (state.policy !== null) option("policy", state.policy);
   if (state.hand !== null) for (const name of DIMENSIONS) option(name.replace("_", "-"), state.hand[name]);
-  return words.map(quoted).join(" ");
+  return ["kvplan plan", ...ownWords(model, state), ...words.map(quoted)].join(" ");
 }

@@ -118,9 +118,9 @@ interface Refused {
 
 interface Model {
   id: string;
-  /** The word that names it on a command line: `-` if it came from standard input or from Python, null for the bare equation. */
+  /** The word that names it on a command line, quoted for a shell: `-` if it came from standard input or from Python, null for the bare equation. */
   argument: string | null;
-  /** Options that every command line of it has: `["--assume", "gqa"]`. */
+  /** Options that every command line of it has, quoted: `["--assume", "gqa"]`. */
   words: string[];
   max_seq: number | null;
   /** Its layers by kind, those without a cache too: places in `texts`, such as "no cache" and "1,3-5". */

@@ -35,7 +35,7 @@ def _payload(text: str) -> dict[str, Any]:
 
 def _line(model: dict[str, Any]) -> str:
     """The start of a model's command lines."""
-    return shlex.join(["kvplan", *([] if model["argument"] is None else [model["argument"]]), *model["words"]])
+    return " ".join(["kvplan", *([] if model["argument"] is None else [model["argument"]]), *model["words"]])
 
 
 def test_a_file_is_written(capsys: Capture, tmp_path: Path) -> None:
@@ -168,3 +168,22 @@ def test_too_many_models_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hwcalc.explore.build.load_each", None)
     with pytest.raises(UsageError, match=f"at most {MOST_MODELS} models"):
         page_of([_CONFIG] * (MOST_MODELS + 1), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("-x.json", "./-x.json"),
+        ("$(touch owned).json", "'$(touch owned).json'"),
+        ("it's.json", "'it'\"'\"'s.json'"),
+        ("\x03\n\x1bc.json", "$'\\x03\\n\\x1bc.json'"),
+        ("\u202egnp.json", "$'\\u202egnp.json'"),
+    ],
+)
+def test_names_in_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, word: str) -> None:
+    """What somebody copies from the page into a terminal is a name for the shell, for the terminal and for kvplan."""
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(json.dumps(_CONFIG), encoding="utf-8")
+    (model,) = _payload(hwcalc.explore(name, gpu="l4"))["models"]
+
+    assert model["argument"] == word

@@ -249,6 +249,18 @@ def test_what_goes_wrong_inside(server: Server, capfd: pytest.CaptureFixture[str
         (b"GET /" + b"x" * 20_000, 400),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 20_000, 431),
         (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 101 + b"\r\n", 431),
+        (b"GET\x1c/\x85HTTP/1.1\r\n\r\n", 400),
+        (b"get / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1", 400),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1", 400),
+        (b"GET / HTTP/1.1\r\nrubbish\r\nOrigin: http://evil.example\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nOrigin : http://evil.example\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nFrom nobody\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n X: folded\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: y\r\n folded\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: y\rHost: 127.0.0.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: a\x00b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n: x\r\n\r\n", 400),
     ],
 )
 def test_no_requests(server: Server, request_: bytes, status: int) -> None:

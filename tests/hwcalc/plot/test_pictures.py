@@ -57,6 +57,30 @@ def test_names_are_only_names() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layers", [1, 1_000])
+@pytest.mark.parametrize("window", [1, None])
+@pytest.mark.parametrize("tokens", [1, 2, 1_000_000_000_000])
+def test_extremes(kind: str, layers: int, window: int | None, tokens: int, capfd: pytest.CaptureFixture[str]) -> None:
+    """One value, or one length, is a picture too, and the packages that draw say nothing of it on the terminal."""
+    config = {
+        "model_type": "mistral",
+        "num_hidden_layers": layers,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "vocab_size": 1_000,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": tokens,
+        "sliding_window": window,
+    }
+    drawn = hwcalc.plot(config, seq=tokens, kind=kind, engine="vllm", kv_memory="60GiB" if kind == "frontier" else None)
+    if layers == 1:
+        assert drawn.data("png").startswith(b"\x89PNG")
+    assert "\x1b" not in drawn.text()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_characters(kind: str, width: int) -> None:
     """No line is wider than the terminal, none has a colour, and ASCII is enough."""
