@@ -12,12 +12,13 @@ from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.budget import Section
+from hwcalc.engines.forms import ENDS, Early, PartForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import AS_PUBLISHED, options_of_engine
 from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import form_of
 
@@ -41,6 +42,11 @@ _RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of t
 _NO_POLYNOMIAL: Final = (
     "By hand the page has no numbers of this: they do not follow from the dimensions by one formula. Plan it by itself."
 )
+_ONE_GPU: Final = (
+    "By hand the page has this engine on one GPU alone: it gives each GPU a run of layers, and these are seldom as many on each."
+)
+_FEW: Final = 9
+"""Forms that are enough for the bytes of a position, which follow from three dimensions, and leave some to check them."""
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
@@ -104,6 +110,7 @@ class _Family:
     own: Dimensions
     free: tuple[str, ...]
     changed: Changed
+    fits: dict[tuple[int, tuple[int, ...]], Fit] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def ranges(self) -> dict[str, dict[str, int]]:
         """The sliders."""
@@ -135,6 +142,13 @@ class _Family:
         top["heads"] -= top["heads"] % top["kv_heads"]
         return dict(self.own), top, *kept
 
+    def fit(self, tp: int, numbers: tuple[int, ...]) -> Fit:
+        """What finds polynomials through the values at these nodes, on one of ``tp`` ranks."""
+        if (tp, numbers) not in self.fits:
+            nodes = [self.nodes[number] for number in numbers]
+            self.fits[tp, numbers] = Fit([on_rank(node, tp) for node in nodes], [self.reaches(node) for node in nodes])
+        return self.fits[tp, numbers]
+
     def reaches(self, dimensions: Dimensions) -> bool:
         """Whether the sliders do."""
         return all(dimensions[name] <= one["most"] for name, one in self.ranges().items())
@@ -153,9 +167,9 @@ class _Runs:
     def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
         self._nodes, self._specs = family.nodes, family.specs
-        self._fits: dict[int, Fit] = {}
         self._still: set[int] = set()
-        self._trees: dict[Place, dict[str, Any] | None] = {}
+        self._opened: dict[Place, Opened] = {}
+        self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
@@ -171,6 +185,9 @@ class _Runs:
                 continue
             cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
             tp = self._axes.layouts[place[2]].tp
+            if self._splits_unevenly(place):
+                refused[place] = self._pools.text(_ONE_GPU)
+                continue
             if self._family.own["kv_heads"] % tp:
                 refused[place] = self._pools.text(_RULE)
                 continue
@@ -182,7 +199,7 @@ class _Runs:
             if any(piece == -1 for piece in pieces):
                 refused[place] = self._pools.text(_NO_POLYNOMIAL)
                 continue
-            curves[place], rests[place] = pieces[0], cell_of(own["rest"], place)
+            curves[place], rests[place] = pieces[0], self._rest(place)
             for number, piece in enumerate(pieces[1:]):
                 parts[number][place] = piece
         ignored = frozenset(place for place, why in refused.items() if why is not None)
@@ -197,19 +214,40 @@ class _Runs:
             "parts": [grid_of(cells, sizes, ignored) for cells in parts],
         }
 
+    def _splits_unevenly(self, place: Place) -> bool:
+        """Whether each GPU has a run of layers, and their number is free: as many on each is the exception."""
+        return "layers" in self._family.free and self._axes.layouts[place[2]].parallel(self._engine).pp > 1
+
+    def _rest(self, place: Place) -> int:
+        """What is beside cache and parts, for the lengths from which one rule holds."""
+        rest = cell_of(self._own["rest"], place)
+        assert rest is not None
+        pools = self._pools.document()
+        cells = [cell for grid in self._own["parts"] if (cell := cell_of(grid, place)) is not None]
+        least = 1 + max((_early_tokens(pools["parts"][cell]) for cell in cells), default=0)
+        return rest if least == 1 else self._pools.put("rests", {**pools["rests"][rest], "least_tokens": least})
+
     def _piece(self, place: Place, number: int, cell: int) -> int:
         """The place of a curve (number 0) or a part by hand; -1 where there is no polynomial."""
         if number in self._still:
             return cell
-        tree = self._tree(place)
-        if tree is None:
+        try:
+            return self._curve(place) if number == 0 else self._part(place, number, cell)
+        except (Irregular, KvplanError):
             return -1
-        if number == 0:
-            curve = tree["curve"]
-            gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
-            return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
-        named = _named(self._pools, self._own, place)
-        piece = tree["parts"][next(name for own_number, name in named if own_number == number)]
+
+    def _curve(self, place: Place) -> int:
+        try:
+            # Other formats have the same numbers of other sizes: a few forms are enough to find them, and to check them.
+            curve = self._merged(place, ("curve",), few=place[0] > 0)
+        except Irregular:
+            curve = self._merged(place, ("curve",))
+        gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
+        return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
+
+    def _part(self, place: Place, number: int, cell: int) -> int:
+        name = next(name for own_number, name in _named(self._pools, self._own, place) if own_number == number)
+        piece = self._merged(place, ("parts", name))
         if piece["section"] == Section.OVERHEAD and piece == self._pools.document()["parts"][cell]:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
@@ -229,25 +267,27 @@ class _Runs:
             return self._term(piece) if "stairs" in piece else {name: self._with_places(one) for name, one in piece.items()}
         return piece
 
-    def _tree(self, place: Place) -> dict[str, Any] | None:
-        """The form of a place with polynomials in it; ``None`` if it has none."""
-        if place not in self._trees:
-            try:
-                self._trees[place] = self._merged(place)
-            except (Irregular, KvplanError):
-                self._trees[place] = None
-        return self._trees[place]
-
-    def _merged(self, place: Place) -> dict[str, Any]:
+    def _merged(self, place: Place, path: tuple[str, ...], *, few: bool = False) -> dict[str, Any]:
+        """A piece of the form of a place with polynomials in it. Raises :class:`Irregular` if it has none."""
         tp = self._axes.layouts[place[2]].parallel(self._engine).tp
-        valid = [number for number, node in enumerate(self._nodes) if not node["kv_heads"] % tp]
-        if tp not in self._fits:
-            nodes = [self._nodes[number] for number in valid]
-            self._fits[tp] = Fit([on_rank(node, tp) for node in nodes], [self._family.reaches(node) for node in nodes])
-        first = self._open(place)
-        trees = [_tree_of(first.engine.open(self._specs[number], first.request)) for number in valid]
-        found: dict[str, Any] = merged(trees, self._fits[tp])
+        valid = [number for number, node in enumerate(self._nodes) if not node["kv_heads"] % tp][: _FEW if few else None]
+        trees: Any = [self._tree(place, number) for number in valid]
+        for name in path:
+            if any(name not in tree for tree in trees):
+                raise Irregular(f"{name} is not everywhere")
+            trees = [tree[name] for tree in trees]
+        found: dict[str, Any] = merged(trees, self._family.fit(tp, tuple(valid)))
         return found
+
+    def _tree(self, place: Place, number: int) -> dict[str, Any]:
+        """The form of a place with the dimensions of a node, as JSON."""
+        if (place, number) not in self._trees:
+            if place not in self._opened:
+                self._opened[place] = self._open(place)
+            first = self._opened[place]
+            opened = first.engine.open(self._specs[number], first.request) if number else first
+            self._trees[place, number] = _tree_of(opened)
+        return self._trees[place, number]
 
     def _open(self, place: Place) -> Opened:
         dtype, _, layout, gpu = place
@@ -265,13 +305,23 @@ def _tree_of(opened: Opened) -> dict[str, Any]:
     if form is None:
         raise Irregular("no form")
     inline = _Inline()
-    parts = [inline.part(part) for part in form.parts]
     names = _numbered([str(part.name) for part in form.parts])
     return {
         "curve": inline.curve(form),
-        "rest": inline.rest(form),
-        "parts": dict(zip(names, parts, strict=True)),
+        "parts": {name: inline.part(_rule_of(part)) for name, part in zip(names, form.parts, strict=True)},
     }
+
+
+def _early_tokens(part: Mapping[str, Any]) -> int:
+    """At how many lengths, the first ones, an encoded part has other bytes than by its rule."""
+    amounts = (part[end] for end in ENDS if end in part)
+    return max(len(amount["early"]["first"]) if isinstance(amount, dict) and "early" in amount else 0 for amount in amounts)
+
+
+def _rule_of(part: PartForm) -> PartForm:
+    """The part without what it has at the first lengths: those are none of the page's, and dimensions say whether there are any."""
+    ends = {end: amount.rule for end in ENDS if isinstance(amount := getattr(part, end), Early)}
+    return replace(part, **ends) if ends else part
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
