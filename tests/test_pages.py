@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from scripts import picture
+from scripts import picture, screenshots
 from scripts.examples import Example, agree, examples, main, pages, printed
 from tests.paths import ROOT
 
@@ -50,6 +50,15 @@ def test_links(page: Path) -> None:
         if anchor:
             titles = HEADING.findall(path.read_text(encoding="utf-8"))
             assert anchor in {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}, target
+
+
+def test_the_picture_of_the_page() -> None:
+    """The README shows the page that ``kvplan explore`` writes, in a picture that loads fast."""
+    data = screenshots.PICTURE.read_bytes()
+
+    assert f"]({screenshots.PICTURE.relative_to(ROOT).as_posix()})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert data.startswith(b"\x89PNG")
+    assert len(data) < 200_000
 
 
 def test_the_picture_shows_what_the_command_prints() -> None:

@@ -17,7 +17,7 @@ from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import EngineOption
+from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Policies
 from hwcalc.engines.request import Request
 from hwcalc.engines.sharing import Alive, Sharers, words_of
@@ -65,6 +65,9 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["
 
     weight_choices: ClassVar[tuple[str | None, ...]] = ()
     """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published. Empty: those of GGUF files."""
+
+    choices: ClassVar[Choices | None] = None
+    """What the page of ``kvplan explore`` offers of this engine, by its :meth:`form`; an engine without a form has none."""
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
         """The formats among which ``--weights auto`` chooses for this model."""

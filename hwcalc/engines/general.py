@@ -6,11 +6,12 @@ of attention. The memory left for the cache follows from the equation in :mod:`h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import Choices
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
@@ -24,6 +25,8 @@ __all__ = ["GeneralEngine"]
 
 class GeneralEngine(Engine):
     """The general rules. A subclass needs at least a name, :meth:`dtypes` and :meth:`tensors`."""
+
+    choices: ClassVar[Choices | None] = Choices()
 
     def needed_bytes(self, opened: Opened) -> int:
         if opened.cut_layers is None and opened.request.gpus == opened.request.parallel.dcp == 1:

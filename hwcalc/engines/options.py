@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from hwcalc.errors import UnknownNameError, UsageError
@@ -11,7 +12,17 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_packed, packed_names
 from hwcalc.text import brief, shown
 
-__all__ = ["AUTO", "EngineOption", "choice_option", "integer_option", "is_auto", "is_on", "number_option", "parse_kv_dtype"]
+__all__ = [
+    "AUTO",
+    "Choices",
+    "EngineOption",
+    "choice_option",
+    "integer_option",
+    "is_auto",
+    "is_on",
+    "number_option",
+    "parse_kv_dtype",
+]
 
 AUTO: Final = "auto"
 """The value of ``--dtype`` that stands for the default of the engine."""
@@ -25,6 +36,18 @@ class EngineOption:
     help: str
     default: str
     check: Callable[[str, str], object]
+
+
+@frozen
+class Choices:
+    """What is offered of an engine where people look and choose: formats with other bytes than the default, those that people run.
+
+    Whoever offers them leaves out what the engine refuses for a model. ``options`` are engine options that every request there has.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+    options: Mapping[str, str] = MappingProxyType({})
 
 
 def is_on(value: str | None) -> bool:

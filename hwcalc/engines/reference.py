@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import AUTO, is_auto, parse_kv_dtype
+from hwcalc.engines.options import AUTO, Choices, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Support
 from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.stored import Dtypes, StoredTensor
@@ -80,6 +80,7 @@ class Reference(GeneralEngine):
     definition: ClassVar[Definition] = Definition.EXACT
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
+    choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4"))
     beams_and_samples: ClassVar[bool] = True
 
     def sharing_support(self, opened: Opened) -> Support:

@@ -6,14 +6,24 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from hwcalc.engines import find_engine
+from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.options import Choices
 from hwcalc.engines.request import Parallel
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import ModelSpec
 
-__all__ = ["AS_PUBLISHED", "ENGINES", "GPUS", "LEAST_TOKENS", "MOST_TOKENS", "PageAxes", "PageLayout", "options_of_engine"]
+__all__ = [
+    "AS_PUBLISHED",
+    "GPUS",
+    "LEAST_TOKENS",
+    "MOST_TOKENS",
+    "PageAxes",
+    "PageLayout",
+    "choices_of",
+    "page_engines",
+    "plan_options",
+]
 
-ENGINES: Final = ("reference", "transformers", "vllm", "llamacpp")
 GPUS: Final = (
     "rtx-4090",
     "l4",
@@ -32,24 +42,21 @@ AS_PUBLISHED: Final = "as published"
 _COUNTS: Final = (1, 2, 4, 8)
 _BATCHES: Final = tuple(1 << power for power in range(9))
 """Up to 256 sequences, which is the most that llama.cpp accepts."""
-_DTYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    "reference": ("fp8", "q8_0", "q4_0"),
-    "vllm": ("fp8", "nvfp4", "fp8_ds_mla"),
-    "llamacpp": ("q8_0", "q4_0"),
-}
-"""Formats of the cache that are tried beside the default: those with other bytes that people run."""
-_WEIGHTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "reference": ("bf16", "fp8", "int4"),
-    "transformers": ("bf16", "bnb8", "bnb4"),
-    "vllm": ("bf16", "fp8", "awq", "nvfp4"),
-    "llamacpp": ("bf16", "q8_0", "q6_k", "q4_k_m"),
-}
-_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"llamacpp": {"n_gpu_layers": "all"}}
 
 
-def options_of_engine(name: str) -> Mapping[str, str]:
-    """The engine options that every state of the page has."""
-    return _OPTIONS.get(name, MappingProxyType({}))
+def page_engines() -> tuple[str, ...]:
+    """The engines that offer something to choose, in their usual order."""
+    return tuple(name for name in ENGINES if find_engine(name)[0].choices is not None)
+
+
+def choices_of(engine: str) -> Choices:
+    """What an engine offers."""
+    return find_engine(engine)[0].choices or Choices()
+
+
+def plan_options(engine: str) -> dict[str, Any]:
+    """The engine, and the engine options that every state of the page has, as keywords of a plan."""
+    return {"engine": engine, "engine_options": dict(choices_of(engine).options)}
 
 
 @frozen
@@ -77,7 +84,7 @@ class PageAxes:
     """What can be chosen on one page, for all its models."""
 
     gpus: tuple[str, ...] = GPUS
-    engines: tuple[str, ...] = ENGINES
+    engines: tuple[str, ...] = field(default_factory=page_engines)
     layouts: tuple[PageLayout, ...] = _layouts(_COUNTS)
     batches: tuple[int, ...] = _BATCHES
     most_tokens: int = MOST_TOKENS
@@ -90,12 +97,12 @@ class PageAxes:
 
     def dtypes_of(self, engine: str) -> tuple[str, ...]:
         """The formats of the cache to try beside the engine's default."""
-        return tuple(dict.fromkeys((*self.dtypes, *_DTYPES.get(engine, ()))))
+        return tuple(dict.fromkeys((*self.dtypes, *choices_of(engine).dtypes)))
 
     def weights_of(self, engine: str, model: ModelSpec) -> tuple[str, ...]:
         """The formats of the weights to try beside the published ones."""
         plain = model.quantization is None and model.gguf is None
         tried = (
-            name for name in _WEIGHTS.get(engine, ()) if not (plain and name == "bf16" and model.dtype in {"bfloat16", "bf16"})
+            name for name in choices_of(engine).weights if not (plain and name == "bf16" and model.dtype in {"bfloat16", "bf16"})
         )
         return tuple(dict.fromkeys((*self.weights, *tried)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Early, PartForm
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import AS_PUBLISHED, options_of_engine
+from hwcalc.explore.axes import AS_PUBLISHED, plan_options
 from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.formulas.attention import AttentionKind
@@ -294,8 +294,8 @@ class _Runs:
         sizes = self._axes.layouts[layout].parallel(self._engine)
         name = None if dtype == 0 else self._own["dtypes"][dtype]
         return open_request(
-            self._specs[0], engine=self._engine, gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
-            engine_options=dict(options_of_engine(self._engine)), **self._axes.fixed,
+            self._specs[0], gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
+            **plan_options(self._engine), **self._axes.fixed,
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, options_of_engine
+from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, choices_of
 from hwcalc.explore.encode import Pools
 from hwcalc.explore.hand import MOST_BY_HAND, Changed, hand_of
 from hwcalc.explore.runs import runs_of, sentence
@@ -88,7 +88,7 @@ def _engine(name: str) -> dict[str, Any]:
         "version": engine.version(None),
         "definition": engine.definition.value,
         "splits_layers": engine.splits_layers,
-        "options": dict(options_of_engine(name)),
+        "options": dict(choices_of(name).options),
     }
 
 

@@ -7,6 +7,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError
+from hwcalc.explore.axes import plan_options
+from hwcalc.explore.runs import sentence
 from hwcalc.explore.sampled import sampled_lengths
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search, plan_fit
@@ -54,12 +56,11 @@ _UNKNOWN: Final = "What the model needs beside its cache is not known: no verdic
 
 
 def policy_rows(
-    model: ModelSpec, engines: Mapping[str, Mapping[str, str]], text: Callable[[str], int], fixed: Mapping[str, Any]
+    model: ModelSpec, engines: Sequence[str], text: Callable[[str], int], fixed: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Each policy by each engine (``PolicyRows`` in ``page/types.d.ts``); ``None`` for a model on which no policy acts.
 
-    ``engines`` have the engine options of every state, ``text`` gives the place of a text in the payload, and ``fixed`` are a GPU and other
-    options that all plans have, parsed. An engine that lacks the policy is not planned as if it had it: a text says what it would take.
+    ``text`` gives the place of a text in the payload, and ``fixed`` are a GPU and other options that all plans have, parsed. An engine that lacks the policy is not planned as if it had it: a text says what it would take.
     """
     if not any(kind.acts_by_token for layer in model.stack for kind in layer):
         return None
@@ -69,8 +70,7 @@ def policy_rows(
         chosen = parse_policy(policy)
         assert chosen is not None
         answers = {
-            engine: _answers(model, lengths, {**fixed, "policy": chosen, "engine": engine, "engine_options": options}, text)
-            for engine, options in engines.items()
+            engine: _answers(model, lengths, {**fixed, **plan_options(engine), "policy": chosen}, text) for engine in engines
         }
         rows.append({"policy": policy, "title": chosen.policy.title, "memory": chosen.policy.effect.text, "engines": answers})
     return {"gpu": fixed["gpu"], "lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
@@ -83,7 +83,7 @@ def _answers(
     try:
         opened = open_request(model, seq=lengths[-1], **given)
     except KvplanError as error:
-        return text(_told(error))
+        return text(sentence(error))
     support = opened.engine.policy_support(opened, given["policy"])
     if not support.offered:
         return text(support.how)
@@ -102,7 +102,7 @@ def _points(opened: Opened, lengths: Sequence[int]) -> Iterator[Mapping[str, Any
         try:
             yield _point(opened.sized(seq=seq, batch=batch).checked(), search)
         except KvplanError as error:
-            yield _told(error)
+            yield sentence(error)
 
 
 def _point(opened: Opened, search: Search) -> Mapping[str, Any] | str:
@@ -136,10 +136,6 @@ class _Once(Search):
     def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
         """The page does not show it."""
         return None, None
-
-
-def _told(error: KvplanError) -> str:
-    return f"{error.message} {error.hint}".strip()
 
 
 def _joined(values: Sequence[Any]) -> Any:

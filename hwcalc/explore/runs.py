@@ -9,7 +9,7 @@ from typing import Any, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, options_of_engine
+from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, plan_options
 from hwcalc.explore.encode import Place, Pools, every, grid_of
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
@@ -169,9 +169,7 @@ def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
     seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
     for gpu in axes.gpus:
         try:
-            return open_request(
-                model, engine=engine, gpu=gpu, seq=seq, engine_options=dict(options_of_engine(engine)), **axes.fixed
-            )
+            return open_request(model, gpu=gpu, seq=seq, **plan_options(engine), **axes.fixed)
         except KvplanError as error:
             first = first or error
     raise first or UnsupportedError("the page has no accelerator.")

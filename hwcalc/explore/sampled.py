@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.explore.axes import LEAST_TOKENS, MOST_TOKENS
 from hwcalc.library.strategies import strategies
 
 if TYPE_CHECKING:
@@ -12,15 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["allocations", "sampled_lengths"]
 
-_LEAST: Final = 128
-_MOST: Final = 2**20
 _USUAL: Final = 2**17
 """The longest length of a model that does not say its own."""
 
 
-def sampled_lengths(model: ModelSpec, factor: int = 2, least: int = _LEAST) -> tuple[int, ...]:
+def sampled_lengths(model: ModelSpec, factor: int = 2, least: int = LEAST_TOKENS) -> tuple[int, ...]:
     """Lengths from ``least`` tokens on, each ``factor`` times the one before, up to the model's own."""
-    most = min(_MOST, model.max_position_embeddings or _USUAL)
+    most = min(MOST_TOKENS, model.max_position_embeddings or _USUAL)
     found = [least]
     while found[-1] * factor <= most:
         found.append(found[-1] * factor)

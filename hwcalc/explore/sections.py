@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import options_of_engine
 from hwcalc.explore.policies import policy_rows
 from hwcalc.explore.sampled import allocations
 from hwcalc.explore.saved import saved_of
@@ -30,10 +29,9 @@ def sections_of(model: ModelSpec, axes: PageAxes, pools: Pools) -> dict[str, Any
     except KvplanError:
         # The page shows no such section.
         pass
-    engines = {name: options_of_engine(name) for name in axes.engines}
     return {
         "variants": variants_of(model, axes, pools),
         "saved": saved,
-        "policies": policy_rows(model, engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),
+        "policies": policy_rows(model, axes.engines, pools.text, {"gpu": axes.gpus[0], **axes.fixed}),
         "strategies": strategies,
     }

@@ -25,10 +25,14 @@ from hwcalc.cli import completion
 from hwcalc.cli.options import COMMANDS
 from hwcalc.engines import ENGINES, transformers, transformers_layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
+from hwcalc.explore.axes import PageAxes
+from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
 from hwcalc.parsers.gguf import hparams
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, Window
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import differences, form_of
 from hwcalc.policies import table
 from hwcalc.reconcile import core, dialects, reconcile
 from hwcalc.report.plan import FORMATS
@@ -194,6 +198,15 @@ def test_an_engine(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
         by_hand = plan(sized, seq=17, engine="paged", dtype="bf16", kv_memory=100 * 3 * 4 * 128 * 2).fit
         assert by_hand is not None
         assert (by_hand.max_seq, by_hand.max_batch) == (96, 3)
+        # Its form is its plans, and the page draws it.
+        page = payload_of([PageModel(spec=hwcalc.load_model(sized), argument="-")], PageAxes(gpus=("l4",)))
+        assert "paged" in [one["name"] for one in page["engines"]]
+        assert "curve" in page["models"][0]["engines"]["paged"]
+        opened = open_request(hwcalc.load_model(sized), engine="paged", gpu="l4", seq=17, tp=4)
+        form = form_of(opened)
+        assert form is not None
+        for seq, batch in ((17, 1), (4096, 3), (99_999, 40)):
+            assert differences(form, plan(sized, engine="paged", gpu="l4", seq=seq, batch=batch, tp=4)) == {}
         with pytest.raises(UsageError, match="page_size") as caught:
             plan(config, seq=17, engine="paged", engine_options={"page_size": 4})
         assert "block_size" in caught.value.hint

@@ -24,7 +24,7 @@ from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
 from hwcalc.engines.llamacpp.sharing import is_unified
 from hwcalc.engines.llamacpp.weights import check_weights
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import EngineOption, is_auto, is_on
+from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
@@ -55,6 +55,12 @@ class Llamacpp(LlamacppPlaces):
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
+    choices: ClassVar[Choices | None] = Choices(
+        dtypes=("q8_0", "q4_0"),
+        weights=("bf16", "q8_0", "q6_k", "q4_k_m"),
+        # With layers left to the host, what is there follows from length and batch.
+        options=MappingProxyType({"n_gpu_layers": "all"}),
+    )
     has_command: ClassVar[bool] = True
     file_remark: ClassVar[str] = (
         "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name."

@@ -14,7 +14,7 @@ from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
+from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.errors import UnknownNameError, UnsupportedError
@@ -84,6 +84,7 @@ class Ollama(Llamacpp):
     title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
     label: ClassVar[str] = "Ollama"
     versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
+    choices: ClassVar[Choices | None] = None
     source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {option.name: option for option in _OWN}

@@ -11,7 +11,7 @@ from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, number_option
+from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
@@ -67,6 +67,7 @@ class Vllm(Engine):
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
+    choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4"))
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(

@@ -21,6 +21,7 @@ export function themeButton() {
   const words = () => `${isDark() ? "Light" : "Dark"} colours`;
   const button = html("button", {
     type: "button",
+    id: "theme",
     class: "theme",
     onclick: () => {
       document.documentElement.setAttribute("data-theme", isDark() ? "light" : "dark");

@@ -16,7 +16,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import PageAxes, PageLayout, options_of_engine
+from hwcalc.explore.axes import PageAxes, PageLayout, plan_options
 from hwcalc.explore.html import page_files
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.planner.context import open_request
@@ -120,7 +120,7 @@ def asked_of(state: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
     runs = next(model for model in payload["models"] if model["id"] == state["model"])["engines"][state["engine"]]
     sizes = PageLayout(count=state["count"], tp=state["tp"]).parallel(state["engine"])
     return {
-        "engine": state["engine"],
+        **plan_options(state["engine"]),
         "gpu": state["gpu"],
         "seq": state["seq"],
         "batch": state["batch"],
@@ -129,7 +129,6 @@ def asked_of(state: dict[str, Any], payload: dict[str, Any]) -> dict[str, Any]:
         "tp": sizes.tp,
         "pp": sizes.pp,
         "dp": sizes.dp,
-        "engine_options": dict(options_of_engine(state["engine"])),
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import ENGINES, PageAxes
+from hwcalc.explore.axes import PageAxes, page_engines
 from hwcalc.explore.encode import every
 from hwcalc.explore.html import json_text
 from hwcalc.explore.payload import PageModel, payload_of
@@ -40,7 +40,7 @@ def _planned(options: dict[str, Any], model: str, seq: int, batch: int) -> Any:
         return error.message
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", page_engines())
 @pytest.mark.parametrize("name", _MODELS)
 def test_states_are_plans(name: str, engine: str) -> None:
     """States drawn from all choices: equal integers, or the same refusal."""

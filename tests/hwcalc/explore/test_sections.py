@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, strategies
-from hwcalc.explore.axes import ENGINES, PageAxes, options_of_engine
+from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
 from hwcalc.explore.policies import BATCHES, POLICIES
 from hwcalc.explore.sampled import sampled_lengths
@@ -76,12 +76,12 @@ def test_an_answer_with_a_policy_is_that_of_the_plan(name: str) -> None:
     drawn = random.Random(f"policies {name}")  # noqa: S311
     assert [row["policy"] for row in rows["rows"]] == list(POLICIES)
     for row in rows["rows"]:
-        for engine in ENGINES:
+        for engine in page_engines():
             answers = row["engines"][engine]
             places = [(seq, batch) for seq in rows["lengths"] for batch in BATCHES]
             point = drawn.randrange(len(places))
             seq, batch = places[point]
-            options = {"engine": engine, "engine_options": options_of_engine(engine), "gpu": GPU, "policy": row["policy"]}
+            options = {**plan_options(engine), "gpu": GPU, "policy": row["policy"]}
             if isinstance(answers, int):
                 _assert_not_offered(name, options, texts[answers])
                 continue

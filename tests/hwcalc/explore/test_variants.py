@@ -9,7 +9,7 @@ import pytest
 
 from hwcalc import load_model, strategies
 from hwcalc.engines.forms import Curve
-from hwcalc.explore.axes import ENGINES, PageAxes, options_of_engine
+from hwcalc.explore.axes import PageAxes, page_engines, plan_options
 from hwcalc.explore.encode import Pools
 from hwcalc.explore.variants import variants_of
 from hwcalc.library.load import with_dimensions
@@ -35,7 +35,7 @@ def _curve(name: str, variant: str, engine: str) -> Curve:
     return curve_of(payload, payload["curves"][place])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", page_engines())
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "google/gemma-3-12b-it", "openai/gpt-oss-20b"])
 def test_other_heads_are_the_plan_with_these_heads(name: str, engine: str) -> None:
     """MHA, GQA and MQA: the cache of ``--kv-heads N``, window for window."""
@@ -46,7 +46,7 @@ def test_other_heads_are_the_plan_with_these_heads(name: str, engine: str) -> No
     for variant, heads in own.items():
         curve, model = _curve(name, variant, engine), changed({"kv_heads": heads or 0})
         for seq in LENGTHS:
-            options = {"seq": seq, "engine": engine, "gpu": GPU, "engine_options": options_of_engine(engine)}
+            options = {"seq": seq, "gpu": GPU, **plan_options(engine)}
             cache = plan_loaded(model, options).cache
             assert (curve.total_bytes(seq, 1), curve.needed_bytes(seq, 1)) == (cache.total_bytes, cache.per_gpu_bytes)
 

@@ -41,7 +41,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def page_file(shared: Path, browser: Any) -> Path:
     """The page of all models. The first process that asks makes it, the others wait."""
-    return made(shared / "kvplan-page.html", MODELS)
+    return made(shared / "kvplan-page.html", MODELS, gpu="l4,h100,b200,mi300x")
 
 
 @pytest.fixture(scope="session")
@@ -71,15 +71,27 @@ def made(path: Path, models: Any, **options: Any) -> Path:
     return path
 
 
-@pytest.fixture
-def page(browser: Any, page_file: Path) -> Iterator[Watched]:
-    """The page of all models, opened from disk. Whatever it should not do fails the test."""
+@pytest.fixture(scope="session")
+def _page(browser: Any, page_file: Path) -> Iterator[Watched]:
     with opened(browser, page_file.as_uri()) as watched:
         yield watched
 
 
-@pytest.fixture
-def small(browser: Any, small_file: Path) -> Iterator[Watched]:
-    """The page of two models."""
+@pytest.fixture(scope="session")
+def _small(browser: Any, small_file: Path) -> Iterator[Watched]:
     with opened(browser, small_file.as_uri()) as watched:
         yield watched
+
+
+@pytest.fixture
+def page(_page: Watched) -> Iterator[Watched]:
+    """The page of all models, opened from disk once. Whatever it should not do fails the test that made it do so."""
+    yield _page
+    _page.check()
+
+
+@pytest.fixture
+def small(_small: Watched) -> Iterator[Watched]:
+    """The page of two models, likewise."""
+    yield _small
+    _small.check()

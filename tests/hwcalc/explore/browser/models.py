@@ -25,7 +25,7 @@ MODELS: Final = (
     "microsoft/Phi-4-mini-flash-reasoning",
     "MiniMaxAI/MiniMax-Text-01",
     "moonshotai/Kimi-Linear-48B-A3B-Instruct",
-    "fla-hub/rwkv7-0.4B-world",
+    "tiiuae/Falcon-H1-0.5B-Base",
     "facebook/bart-large",
 )
 HOSTILE: Final = "<img src=x onerror=alert(1)>"

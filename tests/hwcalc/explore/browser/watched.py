@@ -40,7 +40,14 @@ class Watched:
 
     def answer(self) -> str:
         """What the page says of its state, as text."""
-        return str(self.page.locator("#answer").inner_text())
+        return "\n".join(self.page.locator("#answer, #gauge").all_inner_texts())
+
+    def check(self) -> None:
+        """Fail for what the page did wrong since the last time."""
+        self.frame()
+        found = [*self.faults, *(f"violates {rule}" for rule in self.run("() => globalThis.violations.splice(0)"))]
+        self.faults.clear()
+        assert not found
 
 
 @contextmanager
@@ -49,7 +56,7 @@ def opened(
 ) -> Iterator[Watched]:
     """The page at an address, with the network off but for what is ``allowed``. What it has done wrong fails the test at the end."""
     context = browser.new_context(**{"viewport": DESKTOP, **settings})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     context.set_offline(not allowed)
     watched = Watched(page=context.new_page())
     page, faults = watched.page, watched.faults
@@ -62,22 +69,20 @@ def opened(
             faults.append(f"asks for {target[:200]}")
             route.abort()
 
-    def opened(dialog: Any) -> None:
+    def asks(dialog: Any) -> None:
         faults.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
     context.route("**/*", asked)
     page.on("console", lambda said: faults.append(f"{said.type}: {said.text}") if said.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-    page.on("dialog", opened)
+    page.on("dialog", asks)
     page.on("popup", lambda other: faults.append(f"opens {other.url}"))
     context.add_init_script(_VIOLATIONS)
     try:
         page.goto(address + fragment)
         page.wait_for_function("() => globalThis.kvplan !== undefined")
         yield watched
-        watched.frame()
-        faults.extend(f"violates {rule}" for rule in watched.run("() => globalThis.violations"))
-        assert not faults
+        watched.check()
     finally:
         context.close()

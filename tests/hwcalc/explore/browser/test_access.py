@@ -1,0 +1,101 @@
+"""The page for everybody: what axe-core finds, the keyboard alone, a telephone; and how fast a slider is answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.hwcalc.explore.browser.watched import DESKTOP, TELEPHONE, Watched, opened
+
+SERIOUS = {"serious", "critical"}
+FRAME_MS = 1000 / 60
+SLOW = 6
+"""So many times slower than a frame may a test's machine be, which works on other tests at the same time. The benchmark has the exact time."""
+VLLM = {"engine": "vllm", "gpu": "h100-sxm5-80gb", "seq": 8192, "batch": 4}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [DESKTOP, TELEPHONE], ids=["desktop", "telephone"])
+def test_no_serious_fault(browser: Any, small_file: Path, scheme: str, size: dict[str, int]) -> None:
+    """axe-core finds no fault that is serious or critical, in an answer, with all tables open, and in a refusal."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed").Axe()
+    with opened(browser, small_file.as_uri(), viewport=size, color_scheme=scheme) as page:
+        for state in (
+            VLLM,
+            {**VLLM, "model": "google/gemma-3-12b-it", "seq": 1 << 20, "batch": 64},
+            {**VLLM, "weights": "nvfp4", "gpu": "l4"},
+        ):
+            page.set(**state)
+            page.run("() => document.querySelectorAll('details').forEach((table) => { table.open = true; })")
+            page.frame()
+            found = [one for one in axe.run(page.page).response["violations"] if one["impact"] in SERIOUS]
+            assert not [(one["id"], one["help"], [node["target"] for node in one["nodes"]][:5]) for one in found]
+
+
+def test_the_keyboard_alone(small: Watched) -> None:
+    """Tab reaches every control that can be seen, once, in the order of the page, and shows where it is; nothing holds it."""
+    small.set(**VLLM)
+    small.run(
+        "() => { document.querySelectorAll('details').forEach((table) => { table.open = false; }); document.activeElement.blur(); scrollTo(0, 0); }"
+    )
+    wanted = small.run(
+        "() => [...document.querySelectorAll('a[href], input, select, button, summary, [tabindex=\"0\"]')]"
+        ".filter((e) => e.checkVisibility() && !e.disabled && e.tabIndex >= 0 && !(e.type === 'radio' && !e.checked)).length"
+    )
+    small.page.locator("a.skip").focus()
+    seen = []
+    for _ in range(wanted + 1):
+        where, outline = small.run(
+            "() => { const e = document.activeElement; e.dataset.place ??= String(performance.now()); const s = getComputedStyle(e);"
+            " return [e === document.body ? '' : `${e.localName}#${e.id}.${e.name ?? ''} ${e.dataset.place}`,"
+            " s.outlineStyle !== 'none' || s.boxShadow !== 'none']; }"
+        )
+        if where in seen or not where:
+            break
+        assert outline, f"nothing shows that the focus is at {where}"
+        seen.append(where)
+        small.page.keyboard.press("Tab")
+
+    assert len(seen) == wanted
+
+
+def test_the_answer_is_read_out(small: Watched) -> None:
+    """A screen reader hears the verdict once the sliders rest."""
+    small.set(**VLLM)
+    small.page.wait_for_function("() => [...document.querySelectorAll('[role=status]')].some((e) => /fit/.test(e.textContent))")
+
+
+def test_signs_beside_colours(small: Watched) -> None:
+    """The verdict is a word, and each part of the bar has a pattern or a word of its own."""
+    small.set(**VLLM)
+    words = small.answer()
+
+    assert "fits" in words
+    for part in ("weights", "cache", "activations", "overhead"):
+        assert part in words
+
+
+def test_a_slider_is_answered_in_a_frame(page: Watched) -> None:
+    """With 20 models in the chart, everything that a move of the length's slider changes is worked out and drawn within a frame."""
+    page.set(**VLLM, model="google/gemma-3-12b-it")
+    times = page.run(
+        """async () => {
+          const slider = document.getElementById("seq");
+          const frame = () => new Promise((done) => requestAnimationFrame(done));
+          const times = [];
+          for (let step = 0; step < 25; step += 1) {
+            slider.value = String(Number(slider.max) - 3 * step - 1);
+            slider.dispatchEvent(new Event("input", { bubbles: true }));
+            // Callbacks of one frame run in the order in which they were asked for: the page's own is first.
+            const begun = await frame();
+            void document.body.offsetHeight;
+            times.push(performance.now() - begun);
+          }
+          return times;
+        }"""
+    )
+
+    assert median(times) < SLOW * FRAME_MS
