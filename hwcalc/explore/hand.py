@@ -32,7 +32,7 @@ __all__ = ["MOST_BY_HAND", "Changed", "hand_of"]
 Changed = Callable[[Dimensions], "ModelSpec"]
 """Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
 
-MOST_BY_HAND: Final = 3
+MOST_BY_HAND: Final = 200
 """Models of a page whose dimensions can be set: each takes some seconds."""
 _TOKENS: Final = 4096
 _HEADS_STEP: Final = 8
@@ -254,7 +254,8 @@ class _Runs:
         return self._pools.put("parts", self._with_places(piece))
 
     def _term(self, term: Mapping[str, Any]) -> int:
-        return self._pools.put("terms", {**term, **{name: self._pools.text(term[name]) for name in ("kind", "layers", "rule")}})
+        shape = {**term["shape"], **{name: self._pools.text(term["shape"][name]) for name in ("kind", "layers", "rule")}}
+        return self._pools.put("terms", {**term, "shape": self._pools.put("shapes", shape)})
 
     def _with_places(self, piece: Any) -> Any:
         """A piece with places for the terms and sums in it."""
@@ -264,7 +265,7 @@ class _Runs:
             moments = [[share, self._pools.put("sums", products)] for share, products in piece["moments"]]
             return {**piece, "moments": moments}
         if isinstance(piece, dict):
-            return self._term(piece) if "stairs" in piece else {name: self._with_places(one) for name, one in piece.items()}
+            return self._term(piece) if "shape" in piece else {name: self._with_places(one) for name, one in piece.items()}
         return piece
 
     def _merged(self, place: Place, path: tuple[str, ...], *, few: bool = False) -> dict[str, Any]:
