@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress
@@ -72,26 +73,31 @@ def run(
         raise UsageError("--serve writes no file.", hint="Leave out --serve or --output.")
     if port is not None and not serve:
         raise UsageError("--port needs --serve.", hint="Write: kvplan explore --serve --port 8000")
+    to_pipe = target == "-" and not serve
+    if to_pipe and sys.stdout is not None and sys.stdout.isatty():
+        raise UsageError(
+            "--output - is the terminal, which shows no page.", hint="Write: -o page.html, or -o - | gzip > page.html.gz"
+        )
     number = _port(port)
     given = given_options("explore", options)
-    with progress():
+    from hwcalc.files import whole_file
+
+    # The file first: where none can be written nobody waits for the page.
+    with progress(), nullcontext() if serve or to_pipe else whole_file(target, "--output") as file:
         from hwcalc.explore.build import page_of
 
         page = page_of(tuple(models or ()), given, live=serve)
+        size = 0 if file is None else file.write(page.html.text.encode())
     remarks = () if quiet else tuple(note.message for note in page.notes)
     if serve:
         return _serve(page, number, remarks, open_=open, quiet=quiet)
-    if target == "-":
+    if to_pipe:
         return Answer(text=page.html.text, remarks=remarks)
-    data = page.html.text.encode()
-    from hwcalc.files import write_file
-
-    write_file(target, data, "--output")
     if open:
         from pathlib import Path
 
         _open(Path(target).resolve().as_uri())
-    return Answer(text="", remarks=remarks if quiet else (*remarks, *_said(page, target, len(data))))
+    return Answer(text="", remarks=remarks if quiet else (*remarks, *_said(page, target, size)))
 
 
 def _port(text: str | None) -> int:

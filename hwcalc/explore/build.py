@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hwcalc.errors import UsageError
-from hwcalc.explore.axes import GPUS, MOST_TOKENS, PageAxes, PageLayout
+from hwcalc.explore.axes import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout
 from hwcalc.explore.html import Html, html_of, json_text
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.formulas.frozen import frozen, replace
@@ -69,6 +69,11 @@ def page_of(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any], *
     notes: list[Note] = []
     _, asked = take_options("explore", {name: value for name, value in given.items() if name != "gpu"})
     refuse_auto(asked.weights, "explore")
+    if asked.seq is not None and asked.seq < LEAST_TOKENS:
+        raise UsageError(
+            f"--seq {asked.seq:,}: the lengths of a page begin at {LEAST_TOKENS} tokens.",
+            hint=f"Give {LEAST_TOKENS} or more; kvplan plan takes any length.",
+        )
     gpus = gpu_ids(words(given.get("gpu"), "gpu"), notes)
     chosen = _models(models, asked)
     axes = _axes(asked, gpus or GPUS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from math import gcd
+from math import gcd, lcm
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.budget import Section
@@ -18,7 +18,7 @@ from hwcalc.explore.axes import AS_PUBLISHED, plan_options
 from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import field, frozen, replace
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import form_of
 
@@ -27,21 +27,18 @@ if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes
     from hwcalc.model import ModelSpec
 
-__all__ = ["MOST_BY_HAND", "Changed", "hand_of"]
+__all__ = ["Changed", "hand_of"]
 
 Changed = Callable[[Dimensions], "ModelSpec"]
 """Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
 
-MOST_BY_HAND: Final = 200
-"""Models of a page whose dimensions can be set: each takes some seconds."""
 _TOKENS: Final = 4096
 _HEADS_STEP: Final = 8
 _HEAD_DIM_STEP: Final = 32
 _MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
 _RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of tp: each rank has whole heads."
-_NO_POLYNOMIAL: Final = (
-    "By hand the page has no numbers of this: they do not follow from the dimensions by one formula. Plan it by itself."
-)
+_NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: no one formula of the dimensions gives them. Plan it by itself."
+_NOT_ITSELF: Final = "By hand the page has numbers only where it has those of the model itself:"
 _ONE_GPU: Final = (
     "By hand the page has this engine on one GPU alone: it gives each GPU a run of layers, and these are seldom as many on each."
 )
@@ -79,10 +76,8 @@ def _hand(family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Mappi
     engines: dict[str, Any] = {}
     found = False
     for name in axes.engines:
-        runs = own[name]
-        if "curve" in runs:
-            runs = _Runs(name, family, axes, pools, runs).document()
-            found = found or "curve" in runs
+        runs = _Runs(name, family, axes, pools, own[name]).document()
+        found = found or "curve" in runs
         engines[name] = runs
     if not found:
         raise Irregular(_NO_POLYNOMIAL)
@@ -110,7 +105,6 @@ class _Family:
     own: Dimensions
     free: tuple[str, ...]
     changed: Changed
-    fits: dict[tuple[int, tuple[int, ...]], Fit] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def ranges(self) -> dict[str, dict[str, int]]:
         """The sliders."""
@@ -128,26 +122,46 @@ class _Family:
         }
 
     @cached_property
-    def specs(self) -> tuple[ModelSpec, ...]:
-        """The model with the dimensions of each node."""
-        return tuple(map(self.changed, self.nodes))
+    def _models(self) -> dict[tuple[int, ...], ModelSpec]:
+        """Those that were made."""
+        return {}
 
     @cached_property
-    def nodes(self) -> tuple[dict[str, int], ...]:
-        """Dimensions whose forms are made, the model's own first."""
+    def _fits(self) -> dict[tuple[int, int], Fit]:
+        return {}
+
+    def at(self, dimensions: Dimensions) -> ModelSpec:
+        """The model with these dimensions, which is made once."""
+        key = tuple(dimensions[name] for name in DIMENSIONS)
+        if key not in self._models:
+            self._models[key] = self.changed(dimensions)
+        return self._models[key]
+
+    def nodes(self, tp: int) -> tuple[Dimensions, ...]:
+        """Dimensions whose forms are made for so many ranks, the model's own first where they go with them.
+
+        The ends of the sliders are among them: a number that counts only from some size on, or only up to one, is seen there.
+        """
         drawn = [dict(zip(DIMENSIONS, values, strict=True)) for values in _NODES]
         kept = [{name: value if name in self.free else self.own[name] for name, value in one.items()} for one in drawn]
-        top = {name: one["most"] for name, one in self.ranges().items()}
-        # Every engine's ranks have whole heads there.
-        top["heads"] -= top["heads"] % top["kv_heads"]
-        return dict(self.own), top, *kept
+        return tuple(node for node in (self.own, *self._ends(tp), *kept) if not node["kv_heads"] % tp)
 
-    def fit(self, tp: int, numbers: tuple[int, ...]) -> Fit:
-        """What finds polynomials through the values at these nodes, on one of ``tp`` ranks."""
-        if (tp, numbers) not in self.fits:
-            nodes = [self.nodes[number] for number in numbers]
-            self.fits[tp, numbers] = Fit([on_rank(node, tp) for node in nodes], [self.reaches(node) for node in nodes])
-        return self.fits[tp, numbers]
+    def _ends(self, tp: int) -> Iterator[dict[str, int]]:
+        """The largest and the smallest dimensions with whole heads on each of so many ranks."""
+        ranges = self.ranges()
+        top = {name: one["most"] for name, one in ranges.items()}
+        top["kv_heads"] -= top["kv_heads"] % tp
+        if top["kv_heads"]:
+            yield {**top, "heads": top["heads"] - top["heads"] % top["kv_heads"]}
+        least = {name: one["least"] for name, one in ranges.items()}
+        yield {**least, "heads": lcm(least["heads"], tp), "kv_heads": tp}
+
+    def fit(self, tp: int, nodes: Sequence[Dimensions]) -> Fit:
+        """What finds polynomials through the values at these nodes, on one of ``tp`` ranks. It is made once."""
+        key = (tp, len(nodes))
+        if key not in self._fits:
+            self._fits[key] = Fit([on_rank(node, tp) for node in nodes], list(map(self.reaches, nodes)))
+        return self._fits[key]
 
     def reaches(self, dimensions: Dimensions) -> bool:
         """Whether the sliders do."""
@@ -166,31 +180,30 @@ class _Runs:
 
     def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
-        self._nodes, self._specs = family.nodes, family.specs
         self._still: set[int] = set()
         self._opened: dict[Place, Opened] = {}
         self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
-        own, sizes = self._own, (len(self._own["dtypes"]), 1, len(self._axes.layouts), len(self._axes.gpus))
+        own = self._own
+        if "curve" not in own:
+            return {"refused": self._not_itself(own["refused"])}
+        sizes = (len(own["dtypes"]), 1, len(self._axes.layouts), len(self._axes.gpus))
         refused: dict[Place, int | None] = {}
         curves: dict[Place, int | None] = {}
         rests: dict[Place, int | None] = {}
         parts: list[dict[Place, int | None]] = [{} for _ in own["parts"]]
         first: dict[tuple[Any, ...], Place] = {}
         for place in every(sizes):
-            refused[place] = cell_of(own["refused"], place)
+            refused[place] = self._not_itself(cell_of(own["refused"], place))
             if refused[place] is not None:
                 continue
-            cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
-            tp = self._axes.layouts[place[2]].tp
             if self._splits_unevenly(place):
                 refused[place] = self._pools.text(_ONE_GPU)
                 continue
-            if self._family.own["kv_heads"] % tp:
-                refused[place] = self._pools.text(_RULE)
-                continue
+            cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
+            tp = self._ranks(place)
             # Pieces that are the same as the model has them are the same by hand, on as many ranks.
             pieces = [
                 None if cell is None else self._piece(first.setdefault((tp, number, cell), place), number, cell)
@@ -214,6 +227,16 @@ class _Runs:
             "parts": [grid_of(cells, sizes, ignored) for cells in parts],
         }
 
+    def _not_itself(self, why: Any) -> Any:
+        """Places of the texts that say why the model has no numbers, said of other dimensions, which might have them."""
+        if isinstance(why, list):
+            return [self._not_itself(one) for one in why]
+        return None if why is None else self._pools.text(f"{_NOT_ITSELF} {self._pools.document()['texts'][why]}")
+
+    def _ranks(self, place: Place) -> int:
+        """How many GPUs share each layer."""
+        return self._axes.layouts[place[2]].parallel(self._engine).tp
+
     def _splits_unevenly(self, place: Place) -> bool:
         """Whether each GPU has a run of layers, and their number is free: as many on each is the exception."""
         return "layers" in self._family.free and self._axes.layouts[place[2]].parallel(self._engine).pp > 1
@@ -232,22 +255,22 @@ class _Runs:
         if number in self._still:
             return cell
         try:
-            return self._curve(place) if number == 0 else self._part(place, number, cell)
+            return self._part(place, number, cell) if number else self._curve(place)
         except (Irregular, KvplanError):
             return -1
 
     def _curve(self, place: Place) -> int:
         try:
             # Other formats have the same numbers of other sizes: a few forms are enough to find them, and to check them.
-            curve = self._merged(place, ("curve",), few=place[0] > 0)
+            curve = self._merged(place, lambda tree: tree["curve"], few=place[0] > 0)
         except Irregular:
-            curve = self._merged(place, ("curve",))
+            curve = self._merged(place, lambda tree: tree["curve"])
         gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
         return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
 
     def _part(self, place: Place, number: int, cell: int) -> int:
-        name = next(name for own_number, name in _named(self._pools, self._own, place) if own_number == number)
-        piece = self._merged(place, ("parts", name))
+        name = dict(_named(self._pools, self._own, place))[number]
+        piece = self._merged(place, lambda tree: tree["parts"][name])
         if piece["section"] == Section.OVERHEAD and piece == self._pools.document()["parts"][cell]:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
@@ -268,34 +291,33 @@ class _Runs:
             return self._term(piece) if "shape" in piece else {name: self._with_places(one) for name, one in piece.items()}
         return piece
 
-    def _merged(self, place: Place, path: tuple[str, ...], *, few: bool = False) -> dict[str, Any]:
+    def _merged(self, place: Place, of: Callable[[dict[str, Any]], Any], *, few: bool = False) -> dict[str, Any]:
         """A piece of the form of a place with polynomials in it. Raises :class:`Irregular` if it has none."""
-        tp = self._axes.layouts[place[2]].parallel(self._engine).tp
-        valid = [number for number, node in enumerate(self._nodes) if not node["kv_heads"] % tp][: _FEW if few else None]
-        trees: Any = [self._tree(place, number) for number in valid]
-        for name in path:
-            if any(name not in tree for tree in trees):
-                raise Irregular(f"{name} is not everywhere")
-            trees = [tree[name] for tree in trees]
-        found: dict[str, Any] = merged(trees, self._family.fit(tp, tuple(valid)))
+        tp = self._ranks(place)
+        nodes = self._family.nodes(tp)[: _FEW if few else None]
+        names = {name for _, name in _named(self._pools, self._own, place)}
+        trees = [self._tree(place, nodes, number) for number in range(len(nodes))]
+        if any(tree["parts"].keys() != names for tree in trees):
+            raise Irregular("not the parts of the model itself")
+        found: dict[str, Any] = merged(list(map(of, trees)), self._family.fit(tp, nodes))
         return found
 
-    def _tree(self, place: Place, number: int) -> dict[str, Any]:
+    def _tree(self, place: Place, nodes: Sequence[Dimensions], number: int) -> dict[str, Any]:
         """The form of a place with the dimensions of a node, as JSON."""
         if (place, number) not in self._trees:
             if place not in self._opened:
-                self._opened[place] = self._open(place)
+                self._opened[place] = self._open(place, self._family.at(nodes[0]))
             first = self._opened[place]
-            opened = first.engine.open(self._specs[number], first.request) if number else first
+            opened = first.engine.open(self._family.at(nodes[number]), first.request) if number else first
             self._trees[place, number] = _tree_of(opened)
         return self._trees[place, number]
 
-    def _open(self, place: Place) -> Opened:
+    def _open(self, place: Place, model: ModelSpec) -> Opened:
         dtype, _, layout, gpu = place
         sizes = self._axes.layouts[layout].parallel(self._engine)
         name = None if dtype == 0 else self._own["dtypes"][dtype]
         return open_request(
-            self._specs[0], gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
+            model, gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
             **plan_options(self._engine), **self._axes.fixed,
         )  # fmt: skip
 

@@ -25,6 +25,10 @@ _IMPORT: Final = re.compile(r'^import \{ ([\w$, ]+) \} from "\./([\w-]+\.js)";$'
 _EXPORT: Final = re.compile(r"^export (?=(?:async function|function|const|class)\b)")
 _DECLARED: Final = re.compile(r"^(?:async function\*?|function\*?|const|let|var|class) ([\w$]+)")
 _HOLE: Final = re.compile(r"\{\{(\w+)\}\}")
+_WHERE: Final = {
+    False: "Everything is in this file: it asks nobody.",
+    True: "It asks nobody but <code>kvplan explore --serve</code> on this machine, for further models.",
+}
 _ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 """What could end the element of the payload, as JSON writes it."""
 
@@ -63,6 +67,7 @@ def assemble(sources: Mapping[str, str], payload: Mapping[str, Any], title: str)
     policy = _policy(script, style, live=bool(payload["live"]))
     holes = {
         "title": escape(title),
+        "where": _WHERE[bool(payload["live"])],
         "version": escape(str(payload["kvplan"])),
         "csp": escape(policy),
         "style": style,

@@ -7,11 +7,10 @@ from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
-from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, choices_of
 from hwcalc.explore.encode import Pools
-from hwcalc.explore.hand import MOST_BY_HAND, Changed, hand_of
-from hwcalc.explore.runs import runs_of, sentence
+from hwcalc.explore.hand import Changed, hand_of
+from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
@@ -29,6 +28,8 @@ def name_of(model: ModelSpec) -> str:
     return cut(clean(model.id), _LONGEST_NAME)
 
 
+MOST_BY_HAND: Final = 20
+"""Models of a page whose dimensions can be set: each takes about 10 kB and half a second."""
 _NOT_BY_HAND: Final = f"By hand the page has its first {MOST_BY_HAND} models: name this one before others."
 
 
@@ -94,7 +95,7 @@ def _engine(name: str) -> dict[str, Any]:
 
 def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> dict[str, Any]:
     spec = model.spec
-    engines = {name: _runs(spec, name, axes, pools) for name in axes.engines}
+    engines = {name: runs_of(spec, name, axes, pools) for name in axes.engines}
     return {
         "id": model.name,
         "argument": model.argument,
@@ -106,11 +107,3 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> 
         "hand": hand_of(spec, model.changed, axes, pools, engines) if by_hand else _NOT_BY_HAND,
         **sections_of(spec, axes, pools),
     }
-
-
-def _runs(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict[str, Any]:
-    """The forms of one engine, or why it has none."""
-    try:
-        return runs_of(model, engine, axes, pools)
-    except KvplanError as error:
-        return {"refused": pools.text(sentence(error))}

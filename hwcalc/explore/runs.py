@@ -27,19 +27,22 @@ Cell = Mapping[Any, int | None]
 
 
 def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict[str, Any]:
-    """The forms as grids (``Runs`` of ``page/types.d.ts``), or why all are refused. Raises the engine's error if it takes the model on no GPU."""
-    forms = _Forms(model, engine, axes, pools)
+    """The forms as grids (``Runs`` of ``page/types.d.ts``), or why all are refused."""
+    try:
+        forms = _Forms(model, engine, axes, pools)
+    except KvplanError:
+        return {_REFUSED: _refusals(model, engine, axes, pools)}
     cells = forms.cells()
     sizes = tuple(map(len, forms.axes))
     ignored = frozenset(place for place, cell in cells.items() if cell.get(_REFUSED) is not None)
-    if len(ignored) == len(cells):
-        return {_REFUSED: cells[0, 0, 0, 0][_REFUSED]}
 
     def grid(name: object) -> Any:
         return grid_of(
             {place: cell.get(name) for place, cell in cells.items()}, sizes, frozenset() if name == _REFUSED else ignored
         )
 
+    if len(ignored) == len(cells):
+        return {_REFUSED: grid(_REFUSED)}
     names = dict.fromkeys(name for cell in cells.values() for name in cell if isinstance(name, tuple))
     return {
         "dtypes": [forms.default_dtype, *forms.dtypes[1:]],
@@ -47,6 +50,21 @@ def runs_of(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> dict
         **{name: grid(name) for name in (_REFUSED, "curve", "rest")},
         "parts": [grid(name) for name in names],
     }
+
+
+def _refusals(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> Any:
+    """Why an engine that takes the model on no GPU refuses it, as a grid: it may be another reason on each of them."""
+    sizes = (1, 1, len(axes.layouts), len(axes.gpus))
+    found: dict[Place, int | None] = {}
+    for place in every(sizes):
+        parallel = axes.layouts[place[2]].parallel(engine)
+        try:
+            opened = _asked(model, engine, axes, gpu=axes.gpus[place[3]], tp=parallel.tp, pp=parallel.pp, dp=parallel.dp)
+            error: KvplanError = UnsupportedError(_unknown(opened))
+        except KvplanError as refusal:
+            error = refusal
+        found[place] = pools.text(sentence(error))
+    return grid_of(found, sizes)
 
 
 def sentence(error: KvplanError) -> str:
@@ -166,13 +184,18 @@ class _Forms:
 def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
     """The request on one GPU that takes it. Raises the error of the first one if none does."""
     first: KvplanError | None = None
-    seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
     for gpu in axes.gpus:
         try:
-            return open_request(model, gpu=gpu, seq=seq, **plan_options(engine), **axes.fixed)
+            return _asked(model, engine, axes, gpu=gpu)
         except KvplanError as error:
             first = first or error
     raise first or UnsupportedError("the page has no accelerator.")
+
+
+def _asked(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -> Opened:
+    """A request of the page in its default formats."""
+    seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
+    return open_request(model, seq=seq, **plan_options(engine), **given, **axes.fixed)
 
 
 def _same(one: Cell, other: Cell) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from hwcalc.plot.extra import drawing
 from hwcalc.plot.series import Chart, Profile
@@ -11,6 +12,17 @@ from hwcalc.text import clean, cut
 from hwcalc.units import human_bytes
 
 __all__ = ["in_characters"]
+
+
+class _Drawn(NamedTuple):
+    """A line of one letter through points."""
+
+    marker: str
+    points: tuple[tuple[int, int], ...]
+
+
+_CROSSES: Final = _Drawn("X", ())
+"""The named points, which lie above all lines."""
 
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _WIDEST: Final = 120
@@ -40,28 +52,45 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
     ys = [size for line in chart.lines for size in line.ys if size] + [level.bytes for level in chart.levels]
     if not xs or not ys:
         return ""
-    figure, legend, number = _figure(plotext, width), [], -1
-    for level in chart.levels:
-        _draw(figure, [_log(min(xs)), _log(max(xs))], [_log(level.bytes)] * 2, "-")
+    marks = [line.mark for line in chart.lines if line.mark is not None]
+    drawn = [_Drawn("-", ((min(xs), level.bytes), (max(xs), level.bytes))) for level in chart.levels]
+    legend, number = [], -1
     for line in chart.lines:
         number += not line.minor
         letter = _LETTERS[number % len(_LETTERS)]
         letter = letter.lower() if line.minor else letter
-        points = [(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y]
-        _draw(figure, [_log(x) for x, _ in points], [_log(y) for _, y in points], letter)
+        drawn.append(_Drawn(letter, tuple((x, y) for x, y in zip(line.xs, line.ys, strict=True) if y)))
         mark = "" if line.mark is None else f", {line.mark.label} (X)"
         legend.append(f"  {letter}  {clean(cut(line.label, 60))}{mark}")
     legend += [f"  -  {clean(level.label)}: {human_bytes(level.bytes)}" for level in chart.levels]
-    for line in chart.lines:
-        if line.mark is not None:
-            figure.draw(figure.signal([_log(line.mark.x)], [_log(line.mark.y)], marker="X"))
     ticks = decade_ticks(min(ys), max(ys)) if chart.kind == "frontier" else byte_ticks(min(ys), max(ys))
-    _ticks(figure, "x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))])
-    _ticks(figure, "y", ticks)
-    # Without limits plotext begins at zero.
-    figure.ruler("x").lim(_log(min(xs)), _log(max(xs)))
-    figure.ruler("y").lim(_log(min(ys)), _log(max(ys)))
-    return "\n".join([figure.build().string(colorless=True), *legend])
+
+    def rows(*some: _Drawn) -> list[str]:
+        figure = _figure(plotext, width)
+        for one in some:
+            _draw(figure, [_log(x) for x, _ in one.points], [_log(y) for _, y in one.points], one.marker)
+        for mark in marks if _CROSSES in some else ():
+            figure.draw(figure.signal([_log(mark.x)], [_log(mark.y)], marker=_CROSSES.marker))
+        _ticks(figure, "x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))])
+        _ticks(figure, "y", ticks)
+        # Without limits plotext begins at zero.
+        figure.ruler("x").lim(_log(min(xs)), _log(max(xs)))
+        figure.ruler("y").lim(_log(min(ys)), _log(max(ys)))
+        built: str = figure.build().string(colorless=True)
+        return built.splitlines()
+
+    return "\n".join([*_together(rows(*drawn, _CROSSES), [(one.marker, rows(one)) for one in drawn]), "", *legend])
+
+
+def _together(whole: Sequence[str], alone: Sequence[tuple[str, Sequence[str]]]) -> Iterator[str]:
+    """The picture of all lines, where those that meet in one cell take turns from column to column: none hides another."""
+    for row, text in enumerate(whole):
+        cells = list(text)
+        for place, cell in enumerate(text):
+            found = [marker for marker, rows in alone if rows[row][place : place + 1] == marker]
+            if len(found) > 1 and cell in found:
+                cells[place] = found[place % len(found)]
+        yield "".join(cells)
 
 
 def _log(number: int) -> float:

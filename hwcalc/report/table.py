@@ -257,7 +257,11 @@ def _layers(plan: Plan, width: int) -> list[RenderableType]:
     bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
     lines: list[RenderableType] = [Text(model_lines(plan)[2], style="bold")]
     if (strip := layer_strip(plan, width - _BETWEEN)) is not None:
-        lines.append(indented(Text.assemble(strip[0], (f"  {strip[1]}", "dim"))))
+        pattern, meanings = strip
+        if _BETWEEN + len(pattern) + _BETWEEN + len(meanings) <= width:
+            lines.append(indented(Text.assemble(pattern, (f"  {meanings}", "dim"))))
+        else:
+            lines += [indented(Text(pattern)), indented(Text(meanings, style="dim"))]
     for group in groups:
         filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * bar * group.bytes + total) // (2 * total))
         lines += [

@@ -56,10 +56,19 @@ export function bar(segments, most, { limit = null, label, height = BAR_HEIGHT }
   return svg("svg", { class: "bar", width: "100%", height, ...named }, ...blocks, svg("line", { class: "start", x1: 0, x2: 0, y1: 0, y2: height }), mark);
 }
 
+/** A small picture in a legend. @param {...SVGElement} drawn */
+export function swatch(...drawn) {
+  return svg("svg", { class: "swatch", width: 18, height: 12, "aria-hidden": "true" }, ...drawn);
+}
+
+/** The swatch of a kind of segment. @param {string} kind */
+export function kindSwatch(kind) {
+  return swatch(block(kind, { x: 0, y: 0, width: 18, height: 12 }));
+}
+
 /** What the colours and patterns of bars mean. @param {[kind: string, words: string][]} kinds */
 export function barLegend(kinds) {
-  const swatch = (/** @type {string} */ kind) => svg("svg", { class: "swatch", width: 18, height: 12, "aria-hidden": "true" }, block(kind, { x: 0, y: 0, width: 18, height: 12 }));
-  return html("ul", { class: "bar-legend" }, ...kinds.map(([kind, words]) => html("li", {}, swatch(kind), words)));
+  return html("ul", { class: "bar-legend" }, ...kinds.map(([kind, words]) => html("li", {}, kindSwatch(kind), words)));
 }
 
 /** A verdict in the words of the command line, with a sign before it (page.css). @param {Verdict} verdict */

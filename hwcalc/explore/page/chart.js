@@ -80,7 +80,7 @@ export function lengthsChart(box, lengths, drawing, palette, { pointed, picked }
   /** @type {uPlot | null} */
   let chart = null;
   let lines = "";
-  const width = () => Math.max(280, box.clientWidth);
+  const width = () => Math.max(200, box.clientWidth);
   const length = () => drawing().curves.lengths[chart?.cursor.idx ?? -1] ?? null;
   const make = () => {
     chart?.destroy();

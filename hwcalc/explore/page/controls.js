@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -173,7 +173,7 @@ function handFields(page) {
         slider.element.hidden = !isHand(hand);
         if (!isHand(hand)) continue;
         const own = state.hand?.[name] ?? hand.dimensions[name].value;
-        const steps = name === "kv_heads" ? keyValueHeads(hand, state.hand?.heads ?? 1, state.tp) : stepsOf(hand.dimensions[name]);
+        const steps = name === "kv_heads" ? keyValueHeads(hand, state.hand?.heads ?? 1, ranksOf(page.payload, state)) : stepsOf(hand.dimensions[name]);
         slider.show(state.hand === null ? [own] : steps, own);
       }
     },
@@ -251,7 +251,8 @@ export function controlsSection(page) {
       const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
       const named = payload.engines.find((one) => one.name === state.engine);
       const splits = splitsLayers(payload, state.engine);
-      const defaults = (/** @type {string[]} */ names) => names.map((name, place) => /** @type {[string, string]} */ ([name, place === 0 ? `${name} (default)` : name]));
+      /** @type {(names: string[]) => [string, string][]} */
+      const defaults = (names) => (names.length === 0 ? [["", "none with this engine"]] : names.map((name, place) => [name, place === 0 ? `${name} (default)` : name]));
       const only = known === null ? null : "Only some values are known exactly here: the nearest is taken.";
       const ownLength = described.max_seq === null ? null : `The model's own maximum is ${shortTokens(described.max_seq)}.`;
       model.show(state);
@@ -263,7 +264,7 @@ export function controlsSection(page) {
       weights.show(defaults(formats.weights), state.weights);
       const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
       engine.show(
-        payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : one.label]),
+        payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : `${one.label} (formulas)`]),
         state.engine,
         options.length > 0 ? `With ${options.join(", ")}.` : null,
       );

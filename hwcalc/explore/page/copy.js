@@ -36,8 +36,7 @@ export function commandSection(page) {
     "section",
     { class: "panel", id: "command", "aria-labelledby": "command-title" },
     html("h2", { id: "command-title" }, "The same on the command line"),
-    html("div", { class: "command" }, html("pre", {}, line), html("button", { type: "button", id: "copy", onclick: copy }, "Copy")),
-    said,
+    html("div", { class: "command" }, html("pre", {}, line), html("button", { type: "button", id: "copy", onclick: copy }, "Copy"), said),
   );
   return {
     element,

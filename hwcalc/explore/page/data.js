@@ -50,6 +50,15 @@ export function sharesOf(payload, engine, count) {
 }
 
 /**
+ * How many GPUs share each layer, so that each has a share of its heads.
+ * @param {Payload} payload
+ * @param {Pick<State, "engine" | "tp">} state
+ */
+export function ranksOf(payload, { engine, tp }) {
+  return splitsLayers(payload, engine) ? 1 : tp;
+}
+
+/**
  * What an engine has for a model, by its own dimensions or by those set by hand.
  * @param {Model} model
  * @param {string} engine
@@ -148,14 +157,15 @@ export function formsOf(payload, poolsOf = () => payload) {
  */
 function taken(payload, model, state) {
   const { hand } = state;
-  if (hand !== null && isHand(model.hand) && !keyValueHeads(model.hand, hand.heads, state.tp).includes(hand.kv_heads)) {
+  const ranks = ranksOf(payload, state);
+  if (hand !== null && isHand(model.hand) && !keyValueHeads(model.hand, hand.heads, ranks).includes(hand.kv_heads)) {
     return { refused: model.hand.rule };
   }
   const runs = runsOf(model, state.engine, hand !== null);
   if (runs === null) return { refused: `This page has no numbers of ${state.engine} for this model.` };
-  if (!("curve" in runs)) return { refused: textAt(payload, runs.refused) };
   const layout = payload.layouts.findIndex((layout) => layout.count === state.count && layout.tp === state.tp);
   const gpu = payload.gpus.findIndex((gpu) => gpu.id === state.gpu);
+  if (!("curve" in runs)) return { refused: textAt(payload, gridAt(runs.refused, [0, 0, layout, gpu]) ?? -1) };
   const places = [runs.dtypes.indexOf(state.dtype), runs.weights.indexOf(state.weights), layout, gpu];
   if (places.some((place) => place < 0)) return { refused: "This page does not have this combination." };
   const why = gridAt(runs.refused, places);
@@ -164,7 +174,7 @@ function taken(payload, model, state) {
   const rest = payload.rests[gridAt(runs.rest, places) ?? -1];
   if (curve === undefined || rest === undefined) return { refused: "This page does not have this combination." };
   const parts = runs.parts.flatMap((grid) => payload.parts[gridAt(grid, places) ?? -1] ?? []);
-  return formOf(payload, curve, rest, parts, rankDimensions(hand, state.tp), model.max_seq);
+  return formOf(payload, curve, rest, parts, rankDimensions(hand, ranks), model.max_seq);
 }
 
 /**

@@ -1,6 +1,6 @@
 // The answer: the verdict in the words of the command line, a bar against the memory of the GPU, and a table of the same numbers.
 
-import { bar, barLegend, explainedVerdict, panel } from "./bars.js";
+import { bar, explainedVerdict, kindSwatch, panel, swatch } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
 import { UNLIMITED } from "./solve.js";
@@ -9,15 +9,14 @@ import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.
 const GAUGE_HEIGHT = 44;
 /** The verdict is read out when the sliders have come to rest. */
 const ANNOUNCE_MS = 800;
-/** @type {[kind: string, words: string][]} */
-const KINDS = [
-  ["weights", "weights"],
-  ["cache", "cache"],
-  ["state", "state: what does not grow with length"],
-  ["activations", "activations"],
-  ["overhead", "overhead"],
-  ["free", "free"],
-];
+/** A range, where its ends look different. @param {Bytes} low @param {Bytes} high */
+function rangeWords(low, high) {
+  const [first, last] = [human(low), human(high)];
+  return first === last ? null : `${first} to ${last}`;
+}
+
+/** @type {Record<string, string>} */
+const WORDS = { cache: "cache of tokens", state: "state, the same at every length" };
 
 /**
  * How many at most: for sure, and by the expected values where these say something else. Where a search ends without a limit there is none.
@@ -32,6 +31,7 @@ function atMost(sure, expected, unit, how, least = 1) {
   const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= UNLIMITED ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
   if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
+  if (sure < least) return `${upTo(expected, units(expected))} by the expected values, ${least > 1 ? `fewer than ${exact(least)}` : "none"} for sure.`;
   return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
 }
 
@@ -41,11 +41,20 @@ function atMost(sure, expected, unit, how, least = 1) {
  * @param {State} state
  * @param {Page} page
  */
-function limits(fit, { seq, batch }, page) {
+function limits(fit, state, page) {
+  const { seq, batch, policy } = state;
   const { least } = page.payload.lengths;
   const alone = batch === 1;
+  const form = page.form(state);
+  const longest = () => {
+    if ("refused" in form) return atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each", least);
+    const weights = partsBytes(form, seq, batch, "low", "weights");
+    if (policy === null && weights > fit.usable_bytes) return `no length fits, the weights alone are ${human(weights)}.`;
+    const whole = fit.max_seq === form.max_seq && fit.expected_max_seq === fit.max_seq;
+    return atMost(fit.max_seq, fit.expected_max_seq, "token", `${alone ? "" : " each"}${whole ? ", the model's own maximum" : ""}`, least);
+  };
   return [
-    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${atMost(fit.max_seq, fit.expected_max_seq, "token", alone ? "" : " each", least)}`,
+    `${alone ? "One sequence" : `${exact(batch)} sequences`}: ${longest()}`,
     `At ${exact(seq)} tokens: ${atMost(fit.max_batch, fit.expected_max_batch, "sequence", " at once")}`,
   ];
 }
@@ -55,21 +64,29 @@ function limits(fit, { seq, batch }, page) {
  * @param {Form} form
  * @param {State} state
  */
-function gauge(answer, form, state) {
-  const { per_gpu, fit } = answer;
+function segmentsOf({ per_gpu, fit }, form, state) {
   const own = Number(stateBytes(form, state.seq, state.batch));
-  const total = Number(per_gpu.total);
-  const free = Math.max(0, fit.usable_bytes - total);
-  const [low, high] = [Number(fit.needed_low_bytes), Number(fit.needed_high_bytes)];
-  const most = Math.max(form.total_bytes, total, Math.min(high, 2 * form.total_bytes));
-  const segments = [
+  return [
     { kind: "weights", bytes: per_gpu.weights },
     { kind: "cache", bytes: Number(per_gpu.cache) - own },
     { kind: "state", bytes: own },
     { kind: "activations", bytes: per_gpu.activations },
     { kind: "overhead", bytes: per_gpu.overhead },
-    { kind: "free", bytes: free },
-  ];
+    { kind: "free", bytes: Math.max(0, fit.usable_bytes - Number(per_gpu.total)) },
+  ].filter(({ bytes }) => bytes > 0);
+}
+
+/**
+ * @param {Answer} answer
+ * @param {Form} form
+ * @param {State} state
+ */
+function gauge(answer, form, state) {
+  const { per_gpu, fit } = answer;
+  const total = Number(per_gpu.total);
+  const [low, high] = [Number(fit.needed_low_bytes), Number(fit.needed_high_bytes)];
+  const most = Math.max(form.total_bytes, total, Math.min(high, 2 * form.total_bytes));
+  const segments = segmentsOf(answer, form, state);
   const label = `${human(per_gpu.total)} of the ${human(fit.usable_bytes)} that may be used of a GPU with ${human(form.total_bytes)}`;
   const drawn = bar(segments, most, { limit: fit.usable_bytes, label, height: GAUGE_HEIGHT });
   const at = (/** @type {number} */ bytes) => `${Math.min(100, (100 * bytes) / most)}%`;
@@ -80,6 +97,32 @@ function gauge(answer, form, state) {
     svg("g", { class: kind }, svg("line", { x1: at(low), x2: at(high), y1: middle, y2: middle }), tick(low), tick(high));
   if (low !== high) drawn.append(whisker("whisker under"), whisker("whisker"));
   return drawn;
+}
+
+/**
+ * What each colour and line of the bar is, with its size: the ends too where it is an estimate.
+ * @param {Answer} answer
+ * @param {Form} form
+ * @param {State} state
+ */
+function sizesLegend(answer, form, state) {
+  const { fit, per_gpu } = answer;
+  const ends = (/** @type {string} */ kind) => {
+    // Under a policy only the sums have ends.
+    if (state.policy !== null || (kind !== "weights" && kind !== "activations" && kind !== "overhead")) return "";
+    const range = rangeWords(partsBytes(form, state.seq, state.batch, "low", kind), partsBytes(form, state.seq, state.batch, "high", kind));
+    return range === null ? "" : ` (${range})`;
+  };
+  const entry = (/** @type {SVGElement} */ sign, /** @type {string} */ words, /** @type {string} */ size, rest = "") =>
+    html("li", {}, sign, html("span", {}, `${words} `, html("b", {}, size), rest));
+  const range = rangeWords(fit.needed_low_bytes, fit.needed_high_bytes);
+  const over = Number(per_gpu.total) - fit.usable_bytes;
+  const whisker = svg("g", { class: "whisker" }, ...["M1 6 H17", "M1 2 V10", "M17 2 V10"].map((d) => svg("path", { d })));
+  return [
+    ...segmentsOf(answer, form, state).map(({ kind, bytes }) => entry(kindSwatch(kind), WORDS[kind] ?? kind, human(bytes), ends(kind))),
+    entry(swatch(svg("line", { class: "limit", x1: 9, x2: 9, y1: 0, y2: 12 })), "may be used", human(fit.usable_bytes), over > 0 ? `, ${human(over)} too little` : ""),
+    range === null ? null : entry(swatch(whisker), "estimate of the whole", range),
+  ].filter((item) => item !== null);
 }
 
 /**
@@ -148,7 +191,8 @@ export function summarySection(page) {
   const badge = explainedVerdict();
   const size = html("strong", {});
   const refusal = html("span", { class: "refused" });
-  const line = html("p", {}, badge.element, " ", size, refusal);
+  const range = html("span", { class: "range" });
+  const line = html("p", {}, badge.element, " ", size, " ", range, refusal);
   const asked = html("p", {});
   const words = html("ul", { class: "limits" });
   const live = announcer();
@@ -168,7 +212,7 @@ export function summarySection(page) {
       const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
       asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
       const refused = "refused" in answer;
-      for (const part of [words, badge.element, size]) part.hidden = refused;
+      for (const part of [words, badge.element, size, range]) part.hidden = refused;
       refusal.hidden = !refused;
       if (refused) {
         refusal.textContent = answer.refused;
@@ -177,6 +221,8 @@ export function summarySection(page) {
       }
       const { per_gpu, fit } = answer;
       size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
+      const ends = rangeWords(fit.needed_low_bytes, fit.needed_high_bytes);
+      range.textContent = ends === null ? "" : `estimate ${ends}`;
       badge.show(fit.verdict);
       const sentences = limits(fit, state, page);
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
@@ -194,8 +240,9 @@ export function gaugeSection(page) {
   const notes = html("ul", { class: "note" });
   // On a narrow screen the summary has no room for them.
   const words = html("ul", { class: "limits narrow" });
+  const legend = html("ul", { class: "bar-legend" });
   const behind = details("Table: the fullest GPU");
-  const element = panel("gauge", "What fills the GPU", chart, barLegend(KINDS), words, behind.element, notes);
+  const element = panel("gauge", "What fills the GPU", words, chart, legend, behind.element, notes);
   const whole = "The curves and layers below are those of the whole cache, without the policy.";
   return {
     element,
@@ -208,6 +255,7 @@ export function gaugeSection(page) {
       element.hidden = "refused" in answer || "refused" in form;
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
+      legend.replaceChildren(...sizesLegend(answer, form, state));
       words.replaceChildren(...limits(answer.fit, state, page).map((text) => html("li", {}, text)));
       behind.show(() => numbers(answer, form, state));
     },

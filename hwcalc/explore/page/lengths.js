@@ -72,7 +72,7 @@ function leadOf({ curves, state, shown }) {
   const many = state.batch === 1 ? "1 sequence" : `${exact(state.batch)} sequences`;
   const line = shown === "cache" ? `what is left for a cache beside ${state.model}` : "what may be used of the GPU";
   const room = curves.room.some((bytes) => bytes !== null) ? `Dashes and dots are ${line}` : "Nothing is left for a cache on this GPU";
-  return `${what}, for ${many}, at each length. ${room}; ✕ is the last length at which a model fits. A line ends at the model's own maximum. It joins exact points; press one to choose its length.`;
+  return `${what}, for ${many}, at each length. ${room}; ✕ is the last length at which a model is expected to fit. A line ends at the model's own maximum. It joins exact points; press one to choose its length.`;
 }
 
 /** @param {Drawing} drawing @param {Payload["lengths"]} lengths */

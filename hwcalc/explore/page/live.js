@@ -27,7 +27,7 @@ export function liveSection(page) {
   const names = html("datalist", { id: "catalog" });
   const field = html("input", { id: "live-model", type: "search", list: "catalog", autocomplete: "off", spellcheck: "false" });
   const status = html("p", { class: "note", role: "status" });
-  const form = html("form", { class: "field" }, html("label", { for: "live-model" }, "Any model of the catalog"), field, html("button", { id: "live-show" }, "Show"));
+  const form = html("form", { class: "field asks" }, html("label", { for: "live-model" }, "Any model of the catalog"), field, html("button", { id: "live-show" }, "Show"));
   const element = html("section", { class: "panel", "aria-label": "More models" }, form, names, status);
   if (!page.payload.live) {
     element.hidden = true;

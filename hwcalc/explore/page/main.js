@@ -23,8 +23,8 @@ import { variantsSection } from "./variants.js";
 const SECTIONS = [
   summarySection,
   liveSection,
-  controlsSection,
   gaugeSection,
+  controlsSection,
   commandSection,
   lengthsSection,
   stripSection,

@@ -16,6 +16,8 @@ export function lineStyle(place) {
 export function pixelsOf(element, color) {
   const probe = element.appendChild(document.createElement("i"));
   probe.style.color = color;
+  // Where the system forces colours, every text would have its one.
+  probe.style.forcedColorAdjust = "none";
   const found = getComputedStyle(probe).color;
   probe.remove();
   return found;
@@ -89,11 +91,11 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
   context.textAlign = onLeft ? "right" : "left";
   write(context, `${exact(state.seq)} tokens`, now + (onLeft ? -6 : 6) * scale, top + height - 8 * scale, ink, surface);
 
-  const room = curves.room.at(-1) ?? null;
-  if (room !== null) {
-    context.textAlign = "right";
-    const { x, y } = at(curves.lengths.at(-1) ?? 1, room);
-    write(context, shown === "total" ? "may be used of the GPU" : "left for the cache", x, y - 6 * scale, ink, surface);
+  const room = curves.room.find((bytes) => bytes !== null);
+  if (room !== undefined && room !== null) {
+    context.textAlign = "left";
+    const words = shown === "total" ? "may be used of the GPU" : "left for the cache";
+    write(context, words, left + 4 * scale, at(1, room).y - 8 * scale, ink, surface);
   }
 
   const visible = curves.lines.filter((line) => !hidden.has(line.model.id));
@@ -115,14 +117,15 @@ export function marksOf(chart, { curves, state, shown, hidden }, palette) {
       context.fill();
       context.stroke();
     }
-    if (line.fits >= line.end) continue;
+    // A model that fits nowhere has no last length: the words beside the chart say so.
+    if (line.fits >= line.end || (line.fits === 0 && !chosen)) continue;
     const tokens = Math.max(line.fits, curves.lengths[0] ?? 1);
     const { x, y } = at(tokens, line.bytes(tokens) ?? 1);
     cross(context, x, y, (chosen ? MARK + 1 : MARK - 1) * scale, color);
     if (!chosen) continue;
     const before = x > left + width / 2;
     context.textAlign = before ? "right" : "left";
-    write(context, line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x + (before ? -12 : 12) * scale, y + (before ? -4 : 16) * scale, ink, surface);
+    write(context, line.fits === 0 ? "fits at no length" : `fits up to ${exact(line.fits)}`, x + (before ? -12 : 12) * scale, y + (before ? -10 : 16) * scale, ink, surface);
   }
   context.textAlign = "left";
   context.font = `600 ${11 * scale}px ${palette.font}`;

@@ -49,14 +49,15 @@ export function policiesSection(page) {
     const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch }));
     const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
     const many = batch === 1 ? "one sequence" : `${exact(batch)} sequences`;
-    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
+    lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${page.payload.gpus.find(({ id }) => id === found.gpu)?.name ?? found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
     const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], verdict: all.verdict, chosen: state.policy === null }];
     const bars = rows.flatMap(({ row, at }) => {
       if ("refused" in at) return [];
-      const note = `${row.policy}: ${EFFECTS[row.memory] ?? row.memory}; ${human(at.needed)} with all the rest`;
+      const note = `${row.policy}: ${EFFECTS[row.memory] ?? row.memory}; ${human(at.needed)} with weights and all the rest`;
       return [{ name: row.title, chosen: row.policy === state.policy, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict, note }];
     });
-    chart.replaceChildren(barRows([...keeps, ...bars]));
+    if (bars.length === 0) lead.textContent = `${engine} has none of the policies that act on this model.`;
+    chart.replaceChildren(barRows(bars.length === 0 ? [] : [...keeps, ...bars]));
     const lacking = rows.flatMap(({ row, at }) => ("refused" in at ? [html("li", {}, html("b", {}, row.title), `: ${at.refused}`)] : []));
     refusals.hidden = lacking.length === 0;
     refusals.replaceChildren(html("summary", {}, `${exact(lacking.length)} policies that ${engine} does not have, and why`), html("ul", { class: "refusals" }, ...lacking));

@@ -1,9 +1,11 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, runsOf, sharesOf, stepsOf } from "./data.js";
+import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, stepsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
+/** The length of a page that opens with a model which states none. */
+const USUAL_TOKENS = 2 ** 15;
 const TOKEN_UNITS = { "": 1, k: 2 ** 10, m: 2 ** 20 };
 
 /**
@@ -82,8 +84,8 @@ export function validState(payload, forms, wanted) {
     hand: null,
   };
   const described = modelOf(payload, state);
-  state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? lengths.least);
-  state.hand = validHand(described, wanted.hand, state.tp);
+  state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? USUAL_TOKENS);
+  state.hand = validHand(described, wanted.hand, ranksOf(payload, state));
   const runs = runsOf(described, engine, state.hand !== null);
   if (runs !== null && "curve" in runs) {
     state.dtype = chosen(runs.dtypes, wanted.dtype, first.dtype);
@@ -111,10 +113,10 @@ function snapped(payload, state, form) {
 /**
  * @param {Model} model
  * @param {unknown} wanted
- * @param {number} tp
+ * @param {number} ranks
  * @returns {State["hand"]}
  */
-function validHand(model, wanted, tp) {
+function validHand(model, wanted, ranks) {
   if (!isHand(model.hand) || typeof wanted !== "object" || wanted === null) return null;
   /** @type {Partial<Record<Dimension, unknown>>} */
   const given = wanted;
@@ -125,7 +127,7 @@ function validHand(model, wanted, tp) {
   };
   const heads = value("heads");
   const kvHeads = value("kv_heads");
-  const possible = keyValueHeads(model.hand, heads, tp);
+  const possible = keyValueHeads(model.hand, heads, ranks);
   return { layers: value("layers"), heads, kv_heads: nearest(possible, kvHeads), head_dim: value("head_dim") };
 }
 

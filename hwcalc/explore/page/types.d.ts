@@ -115,9 +115,10 @@ interface Runs {
   parts: Grid[];
 }
 
+/** An engine that takes the model nowhere. */
 interface Refused {
-  /** A place in `texts`. */
-  refused: number;
+  /** Of `texts`, with one dtype and one weights: why. */
+  refused: Grid;
 }
 
 interface Model {

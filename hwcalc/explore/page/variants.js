@@ -36,6 +36,14 @@ export function variantsSection(page) {
     const largest = Math.max(1, ...rows.map((row) => row.bytes ?? 0));
     const many = state.batch === 1 ? "one sequence" : `${exact(state.batch)} sequences`;
     lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${engineLabel(page, state)}, in its default format on one GPU.`;
+    const refusals = new Set(rows.map((row) => row.refused));
+    const [reason] = refusals;
+    if (refusals.size === 1 && reason !== undefined) {
+      chart.replaceChildren(html("p", { class: "refused" }, reason));
+      table.element.hidden = true;
+      return;
+    }
+    table.element.hidden = false;
     chart.replaceChildren(
       barRows(
         rows.map(({ name, note, bytes, ...rest }) => {

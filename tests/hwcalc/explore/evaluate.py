@@ -61,7 +61,7 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
     """The form of a state, or why the engine refuses it."""
     runs = model["engines"][engine]
     if "curve" not in runs:
-        return str(payload["texts"][runs["refused"]])
+        return str(payload["texts"][grid_at(runs["refused"], (0, 0, *places[2:]))])
     why = grid_at(runs["refused"], places)
     if why is not None:
         return str(payload["texts"][why])

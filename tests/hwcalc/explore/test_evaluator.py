@@ -17,11 +17,16 @@ from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import PageAxes, PageLayout, plan_options
+from hwcalc.explore.build import EQUATION
 from hwcalc.explore.html import page_files
 from hwcalc.explore.payload import PageModel, payload_of
+from hwcalc.formulas.frozen import replace
+from hwcalc.library.load import load, with_dimensions
+from hwcalc.planner.asked import Access
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import answer, form_of
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
+from tests.hwcalc.explore.planned import agree, planned
 
 MODELS: Final = (
     "Qwen/Qwen3-8B",
@@ -35,6 +40,7 @@ MODELS: Final = (
 AXES: Final = PageAxes(
     gpus=("l4", "h100-sxm5-80gb"), layouts=tuple(PageLayout(count=count, tp=tp) for count, tp in ((1, 1), (2, 2), (4, 2)))
 )
+SMALL: Final = "Qwen/Qwen3-0.6B"
 STATES: Final = 2_400
 PLANNED: Final = 60
 node: Final = shutil.which("node")
@@ -187,36 +193,58 @@ def test_the_page_gives_the_numbers_of_the_command_line_that_it_shows(page: Page
     for state, line, numbers in zip(states, lines, found, strict=True):
         if "refused" in numbers:
             # A policy that the engine lacks is planned as if it had it: what the page says is what the engine would need.
-            assert state["policy"] or refuses(line), line
+            assert state["policy"] or agree(numbers, planned(line)), line
             continue
-        document = plan(state["model"], **keywords(line)).to_dict()
-        planned = {"cache": document["cache"], "per_gpu": document["memory"]["per_gpu"], "fit": document["fit"]}
-
-        assert {group: {name: planned[group][name] for name in names} for group, names in numbers.items()} == numbers, line
+        assert numbers == planned(line), line
 
 
-def refuses(line: str) -> bool:
-    """Whether a plan with these words is refused."""
-    try:
-        plan(shlex.split(line)[2], **keywords(line))
-    except KvplanError:
-        return True
-    return False
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    """The page of a small model, whose MLP is wider than its attention or narrower, and of the bare equation."""
+    axes = replace(AXES, gpus=("l4", "gaudi3"), layouts=tuple(PageLayout(count=tp, tp=tp) for tp in (1, 3, 8)))
+    access = Access(offline=True)
+    small = PageModel(spec=load(SMALL, access), argument=SMALL, changed=with_dimensions(SMALL, access, {}))
+    words = tuple(word for name, size in EQUATION.items() for word in (f"--{name.replace('_', '-')}", str(size)))
+    bare = PageModel(
+        spec=load(None, access, dimensions=EQUATION), argument=None, words=words, changed=with_dimensions(None, access, EQUATION)
+    )
+    return Page(tmp_path_factory.mktemp("by_hand"), payload_of([small, bare], axes))
 
 
-def keywords(line: str) -> dict[str, Any]:
-    """A command line of the page as the keywords of a plan."""
-    program, command, _model, *words = shlex.split(line)
-    assert (program, command) == ("kvplan", "plan")
-    options: dict[str, Any] = {"engine_options": {}}
-    for option, value in zip(words[::2], words[1::2], strict=True):
-        name = option.removeprefix("--").replace("-", "_")
-        if name == "engine_option":
-            key, _, setting = value.partition("=")
-            options["engine_options"][key] = setting
-        else:
-            options[name] = int(value) if value.isdecimal() else value
-    return options
+def test_numbers_by_hand_are_those_of_the_command_line(by_hand: Page) -> None:
+    """Dimensions from all of the sliders, their ends more often, on any number of ranks."""
+    assert by_hand.payload is not None
+    draw = random.Random(18)  # noqa: S311 - no secret
+    states = []
+    for state in drawn(by_hand.payload, 3 * PLANNED):
+        model = next(model for model in by_hand.payload["models"] if model["id"] == state["model"])
+        ranges = model["hand"]["dimensions"]
+        hand = {
+            name: draw.choice((one["least"], one["most"], draw.randint(one["least"], one["most"])))
+            for name, one in ranges.items()
+        }
+        states.append({**state, "weights": None, "hand": hand})
+    states = by_hand(*(["valid", state] for state in states))
+    lines = by_hand(*(["command", state] for state in states))
+    answers = 0
+    for line, found in zip(lines, by_hand(*(["answer", state] for state in states)), strict=True):
+        if "refused" in found:
+            assert "By hand" in found["refused"], line
+            continue
+        assert found == planned(line), line
+        answers += 1
+
+    assert answers > PLANNED
+
+
+def test_an_engine_without_rules_for_a_gpu_names_that_one(tmp_path: Path) -> None:
+    """Not the first one of the page."""
+    axes = PageAxes(gpus=("gaudi3", "trainium2"), layouts=AXES.layouts, engines=("vllm",))
+    page = Page(tmp_path, payload_of([PageModel(spec=load_model(SMALL), argument=SMALL)], axes))
+    for gpu, name in (("gaudi3", "Intel Gaudi 3"), ("trainium2", "AWS Trainium2")):
+        for layout in axes.layouts:
+            (found,) = page(["answer", {"model": SMALL, "gpu": gpu, "count": layout.count, "tp": layout.tp}])
+            assert name in found["refused"]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ def test_the_file_has_a_name_of_its_own(capsys: Capture, tmp_path: Path, monkeyp
         ((QWEN, "--weights", "q99"), 2, "q99"),
         ((QWEN, "--open", "-o", "-"), 2, "--open"),
         ((QWEN, "--pp", "2"), 2, "--pp"),
+        ((QWEN, "--seq", "64"), 2, "begin at 128 tokens"),
+        ((QWEN, "-o", "."), 74, "it is a folder"),
     ],
 )
 def test_what_is_wrong_leaves_no_file(
@@ -83,6 +85,15 @@ def test_what_is_wrong_leaves_no_file(
     assert (found, out) == (status, "")
     assert says in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_gets_no_page(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a megabyte of HTML helps nobody there."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    status, out, err = run(capsys, "explore", QWEN, *_FAST, "-o", "-")
+
+    assert (status, out) == (2, "")
+    assert "-o page.html" in err
 
 
 def test_what_is_chosen_first() -> None:

@@ -68,6 +68,16 @@ def test_characters(kind: str, width: int) -> None:
     assert "A  " in text
 
 
+def test_no_line_hides_another() -> None:
+    """Lines that lie in the same cells take turns; the line of the GPU is seen beside a model that nearly fills it."""
+    twins = hwcalc.plot([QWEN, "Qwen/Qwen3-8B-Base"], seq="8k").text(80)
+    full = hwcalc.plot("google/gemma-3-27b-it", engine="vllm", gpu="h100").text(80)
+
+    assert "ABAB" in twins
+    assert "A-A-A-" in full
+    assert "X" in full.split("  A  ")[0]
+
+
 def test_the_command_writes_a_file(capsys: Capture, tmp_path: Path) -> None:
     """The format is that of the suffix; a wrong one writes nothing."""
     target = tmp_path / "memory.svg"

@@ -6,6 +6,7 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.report.layer_strip import layer_strip
+from hwcalc.report.table import plan_table
 
 
 def test_a_pattern_is_seen() -> None:
@@ -39,3 +40,17 @@ def test_a_narrow_terminal(width: int) -> None:
     assert strip is not None
     assert len(strip[0]) <= max(20, width)
     assert "layers a letter" in strip[1]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+def test_letters_and_their_meanings_are_not_torn_apart(columns: int) -> None:
+    """The pattern is whole in one line, and a line of its own says what the letters mean where both do not fit."""
+    model = plan("google/gemma-3-12b-it", seq=32_768)
+    strip = layer_strip(model, columns - 2)
+    assert strip is not None
+
+    lines = plan_table(model, width=columns).splitlines()
+    place = next(place for place, line in enumerate(lines) if line.lstrip().startswith(strip[0]))
+    rest = lines[place].strip().removeprefix(strip[0]).strip()
+    assert rest in {"", strip[1]}
+    assert rest or lines[place + 1].startswith("  s sliding-window")

@@ -1,0 +1,73 @@
+"""What the command line of a state gives, read as the program reads it, with the names that the page has."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from hwcalc import load_model, plan
+from hwcalc.cli.options import given_options
+from hwcalc.cli.quick import read
+from hwcalc.errors import KvplanError
+from hwcalc.explore.axes import LEAST_TOKENS
+from hwcalc.explore.polynomials import DIMENSIONS
+from hwcalc.model import ModelSpec
+
+__all__ = ["agree", "planned"]
+
+
+@cache
+def _read(name: str) -> ModelSpec:
+    """A model of the catalog."""
+    return load_model(name, offline=True)
+
+
+def planned(command: str) -> dict[str, Any] | str:
+    """What the command line gives: the plan's numbers as the page has them, or why there are none."""
+    words = shlex.split(command)
+    assert words[0] == "kvplan"
+    line = read(words[1:])
+    assert line is not None, command
+    name, values = line
+    assert name == "plan"
+    given = given_options("plan", values)
+    # Dimensions by hand change the config, from which the model is read anew.
+    model = values["model"] if given.keys() & set(DIMENSIONS) else _read(values["model"])
+    try:
+        found = plan(model, **given).to_dict()
+    except KvplanError as error:
+        return f"{error.message} {error.hint}".strip()
+    fit, cache, per_gpu = found["fit"], found["cache"], found["memory"]["per_gpu"]
+    if fit is None:
+        return "\n".join(one["message"] for one in (*found["notes"], *found["warnings"]))
+    return {
+        "cache": {name: cache[name] for name in ("total_bytes", "per_gpu_bytes")},
+        "per_gpu": {name: per_gpu[name] for name in ("weights", "cache", "activations", "overhead", "total")},
+        "fit": {
+            name: fit[name]
+            for name in (
+                *("usable_bytes", "needed_bytes", "needed_low_bytes", "needed_high_bytes", "headroom_bytes", "verdict"),
+                *("max_seq", "expected_max_seq", "max_batch", "expected_max_batch"),
+            )
+        },
+    }
+
+
+def agree(answer: Mapping[str, Any], expected: Mapping[str, Any] | str) -> bool:
+    """Whether the page says what the plan says. To a refusal the plan adds a command line that works.
+
+    The page's lengths begin at :data:`LEAST_TOKENS`: of a limit below, it knows only that it is below.
+    """
+    if isinstance(expected, str):
+        return answer.keys() == {"refused"} and answer["refused"] != "" and answer["refused"] in expected
+    return _from_least(answer) == _from_least(expected)
+
+
+def _from_least(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer, with no limits of length below those of the page."""
+    if "fit" not in answer:
+        return dict(answer)
+    short = {name: 0 for name in ("max_seq", "expected_max_seq") if answer["fit"][name] < LEAST_TOKENS}
+    return {**answer, "fit": {**answer["fit"], **short}}
