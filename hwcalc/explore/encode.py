@@ -24,7 +24,9 @@ class Pools:
     """Pieces that many forms have in common. Each is written once, and is known by its place."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, list[Any]] = {name: [] for name in ("texts", "shapes", "terms", "curves", "sums", "parts", "rests")}
+        self._pieces: dict[str, list[Any]] = {
+            name: [] for name in ("texts", "shapes", "terms", "curves", "sums", "parts", "rests")
+        }
         self._places: dict[tuple[str, str], int] = {}
 
     def put(self, pool: str, piece: Any) -> int:
