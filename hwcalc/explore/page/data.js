@@ -30,12 +30,15 @@ export function modelOf(payload, state) {
 }
 
 /**
- * Whether an engine gives each GPU layers of its own (pp), rather than a share of each layer (tp) or of the sequences (dp).
+ * An engine by its name.
  * @param {Payload} payload
- * @param {string} engine
+ * @param {string} name
+ * @returns {Engine}
  */
-export function splitsLayers(payload, engine) {
-  return payload.engines.some((one) => one.name === engine && one.splits_layers);
+export function engineOf(payload, name) {
+  const engine = payload.engines.find((one) => one.name === name);
+  if (engine === undefined) throw new Error(`no engine ${name} in this page`);
+  return engine;
 }
 
 /**
@@ -46,7 +49,7 @@ export function splitsLayers(payload, engine) {
  */
 export function sharesOf(payload, engine, count) {
   const tps = payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp);
-  return splitsLayers(payload, engine) ? tps.slice(0, 1) : tps;
+  return engineOf(payload, engine).splits_layers ? tps.slice(0, 1) : tps;
 }
 
 /**
@@ -55,7 +58,7 @@ export function sharesOf(payload, engine, count) {
  * @param {Pick<State, "engine" | "tp">} state
  */
 export function ranksOf(payload, { engine, tp }) {
-  return splitsLayers(payload, engine) ? 1 : tp;
+  return engineOf(payload, engine).splits_layers ? 1 : tp;
 }
 
 /**
@@ -68,6 +71,18 @@ export function ranksOf(payload, { engine, tp }) {
 export function runsOf(model, engine, byHand) {
   const engines = byHand && isHand(model.hand) ? model.hand.engines : model.engines;
   return Object.hasOwn(engines, engine) ? engines[engine] ?? null : null;
+}
+
+/**
+ * The formats of cache and weights, the defaults first; none where the engine refuses the model.
+ * @param {Model} model
+ * @param {string} engine
+ * @param {boolean} byHand
+ * @returns {Pick<Runs, "dtypes" | "weights">}
+ */
+export function formatsOf(model, engine, byHand) {
+  const runs = runsOf(model, engine, byHand);
+  return runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
 }
 
 /**
