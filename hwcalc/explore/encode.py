@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import groupby, product
 from typing import Any, Final
 
 from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
@@ -25,7 +25,9 @@ class Pools:
     """Pieces that many forms have in common. Each is written once, and is known by its place."""
 
     def __init__(self) -> None:
-        self._pieces: dict[str, list[Any]] = {name: [] for name in ("texts", "terms", "curves", "sums", "parts", "rests")}
+        self._pieces: dict[str, list[Any]] = {
+            name: [] for name in ("texts", "shapes", "terms", "curves", "sums", "parts", "rests")
+        }
         self._places: dict[tuple[str, str], int] = {}
 
     def put(self, pool: str, piece: Any) -> int:
@@ -45,16 +47,14 @@ class Pools:
 
     def term(self, term: Term) -> int:
         """The place of layers that grow alike."""
-        piece = {
+        shape = {
             "kind": self.text(title_of(term.kind)),
             "layers": self.text(term.layers.text),
-            "count": term.count,
-            "unit_bytes": term.unit_bytes,
             **({} if term.unit_tokens == 1 else {"unit_tokens": term.unit_tokens}),
             "stairs": [[_stair(stair) for stair in sums] for sums in term.stairs],
             "rule": self.text(term.rule),
         }
-        return self.put("terms", piece)
+        return self.put("terms", {"shape": self.put("shapes", shape), "count": term.count, "unit_bytes": term.unit_bytes})
 
     def curve(self, form: MemoryForm) -> int:
         """The place of the cache of a form."""
@@ -108,7 +108,7 @@ class Pools:
             moments = [[one.share, self.put("sums", _products(one))] for one in amount.moments]
             return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
-            return {"gpus": [self.amount(one) for one in amount.amounts]}
+            return {"gpus": [[len(list(alike)), one] for one, alike in groupby(map(self.amount, amount.amounts))]}
         rule = self.amount(amount.rule)
         if isinstance(amount, Early):
             return {"early": {"rule": rule, "first": list(amount.first)}}

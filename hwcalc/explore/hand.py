@@ -12,12 +12,13 @@ from math import gcd, lcm
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.budget import Section
+from hwcalc.engines.forms import ENDS, Early, PartForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import AS_PUBLISHED, plan_options
 from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import form_of
 
@@ -26,13 +27,11 @@ if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes
     from hwcalc.model import ModelSpec
 
-__all__ = ["MOST_BY_HAND", "Changed", "hand_of"]
+__all__ = ["Changed", "hand_of"]
 
 Changed = Callable[[Dimensions], "ModelSpec"]
 """Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
 
-MOST_BY_HAND: Final = 3
-"""Models of a page whose dimensions can be set: each takes some seconds."""
 _TOKENS: Final = 4096
 _HEADS_STEP: Final = 8
 _HEAD_DIM_STEP: Final = 32
@@ -40,6 +39,11 @@ _MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
 _RULE: Final = "By hand, heads must be a multiple of kv_heads, and kv_heads of tp: each rank has whole heads."
 _NO_POLYNOMIAL: Final = "By hand the page has no numbers of this: no one formula of the dimensions gives them. Plan it by itself."
 _NOT_ITSELF: Final = "By hand the page has numbers only where it has those of the model itself:"
+_ONE_GPU: Final = (
+    "By hand the page has this engine on one GPU alone: it gives each GPU a run of layers, and these are seldom as many on each."
+)
+_FEW: Final = 9
+"""Forms that are enough for the bytes of a position, which follow from three dimensions, and leave some to check them."""
 _NODES: Final = tuple(
     (layers, 8 * eighths, kv_heads, 32 * width)
     for layers, eighths, kv_heads, width in (
@@ -122,6 +126,10 @@ class _Family:
         """Those that were made."""
         return {}
 
+    @cached_property
+    def _fits(self) -> dict[tuple[int, int], Fit]:
+        return {}
+
     def at(self, dimensions: Dimensions) -> ModelSpec:
         """The model with these dimensions, which is made once."""
         key = tuple(dimensions[name] for name in DIMENSIONS)
@@ -148,6 +156,13 @@ class _Family:
         least = {name: one["least"] for name, one in ranges.items()}
         yield {**least, "heads": lcm(least["heads"], tp), "kv_heads": tp}
 
+    def fit(self, tp: int, nodes: Sequence[Dimensions]) -> Fit:
+        """What finds polynomials through the values at these nodes, on one of ``tp`` ranks. It is made once."""
+        key = (tp, len(nodes))
+        if key not in self._fits:
+            self._fits[key] = Fit([on_rank(node, tp) for node in nodes], list(map(self.reaches, nodes)))
+        return self._fits[key]
+
     def reaches(self, dimensions: Dimensions) -> bool:
         """Whether the sliders do."""
         return all(dimensions[name] <= one["most"] for name, one in self.ranges().items())
@@ -165,9 +180,9 @@ class _Runs:
 
     def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
-        self._fits: dict[int, Fit] = {}
         self._still: set[int] = set()
-        self._trees: dict[Place, dict[str, Any] | None] = {}
+        self._opened: dict[Place, Opened] = {}
+        self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
 
     def document(self) -> dict[str, Any]:
         """The runs, of weights as published; refused where there is no polynomial anywhere."""
@@ -184,6 +199,9 @@ class _Runs:
             refused[place] = self._not_itself(cell_of(own["refused"], place))
             if refused[place] is not None:
                 continue
+            if self._splits_unevenly(place):
+                refused[place] = self._pools.text(_ONE_GPU)
+                continue
             cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
             tp = self._ranks(place)
             # Pieces that are the same as the model has them are the same by hand, on as many ranks.
@@ -194,7 +212,7 @@ class _Runs:
             if any(piece == -1 for piece in pieces):
                 refused[place] = self._pools.text(_NO_POLYNOMIAL)
                 continue
-            curves[place], rests[place] = pieces[0], cell_of(own["rest"], place)
+            curves[place], rests[place] = pieces[0], self._rest(place)
             for number, piece in enumerate(pieces[1:]):
                 parts[number][place] = piece
         ignored = frozenset(place for place, why in refused.items() if why is not None)
@@ -219,28 +237,48 @@ class _Runs:
         """How many GPUs share each layer."""
         return self._axes.layouts[place[2]].parallel(self._engine).tp
 
+    def _splits_unevenly(self, place: Place) -> bool:
+        """Whether each GPU has a run of layers, and their number is free: as many on each is the exception."""
+        return "layers" in self._family.free and self._axes.layouts[place[2]].parallel(self._engine).pp > 1
+
+    def _rest(self, place: Place) -> int:
+        """What is beside cache and parts, for the lengths from which one rule holds."""
+        rest = cell_of(self._own["rest"], place)
+        assert rest is not None
+        pools = self._pools.document()
+        cells = [cell for grid in self._own["parts"] if (cell := cell_of(grid, place)) is not None]
+        least = 1 + max((_early_tokens(pools["parts"][cell]) for cell in cells), default=0)
+        return rest if least == 1 else self._pools.put("rests", {**pools["rests"][rest], "least_tokens": least})
+
     def _piece(self, place: Place, number: int, cell: int) -> int:
         """The place of a curve (number 0) or a part by hand; -1 where there is no polynomial."""
         if number in self._still:
             return cell
-        tree = self._tree(place)
-        if tree is None:
+        try:
+            return self._part(place, number, cell) if number else self._curve(place)
+        except (Irregular, KvplanError):
             return -1
-        names = dict(_named(self._pools, self._own, place))
-        if tree["parts"].keys() != set(names.values()):
-            return -1
-        if number == 0:
-            curve = tree["curve"]
-            gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
-            return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
-        piece = tree["parts"][names[number]]
+
+    def _curve(self, place: Place) -> int:
+        try:
+            # Other formats have the same numbers of other sizes: a few forms are enough to find them, and to check them.
+            curve = self._merged(place, lambda tree: tree["curve"], few=place[0] > 0)
+        except Irregular:
+            curve = self._merged(place, lambda tree: tree["curve"])
+        gpus = [[self._term(term) for term in terms] for terms in curve["gpus"]]
+        return self._pools.put("curves", {**curve, "gpus": gpus, "total": [self._term(term) for term in curve["total"]]})
+
+    def _part(self, place: Place, number: int, cell: int) -> int:
+        name = dict(_named(self._pools, self._own, place))[number]
+        piece = self._merged(place, lambda tree: tree["parts"][name])
         if piece["section"] == Section.OVERHEAD and piece == self._pools.document()["parts"][cell]:
             # What a process takes beside the model is another on each accelerator, and the same for all dimensions.
             self._still.add(number)
         return self._pools.put("parts", self._with_places(piece))
 
     def _term(self, term: Mapping[str, Any]) -> int:
-        return self._pools.put("terms", {**term, **{name: self._pools.text(term[name]) for name in ("kind", "layers", "rule")}})
+        shape = {**term["shape"], **{name: self._pools.text(term["shape"][name]) for name in ("kind", "layers", "rule")}}
+        return self._pools.put("terms", {**term, "shape": self._pools.put("shapes", shape)})
 
     def _with_places(self, piece: Any) -> Any:
         """A piece with places for the terms and sums in it."""
@@ -250,27 +288,29 @@ class _Runs:
             moments = [[share, self._pools.put("sums", products)] for share, products in piece["moments"]]
             return {**piece, "moments": moments}
         if isinstance(piece, dict):
-            return self._term(piece) if "stairs" in piece else {name: self._with_places(one) for name, one in piece.items()}
+            return self._term(piece) if "shape" in piece else {name: self._with_places(one) for name, one in piece.items()}
         return piece
 
-    def _tree(self, place: Place) -> dict[str, Any] | None:
-        """The form of a place with polynomials in it; ``None`` if it has none."""
-        if place not in self._trees:
-            try:
-                self._trees[place] = self._merged(place)
-            except (Irregular, KvplanError):
-                self._trees[place] = None
-        return self._trees[place]
-
-    def _merged(self, place: Place) -> dict[str, Any]:
+    def _merged(self, place: Place, of: Callable[[dict[str, Any]], Any], *, few: bool = False) -> dict[str, Any]:
+        """A piece of the form of a place with polynomials in it. Raises :class:`Irregular` if it has none."""
         tp = self._ranks(place)
-        nodes = self._family.nodes(tp)
-        if tp not in self._fits:
-            self._fits[tp] = Fit([on_rank(node, tp) for node in nodes], list(map(self._family.reaches, nodes)))
-        first = self._open(place, self._family.at(nodes[0]))
-        trees = [_tree_of(first.engine.open(self._family.at(node), first.request)) for node in nodes]
-        found: dict[str, Any] = merged(trees, self._fits[tp])
+        nodes = self._family.nodes(tp)[: _FEW if few else None]
+        names = {name for _, name in _named(self._pools, self._own, place)}
+        trees = [self._tree(place, nodes, number) for number in range(len(nodes))]
+        if any(tree["parts"].keys() != names for tree in trees):
+            raise Irregular("not the parts of the model itself")
+        found: dict[str, Any] = merged(list(map(of, trees)), self._family.fit(tp, nodes))
         return found
+
+    def _tree(self, place: Place, nodes: Sequence[Dimensions], number: int) -> dict[str, Any]:
+        """The form of a place with the dimensions of a node, as JSON."""
+        if (place, number) not in self._trees:
+            if place not in self._opened:
+                self._opened[place] = self._open(place, self._family.at(nodes[0]))
+            first = self._opened[place]
+            opened = first.engine.open(self._family.at(nodes[number]), first.request) if number else first
+            self._trees[place, number] = _tree_of(opened)
+        return self._trees[place, number]
 
     def _open(self, place: Place, model: ModelSpec) -> Opened:
         dtype, _, layout, gpu = place
@@ -288,13 +328,23 @@ def _tree_of(opened: Opened) -> dict[str, Any]:
     if form is None:
         raise Irregular("no form")
     inline = _Inline()
-    parts = [inline.part(part) for part in form.parts]
     names = _numbered([str(part.name) for part in form.parts])
     return {
         "curve": inline.curve(form),
-        "rest": inline.rest(form),
-        "parts": dict(zip(names, parts, strict=True)),
+        "parts": {name: inline.part(_rule_of(part)) for name, part in zip(names, form.parts, strict=True)},
     }
+
+
+def _early_tokens(part: Mapping[str, Any]) -> int:
+    """At how many lengths, the first ones, an encoded part has other bytes than by its rule."""
+    amounts = (part[end] for end in ENDS if end in part)
+    return max(len(amount["early"]["first"]) if isinstance(amount, dict) and "early" in amount else 0 for amount in amounts)
+
+
+def _rule_of(part: PartForm) -> PartForm:
+    """The part without what it has at the first lengths: those are none of the page's, and dimensions say whether there are any."""
+    ends = {end: amount.rule for end in ENDS if isinstance(amount := getattr(part, end), Early)}
+    return replace(part, **ends) if ends else part
 
 
 def _numbered(names: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, choices_of
 from hwcalc.explore.encode import Pools, title_of
-from hwcalc.explore.hand import MOST_BY_HAND, Changed, hand_of
+from hwcalc.explore.hand import Changed, hand_of
 from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
@@ -29,6 +29,8 @@ def name_of(model: ModelSpec) -> str:
     return cut(clean(model.id), _LONGEST_NAME)
 
 
+MOST_BY_HAND: Final = 20
+"""Models of a page whose dimensions can be set: each takes about 10 kB and half a second."""
 _NOT_BY_HAND: Final = f"By hand the page has its first {MOST_BY_HAND} models: name this one before others."
 
 

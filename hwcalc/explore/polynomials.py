@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import prod
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = ["DIMENSIONS", "Dimensions", "Fit", "Irregular", "merged", "on_rank"]
 
@@ -24,7 +24,8 @@ _OF_A_LAYER: Final[tuple[tuple[str, ...], ...]] = (
     ("heads", "head_dim"),
     ("kv_heads", "head_dim"),
 )
-_OF_ALL: Final = ((), *(("layers", *names) for names in _OF_A_LAYER))
+_LAYERS: Final[tuple[tuple[str, ...], ...]] = ((), ("layers",))
+_OF_ALL: Final = ((), ("head_dim",), *(("layers", *names) for names in _OF_A_LAYER))
 _WIDTHS: Final[tuple[tuple[tuple[str, ...], ...], ...]] = (
     ((), ("qkv", "head_dim")),
     ((), ("kv_heads", "head_dim")),
@@ -70,7 +71,7 @@ class Fit:
 
     def __init__(self, points: Sequence[Dimensions], reached: Sequence[bool]) -> None:
         self._points, self._reached = tuple(points), tuple(reached)
-        self._bases = tuple(_Basis(points, names) for names in (_OF_A_LAYER, _OF_ALL))
+        self._bases = tuple(_Basis(points, names) for names in (_LAYERS, _OF_A_LAYER, _OF_ALL))
         self._widths = tuple(_Basis(points, names) for names in _WIDTHS)
         self._known: dict[tuple[int | float, ...], Any] = {}
 
@@ -111,30 +112,18 @@ class _Basis:
         fixed = len({point["layers"] for point in points}) == 1
         self._names = [one for one in names if not (fixed and "layers" in one)]
         self._written = [_written(names) for names in self._names]
-        self._rows = [[_value(written, point) for written in self._written] for point in points]
+        self._rows = [[int(_value(written, point)) for written in self._written] for point in points]
+        self._solvers: dict[tuple[int, ...], _Solver | None] = {}
 
     def through(self, values: Mapping[int, int | float]) -> Polynomial | None:
         """The polynomial with these values at these points; ``None`` if there is none, or if they are too few to say."""
-        rows = [[*map(Fraction, self._rows[place]), Fraction(value)] for place, value in values.items()]
-        width = len(self._names)
-        for column in range(width):
-            pivot = next((place for place in range(column, len(rows)) if rows[place][column]), None)
-            if pivot is None:
-                return None
-            rows[column], rows[pivot] = rows[pivot], rows[column]
-            head = rows[column]
-            for place in range(column + 1, len(rows)):
-                row = rows[place]
-                if row[column]:
-                    share = row[column] / head[column]
-                    rows[place] = [left - share * right for left, right in zip(row, head, strict=True)]
-        if any(row[width] for row in rows[width:]) or len(rows) <= width:
+        solver = self._solver(tuple(values))
+        if solver is None:
             return None
-        solved: list[Fraction] = [Fraction(0)] * width
-        for column in reversed(range(width)):
-            row = rows[column]
-            known = sum(row[place] * solved[place] for place in range(column + 1, width))
-            solved[column] = (row[width] - known) / row[column]
+        exact = [int(value) if value == int(value) else Fraction(value) for value in values.values()]
+        if any(_sum(row, exact) for row in solver.checks):
+            return None
+        solved = [Fraction(_sum(row, exact)) / solver.divisor for row in solver.rows]
         found: list[tuple[int | float, tuple[str, ...]]] = []
         for written, coefficient in zip(self._written, solved, strict=True):
             number = int(coefficient) if coefficient.denominator == 1 else float(coefficient)
@@ -143,6 +132,50 @@ class _Basis:
             if number:
                 found += [(number * times, names) for times, names in written]
         return tuple(found)
+
+    def _solver(self, places: tuple[int, ...]) -> _Solver | None:
+        if places not in self._solvers:
+            self._solvers[places] = _solver([self._rows[place] for place in places], len(self._names))
+        return self._solvers[places]
+
+
+class _Solver(NamedTuple):
+    """Products of the values with ``rows`` are the coefficients times ``divisor``; those with ``checks`` are nothing if a polynomial fits."""
+
+    rows: list[list[int]]
+    checks: list[list[int]]
+    divisor: int
+
+
+def _solver(points: Sequence[Sequence[int]], width: int) -> _Solver | None:
+    """Solve for all values at once, in integers; ``None`` if the points are too few or too much alike.
+
+    >>> _solver([[1, 2], [1, 5], [1, 7]], 2)
+    _Solver(rows=[[5, -2, 0], [-1, 1, 0]], checks=[[2, -5, 3]], divisor=3)
+    """
+    size = len(points)
+    rows = [[*point, *(int(place == own) for place in range(size))] for own, point in enumerate(points)]
+    divisor = 1
+    for column in range(width):
+        pivot = next((place for place in range(column, size) if rows[place][column]), None)
+        if pivot is None:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        head = rows[column]
+        times = head[column]
+        for place, row in enumerate(rows):
+            if place != column:
+                share = row[column]
+                # Every such quotient is a whole number: it is a determinant.
+                rows[place] = [(times * left - share * right) // divisor for left, right in zip(row, head, strict=True)]
+        divisor = times
+    if size <= width:
+        return None
+    return _Solver([row[width:] for row in rows[:width]], [row[width:] for row in rows[width:]], divisor)
+
+
+def _sum(row: Sequence[int], values: Sequence[int | Fraction]) -> int | Fraction:
+    return sum(share * value for share, value in zip(row, values, strict=True) if share)
 
 
 def _value(polynomial: Polynomial, point: Dimensions) -> int | float:

@@ -81,6 +81,7 @@ class _Forms:
         self._sizes = tuple(layout.parallel(engine) for layout in axes.layouts)
         self._plain = accepted(model, engine, axes)
         self._found: dict[Place, Cell] = {}
+        self._joint: dict[Place, Cell] = {}
         self.dtypes: tuple[str | None, ...] = (None,)
         self.weights: tuple[str | None, ...] = (None,)
         self.default_dtype = str(self._plain.dtypes.kv)
@@ -97,7 +98,8 @@ class _Forms:
         """The pieces of every form.
 
         A piece that follows from the dtype or from the weights alone is found with the default of the other; only one that follows from
-        both needs each pair. That no other does is tried for each pair where most and least is shared, and if one does, all are made.
+        both needs each pair. So it is with formats and replicas. That no other piece does is tried for each pair of formats where most and
+        least is shared, and if one does, all are made.
         """
         places = every(tuple(map(len, self.axes)))
         cells = {place: self._joined(place) for place in places}
@@ -107,20 +109,35 @@ class _Forms:
         return cells
 
     def _joined(self, place: Place) -> Cell:
-        """The cell of a place from those with the default dtype and with the default weights, or its own where both matter."""
-        dtype, weights, *others = place
-        if not (dtype and weights):
+        """The cell of a place from those in which one thing is as usual, or its own where nothing or more matters."""
+        if place not in self._joint:
+            self._joint[place] = self._from_others(place)
+        return self._joint[place]
+
+    def _from_others(self, place: Place) -> Cell:
+        dtype, weights, layout, gpu = place
+        alone = self._alone(layout)
+        if dtype and weights:
+            others = (0, 0, layout, gpu), (dtype, 0, layout, gpu), (0, weights, layout, gpu)
+        elif (dtype or weights) and alone != layout:
+            others = (0, 0, alone, gpu), (dtype, weights, alone, gpu), (0, 0, layout, gpu)
+        else:
             return self._cell(place)
-        neither, one, other = (self._cell((*pair, *others)) for pair in ((0, 0), (dtype, 0), (0, weights)))
+        neither, one, other = map(self._joined, others)
         if neither.get(_REFUSED) is not None:
             return self._cell(place)
         joined = {}
         for name in {**neither, **one, **other}:
-            plain, by_dtype, by_weights = (cell.get(name) for cell in (neither, one, other))
-            if plain not in (by_dtype, by_weights):
+            usual, by_one, by_other = (cell.get(name) for cell in (neither, one, other))
+            if usual not in (by_one, by_other):
                 return self._cell(place)
-            joined[name] = by_weights if by_dtype == plain else by_dtype
+            joined[name] = by_other if by_one == usual else by_one
         return joined
+
+    def _alone(self, layout: int) -> int:
+        """The first layout in which a replica is the same: without others, if the page has it."""
+        own = self._sizes[layout]
+        return next(number for number, sizes in enumerate(self._sizes) if (sizes.tp, sizes.pp) == (own.tp, own.pp))
 
     def _tried(self, dtype: int, weights: int, cells: Mapping[Place, Cell]) -> bool:
         """Whether joined cells of a pair of formats are what the engine gives, on the first and the last request that it accepts."""

@@ -68,7 +68,8 @@ def _with_early(form: MemoryForm, opened: VllmOpened) -> MemoryForm:
 
 def _early(part: PartForm, first: tuple[BudgetPart, ...]) -> PartForm:
     ends = {end: Early(first=tuple(getattr(one, end) for one in first), rule=getattr(part, end)) for end in ENDS}
-    return part if all(set(early.first) == {early.rule.at(1, 1)} for early in ends.values()) else replace(part, **ends)
+    others = {end: early for end, early in ends.items() if set(early.first) != {early.rule.at(1, 1)}}
+    return replace(part, **others) if others else part
 
 
 def _has_form(opened: VllmOpened) -> bool:

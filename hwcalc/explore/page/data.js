@@ -245,15 +245,16 @@ function formOf(payload, curve, rest, parts, dimensions, maxSeq) {
  */
 export function plainTerm(payload, place, dimensions) {
   const term = payload.terms[place];
-  if (term === undefined) throw new Error(`the page has no term ${place}`);
+  const shape = payload.shapes[term?.shape ?? -1];
+  if (term === undefined || shape === undefined) throw new Error(`the page has no term ${place}`);
   return {
-    kind: textAt(payload, term.kind),
-    layers: textAt(payload, term.layers),
-    rule: textAt(payload, term.rule),
+    kind: textAt(payload, shape.kind),
+    layers: textAt(payload, shape.layers),
+    rule: textAt(payload, shape.rule),
     count: substitute(term.count, dimensions),
     unit_bytes: substitute(term.unit_bytes, dimensions),
-    unit_tokens: term.unit_tokens ?? 1,
-    stairs: term.stairs.map((sum) => sum.map((stair) => plainStair(stair, dimensions))),
+    unit_tokens: shape.unit_tokens ?? 1,
+    stairs: shape.stairs.map((sum) => sum.map((stair) => plainStair(stair, dimensions))),
   };
 }
 
@@ -283,7 +284,7 @@ function plainPart(payload, part, term, dimensions) {
       return { pass: [elementBytes, count(width), chunk, count(logits), logitBytes] };
     }
     if ("largest" in amount) return { largest: amount.largest.map(term) };
-    if ("gpus" in amount) return { gpus: amount.gpus.map(plain) };
+    if ("gpus" in amount) return { gpus: amount.gpus.flatMap(([alike, each]) => Array.from({ length: alike }, () => plain(each))) };
     if ("early" in amount) return { early: { ...amount.early, rule: plain(amount.early.rule) } };
     if ("measured" in amount) return { measured: { ...amount.measured, rule: plain(amount.measured.rule) } };
     const { chunk, up, moments } = amount.fullest;

@@ -12,12 +12,17 @@ type Polynomial = [coefficient: number, names: Dimension[]][];
     splits layers, not heads: 1). By hand, heads is a multiple of kv_heads, and kv_heads of tp, so that both are whole. */
 type Dimension = "layers" | "heads" | "kv_heads" | "head_dim";
 
-/** Layers of one kind that grow alike. `kind`, `layers` and `rule` are places in `texts`. */
+/** Layers of one kind that grow alike: so many, of so many bytes for each unit. `shape` is a place in `shapes`. */
 interface Term {
-  kind: number;
-  layers: number;
+  shape: number;
   count: Count;
   unit_bytes: Count;
+}
+
+/** How the units of layers grow, whatever the bytes of a unit. `kind`, `layers` and `rule` are places in `texts`. */
+interface Shape {
+  kind: number;
+  layers: number;
   /** 1 is left out. */
   unit_tokens?: number;
   stairs: Stair[][];
@@ -29,7 +34,7 @@ type Amount =
   | { pass: [element_bytes: number, width: Count, chunk: number | null, logits: Count, logit_bytes: number] }
   | { largest: number[] }
   | { fullest: { chunk: number | null; up: boolean; moments: [share: number, sum: number][] } }
-  | { gpus: Amount[] }
+  | { gpus: [alike: number, amount: Amount][] }
   | { measured: Measured<Amount> }
   | { early: Early<Amount> };
 
@@ -256,6 +261,7 @@ interface Payload {
   engines: Engine[];
   models: Model[];
   texts: string[];
+  shapes: Shape[];
   terms: Term[];
   curves: Curve[];
   parts: Part[];

@@ -97,14 +97,15 @@ def curve_of(payload: Document, curve: Document) -> Curve:
 
 def _term(payload: Document, place: int) -> Term:
     term = payload["terms"][place]
+    shape = payload["shapes"][term["shape"]]
     return Term(
-        kind=payload["texts"][term["kind"]],
+        kind=payload["texts"][shape["kind"]],
         layers=LayerNumbers(),
         count=term["count"],
         unit_bytes=term["unit_bytes"],
-        stairs=tuple(tuple(Stair(*stair) for stair in sums) for sums in term["stairs"]),
-        rule=payload["texts"][term["rule"]],
-        unit_tokens=term.get("unit_tokens", 1),
+        stairs=tuple(tuple(Stair(*stair) for stair in sums) for sums in shape["stairs"]),
+        rule=payload["texts"][shape["rule"]],
+        unit_tokens=shape.get("unit_tokens", 1),
     )
 
 
@@ -127,7 +128,7 @@ def _amount(payload: Document, amount: Any) -> Amount:
     if form == "largest":
         return Largest(terms=tuple(_term(payload, place) for place in value))
     if form == "gpus":
-        return PerGpu(amounts=tuple(_amount(payload, each) for each in value))
+        return PerGpu(amounts=tuple(_amount(payload, each) for alike, each in value for _ in range(alike)))
     if form == "fullest":
         moments = tuple(Moment(share, tuple(map(_product, payload["sums"][place]))) for share, place in value["moments"])
         return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
