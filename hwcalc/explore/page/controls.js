@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
+import { defaultFormats, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -202,10 +202,8 @@ function sliderLengths({ lengths: { least, most } }, { max_seq: own }) {
 function withPolicy(page, policy) {
   const state = page.state();
   const model = modelOf(page.payload, state);
-  const runs = runsOf(model, state.engine, false);
   if (policy === null || model.policies === null) return { policy };
-  const formats = runs !== null && "curve" in runs ? { dtype: runs.dtypes[0] ?? "", weights: runs.weights[0] ?? "" } : {};
-  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, ...formats };
+  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, ...defaultFormats(model, state.engine) };
 }
 
 /**

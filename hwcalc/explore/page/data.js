@@ -71,6 +71,17 @@ export function runsOf(model, engine, byHand) {
 }
 
 /**
+ * The formats that a command line has without a word.
+ * @param {Model} model
+ * @param {string} engine
+ * @returns {Partial<State>}
+ */
+export function defaultFormats(model, engine) {
+  const runs = runsOf(model, engine, false);
+  return runs !== null && "curve" in runs ? { dtype: runs.dtypes[0] ?? "", weights: runs.weights[0] ?? "" } : {};
+}
+
+/**
  * Answers under a policy, if one is chosen.
  * @param {Payload} payload
  * @param {State} state

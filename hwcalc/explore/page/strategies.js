@@ -26,13 +26,13 @@ export function strategiesSection(page) {
     const place = found.lengths.indexOf(length);
     lead.textContent = `What one sequence of ${lengthWords(length, state.seq)} takes on the GPU, by the way its cache is allocated. By the formulas, in the model's own format.`;
     chart.replaceChildren(barRows(found.rows.map(({ title, note, bytes }) => ({ name: title, note, segments: [{ kind: "cache", bytes: bytes[place] ?? 0 }] }))));
-    const cell = (/** @type {number | undefined} */ bytes) => (bytes === undefined ? "-" : html("span", {}, human(bytes), html("small", {}, exact(bytes))));
+    const cell = (/** @type {number | undefined} */ bytes, sign = "") => (bytes === undefined ? "-" : html("span", {}, sign, human(bytes), html("small", {}, sign, exact(bytes))));
     table.show(() =>
       tableOf({
         caption: `One sequence of ${exact(length)} tokens: the size, and below it the exact bytes`,
         head: ["Way", "At the full length", "At half of it", "Peak within a step", "In the host's memory", "Used by"],
         numbers: [1, 2, 3, 4],
-        rows: found.rows.map(({ title, bytes, held, peak, host, used_by }) => [title, cell(bytes[place]), cell(held[place]), cell(peak[place]), cell(host[place]), used_by]),
+        rows: found.rows.map(({ title, bytes, held, peak, peak_is_bound, host, used_by }) => [title, cell(bytes[place]), cell(held[place]), cell(peak[place], peak_is_bound ? "≥ " : ""), cell(host[place]), used_by]),
       }),
     );
   }

@@ -33,8 +33,8 @@ def planned(command: str) -> dict[str, Any] | str:
     name, values = line
     assert name == "plan"
     given = given_options("plan", values)
-    # Dimensions by hand change the config, from which the model is read anew.
-    model = values["model"] if given.keys() & set(DIMENSIONS) else _read(values["model"])
+    # With other dimensions, or an assumed type, the config is read anew.
+    model = values["model"] if given.keys() & {*DIMENSIONS, "assume"} else _read(values["model"])
     try:
         found = plan(model, **given).to_dict()
     except KvplanError as error:
