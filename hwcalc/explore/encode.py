@@ -10,9 +10,10 @@ from typing import Any, Final
 from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import KINDS
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["LARGEST", "Pools", "cell_of", "grid_of"]
+__all__ = ["LARGEST", "Pools", "cell_of", "grid_of", "title_of"]
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
@@ -45,7 +46,7 @@ class Pools:
     def term(self, term: Term) -> int:
         """The place of layers that grow alike."""
         piece = {
-            "kind": self.text(term.kind),
+            "kind": self.text(title_of(term.kind)),
             "layers": self.text(term.layers.text),
             "count": term.count,
             "unit_bytes": term.unit_bytes,
@@ -156,6 +157,11 @@ def grid_of(cells: Mapping[Place, int | None], sizes: Sequence[int], ignored: fr
     table = {_at(place, kept): cell for place, cell in known.items()}
     shape = [range(size) if axis in kept else (0,) for axis, size in enumerate(sizes)]
     return _nested(table, shape, kept, ())
+
+
+def title_of(kind: str) -> str:
+    """What a kind of layer is called, in the words of all outputs; an engine's own name for it where it has no other."""
+    return KINDS[kind].title if kind in KINDS else kind.replace("_", " ")
 
 
 def cell_of(grid: Any, place: Place) -> int | None:

@@ -8,12 +8,13 @@ from typing import Any, Final
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, choices_of
-from hwcalc.explore.encode import Pools
+from hwcalc.explore.encode import Pools, title_of
 from hwcalc.explore.hand import MOST_BY_HAND, Changed, hand_of
 from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
+from hwcalc.planner.result import Verdict
 from hwcalc.sources.progress import tell
 from hwcalc.text import clean, cut
 
@@ -65,6 +66,7 @@ def payload_of(
         "lengths": {"least": LEAST_TOKENS, "most": axes.most_tokens},
         "batches": list(axes.batches),
         "layouts": [vars(layout) for layout in axes.layouts],
+        "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
         "gpus": list(map(_gpu, axes.gpus)),
         "engines": list(map(_engine, axes.engines)),
         "models": rows,
@@ -99,6 +101,7 @@ def _model(model: PageModel, axes: PageAxes, pools: Pools, *, by_hand: bool) -> 
         "argument": model.argument,
         "words": list(model.words),
         "max_seq": spec.max_position_embeddings,
+        "layers": [[pools.text(title_of(group.kind.name)), pools.text(group.layers.text)] for group in spec.stack.groups],
         "parameters": None if spec.parameters is None else spec.parameters.total,
         "warnings": [note.message for note in spec.warnings],
         "engines": engines,

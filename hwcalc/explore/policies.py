@@ -13,6 +13,7 @@ from hwcalc.explore.sampled import sampled_lengths
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search, plan_fit
 from hwcalc.planner.memory import plan_memory
+from hwcalc.policies.base import Effect
 from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
@@ -72,8 +73,12 @@ def policy_rows(
         answers = {
             engine: _answers(model, lengths, {**fixed, **plan_options(engine), "policy": chosen}, text) for engine in engines
         }
-        rows.append({"policy": policy, "title": chosen.policy.title, "memory": chosen.policy.effect.text, "engines": answers})
+        rows.append({"policy": policy, "title": chosen.policy.title, "memory": _memory(chosen.policy.effect), "engines": answers})
     return {"gpu": fixed["gpu"], "lengths": list(lengths), "batches": list(BATCHES), "rows": rows}
+
+
+def _memory(effect: Effect) -> str:
+    return "frees memory" if effect is Effect.FREES else f"{effect.text}, frees nothing"
 
 
 def _answers(

@@ -48,6 +48,11 @@ class Verdict(enum.StrEnum):
         """
         return _VERDICT_WORDS[self]
 
+    @property
+    def meaning(self) -> str:
+        """What it says of the estimates."""
+        return _MEANINGS[self]
+
     __repr__ = str.__repr__
 
 
@@ -56,6 +61,12 @@ _VERDICT_WORDS: Final = {
     Verdict.PROBABLY: "probably fits",
     Verdict.PROBABLY_NOT: "probably not",
     Verdict.NO: "does not fit",
+}
+_MEANINGS: Final = {
+    Verdict.FITS: "It fits even if every estimate is at its high end.",
+    Verdict.PROBABLY: "It fits by the expected values, but not if the estimates are at their high end.",
+    Verdict.PROBABLY_NOT: "It does not fit by the expected values, but if the estimates are at their low end it does.",
+    Verdict.NO: "It does not fit even if every estimate is at its low end.",
 }
 
 

@@ -79,8 +79,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     for line in chart.lines:
         number += not line.minor
         handles.append(_draw_line(axes, line, number, len(chart.lines)))
-    for level in chart.levels:
-        _draw_level(axes, level, min((line.xs[0] for line in chart.lines), default=1))
+    handles += [_draw_level(axes, level) for level in chart.levels]
     _set_ticks(axes, chart)
     axes.set_xlabel("tokens of a sequence")
     axes.set_ylabel(chart.y_label)
@@ -89,7 +88,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     if handles:
         # matplotlib leaves out what begins with an underscore.
-        labels = [f" {_named(line.label)}" for line in chart.lines]
+        labels = [f" {_named(label)}" for label in (*(line.label for line in chart.lines), *map(_level_words, chart.levels))]
         axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, handlelength=3.6)
     for place, remark in enumerate(chart.remarks):
         axes.text(0.5, 0.5 - 0.06 * place, _named(remark, 100), transform=axes.transAxes, ha="center", color=_INK)
@@ -110,7 +109,8 @@ def _draw_line(axes: Any, line: Line, number: int, lines: int) -> Any:
     if line.mark is not None:
         mark = line.mark
         axes.plot([mark.x], [mark.y], marker="X", markersize=10, color=color, markeredgecolor="white", zorder=5)
-        offset = (-8, 8 + 13 * (number % 2))
+        # Below: what is near above it are lines of models that do not fit.
+        offset = (-8, -20 - 13 * (number % 2))
         axes.annotate(
             mark.label,
             (mark.x, mark.y),
@@ -124,10 +124,13 @@ def _draw_line(axes: Any, line: Line, number: int, lines: int) -> Any:
     return handle
 
 
-def _draw_level(axes: Any, level: Level, left: int) -> None:
-    axes.axhline(level.bytes, color=_INK, linewidth=1.2, linestyle=(0, (8, 3)))
-    words = f"{_named(level.label)}: {human_bytes(level.bytes)}"
-    axes.annotate(words, (left, level.bytes), xytext=(3, 4), textcoords="offset points", fontsize=8.5, color=_INK, bbox=_PAPER)
+def _draw_level(axes: Any, level: Level) -> Any:
+    # Its words stand in the legend: beside the line they would cover the lines of models that nearly fit.
+    return axes.axhline(level.bytes, color=_INK, linewidth=1.2, linestyle=(0, (8, 3)))
+
+
+def _level_words(level: Level) -> str:
+    return f"{level.label}: {human_bytes(level.bytes)}"
 
 
 def _set_ticks(axes: Any, chart: Chart) -> None:
@@ -136,7 +139,8 @@ def _set_ticks(axes: Any, chart: Chart) -> None:
     if not xs or not ys:
         return
     low, high = min(ys), max(ys)
-    axes.set_xlim(min(xs), max(xs) * 1.02)
+    # Whole markers at both ends.
+    axes.set_xlim(min(xs) / 1.08, max(xs) * 1.08)
     axes.set_ylim(low / 1.5, high * 1.8)
     ticks = decade_ticks(low, high) if chart.kind == "frontier" else byte_ticks(low // 2, high * 2)
     for axis, found in ((axes.xaxis, token_ticks(min(xs), max(xs))), (axes.yaxis, ticks)):
@@ -168,7 +172,7 @@ def _draw_profile(axes: Any, profile: Profile, titles: Sequence[str], *, named: 
             )
     most = max((layer.bytes for layer in profile.layers), default=0)
     found = even_byte_ticks(most)
-    axes.set_ylim(0, max(1, most) * 1.35)
+    axes.set_ylim(0, max(1, most) * 1.08)
     axes.yaxis.set_ticks([value for value, _ in found], labels=[text for _, text in found])
     axes.set_xlim(-0.6, max((layer.number for layer in profile.layers), default=0) + 0.6)
     axes.set_ylabel("cache of a layer")
@@ -178,5 +182,12 @@ def _draw_profile(axes: Any, profile: Profile, titles: Sequence[str], *, named: 
     if named:
         axes.set_title(_named(profile.label), loc="left", fontsize=9.5)
     axes.legend(
-        list(handles.values()), [f" {title}" for title in handles], loc="upper left", ncols=3, frameon=False, fontsize=8.5
+        list(handles.values()),
+        [f" {title}" for title in handles],
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=3,
+        frameon=False,
+        fontsize=8.5,
+        borderaxespad=0.1,
     )

@@ -102,7 +102,7 @@ def _asked(models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], *, whole: bool
 
 def _lengths(opened: Opened, longest: int) -> tuple[int, ...]:
     """Lengths of equal ratios, both ends, and where a window is full."""
-    least = min(_LEAST, longest)
+    least = _LEAST if longest > _LEAST else 1
     steps = max(1, (longest // least).bit_length() * _STEPS)
     spread = {least, longest, *(round(least * (longest / least) ** (step / steps)) for step in range(steps + 1))}
     windows = {

@@ -30,6 +30,8 @@ _NARROWEST: Final = 40
 _HEIGHT: Final = 20
 _TICK: Final = 12
 """Columns for a tick of the lower axis."""
+_FEWEST_TICKS: Final = 2
+"""A state that never grows is level: the axis then reaches further, so that its size can be read."""
 _ASCII: Final = str.maketrans(
     {"─": "-", "│": "|", "┌": "+", "┐": "+", "└": "+", "┘": "+", "┤": "|", "┬": "-", "├": "|", "┴": "-", "┼": "+", "·": "|"}
 )
@@ -63,7 +65,11 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
         mark = "" if line.mark is None else f", {line.mark.label} (X)"
         legend.append(f"  {letter}  {clean(cut(line.label, 60))}{mark}")
     legend += [f"  -  {clean(level.label)}: {human_bytes(level.bytes)}" for level in chart.levels]
-    ticks = decade_ticks(min(ys), max(ys)) if chart.kind == "frontier" else byte_ticks(min(ys), max(ys))
+    scale = decade_ticks if chart.kind == "frontier" else byte_ticks
+    low, high = min(ys), max(ys)
+    if len(scale(low, high)) < _FEWEST_TICKS:
+        low, high = low // 2, high * 2
+    ticks = scale(max(1, low), high)
 
     def rows(*some: _Drawn) -> list[str]:
         figure = _figure(plotext, width)
@@ -74,8 +80,8 @@ def _lines(plotext: Any, chart: Chart, width: int) -> str:
         _ticks(figure, "x", token_ticks(min(xs), max(xs))[:: max(1, -(-9 * _TICK // width))])
         _ticks(figure, "y", ticks)
         # Without limits plotext begins at zero.
-        figure.ruler("x").lim(_log(min(xs)), _log(max(xs)))
-        figure.ruler("y").lim(_log(min(ys)), _log(max(ys)))
+        figure.ruler("x").lim(_log(min(xs)), _log(max(*xs, min(xs) + 1)))
+        figure.ruler("y").lim(_log(low), _log(high))
         built: str = figure.build().string(colorless=True)
         return built.splitlines()
 

@@ -25,7 +25,7 @@ def layer_strip(plan: Plan, width: int) -> tuple[str, str] | None:
     Where the line is too narrow a letter stands for several layers, the largest of them.
     """
     layers = layer_bytes(plan)
-    if len({(layer.title, layer.bytes) for layer in layers}) < len("sF"):
+    if len({(layer.title, layer.bytes) for layer in layers}) < 2:
         return None
     most = max(layer.bytes for layer in layers)
     letters = _letters(layers)

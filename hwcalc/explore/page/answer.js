@@ -1,6 +1,6 @@
 // The answers of states. The last one is kept: several sections ask for it.
 
-import { modelOf, policyRowsOf, runsOf } from "./data.js";
+import { formatsOf, modelOf, policyRowsOf } from "./data.js";
 import { plus, stateBytes, termBytes, unitsAt } from "./forms.js";
 import { answerAt, sizesAt } from "./solve.js";
 
@@ -27,8 +27,8 @@ function policyAnswer(rows, model, state, texts) {
   const columns = rows.rows.find((row) => row.policy === state.policy)?.engines[state.engine];
   if (columns === undefined) return { refused: `This page has no numbers of ${state.engine} under a policy.` };
   if (typeof columns === "number") return { refused: texts[columns] ?? "" };
-  const runs = runsOf(model, state.engine, false);
-  const usual = runs !== null && "curve" in runs && state.dtype === runs.dtypes[0] && state.weights === runs.weights[0];
+  const formats = formatsOf(model, state.engine, false);
+  const usual = state.dtype === formats.dtypes[0] && state.weights === formats.weights[0];
   const length = rows.lengths.indexOf(state.seq);
   const batch = rows.batches.indexOf(state.batch);
   if (!usual || length < 0 || batch < 0 || state.gpu !== rows.gpu || state.count !== 1 || state.hand !== null) {

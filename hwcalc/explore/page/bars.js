@@ -13,15 +13,6 @@ const PATTERNS = {
 };
 
 const BAR_HEIGHT = 20;
-const VERDICT_WORDS = /** @type {const} */ ({ fits: "fits", probably: "probably fits", probably_not: "probably not", no: "does not fit" });
-
-/** What a verdict says of the estimates. @type {Record<Verdict, string>} */
-const VERDICT_MEANINGS = {
-  fits: "It fits even if every estimate is at its high end.",
-  probably: "It fits by the expected values, but not if the estimates are at their high end.",
-  probably_not: "It does not fit by the expected values, but if the estimates are at their low end it does.",
-  no: "It does not fit even if every estimate is at its low end.",
-};
 
 function makePatterns() {
   const patterns = Object.entries(PATTERNS).map(([kind, [size, path]]) =>
@@ -71,21 +62,22 @@ export function barLegend(kinds) {
   return html("ul", { class: "bar-legend" }, ...kinds.map(([kind, words]) => html("li", {}, kindSwatch(kind), words)));
 }
 
-/** A verdict in the words of the command line, with a sign before it (page.css). @param {Verdict} verdict */
-function verdictBadge(verdict) {
-  return html("span", { class: "verdict", "data-verdict": verdict }, VERDICT_WORDS[verdict]);
+/** A verdict in the words of the command line, with a sign before it (bars.css). @param {Page} page @param {Verdict} verdict */
+export function verdictBadge({ payload }, verdict) {
+  return html("span", { class: "verdict", "data-verdict": verdict }, payload.verdicts[verdict].words);
 }
 
-/** A badge that stays in the page while verdicts change, and explains them. */
-export function explainedVerdict() {
+/** A badge that stays in the page while verdicts change, and explains them. @param {Page} page */
+export function explainedVerdict({ payload }) {
   const element = hint(html("span", { class: "verdict" }), "");
   return {
     element,
     /** @param {Verdict} verdict */
     show(verdict) {
       element.setAttribute("data-verdict", verdict);
-      element.textContent = VERDICT_WORDS[verdict];
-      hint(element, VERDICT_MEANINGS[verdict]);
+      const { words, meaning } = payload.verdicts[verdict];
+      element.textContent = words;
+      hint(element, meaning);
     },
   };
 }
@@ -102,7 +94,7 @@ export function barRows(rows, limit = null) {
       { class: row.chosen ? "bar-row chosen" : "bar-row", "aria-current": row.chosen ? "true" : null },
       html("span", { class: "bar-name" }, row.name),
       row.refused === undefined ? bar(row.segments, most, { limit: row.limit ?? limit }) : html("span", { class: "refused" }, row.refused),
-      html("span", { class: "bar-value" }, row.value ?? human(row.segments.reduce((sum, segment) => sum + segment.bytes, 0)), row.verdict === undefined ? null : verdictBadge(row.verdict)),
+      html("span", { class: "bar-value" }, row.value ?? human(row.segments.reduce((sum, segment) => sum + segment.bytes, 0)), row.badge),
       !row.note ? null : html("span", { class: "bar-note" }, row.note),
     );
   return html("ul", { class: "bars" }, ...rows.map(one));

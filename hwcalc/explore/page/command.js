@@ -1,6 +1,6 @@
 // The command line that gives the numbers of a state.
 
-import { modelOf, runsOf, splitsLayers } from "./data.js";
+import { engineOf, formatsOf, modelOf } from "./data.js";
 import { DIMENSIONS } from "./state.js";
 
 /**
@@ -28,25 +28,24 @@ function ownWords(model, state) {
  */
 export function commandOf(payload, state) {
   const model = modelOf(payload, state);
-  const engine = payload.engines.find((engine) => engine.name === state.engine);
-  const runs = runsOf(model, state.engine, state.hand !== null);
+  const engine = engineOf(payload, state.engine);
+  const formats = formatsOf(model, state.engine, state.hand !== null);
   // The bare equation has no name, only words.
   const words = ["kvplan", "plan", ...(model.argument === null ? [] : [model.argument]), ...ownWords(model, state)];
   const option = (/** @type {string} */ name, /** @type {string | number} */ value) => words.push(`--${name}`, String(value));
   option("engine", state.engine);
-  for (const [name, value] of Object.entries(engine?.options ?? {})) option("engine-option", `${name}=${value}`);
+  for (const [name, value] of Object.entries(engine.options)) option("engine-option", `${name}=${value}`);
   option("gpu", state.gpu);
-  const sizes = splitsLayers(payload, state.engine) ? { pp: state.count } : { tp: state.tp, dp: state.count / state.tp };
+  const sizes = engine.splits_layers ? { pp: state.count } : { tp: state.tp, dp: state.count / state.tp };
   for (const [name, size] of Object.entries(sizes)) {
     if (size > 1) option(name, size);
   }
   option("seq", state.seq);
   if (state.batch > 1) option("batch", state.batch);
-  if (runs !== null && "curve" in runs) {
-    // The first of each is what the command takes without a word.
-    if (state.dtype !== runs.dtypes[0]) option("dtype", state.dtype);
-    if (state.weights !== runs.weights[0]) option("weights", state.weights);
-  }
+  // The first of each is what the command takes without a word.
+  const [[dtype = ""], [weights = ""]] = [formats.dtypes, formats.weights];
+  if (state.dtype !== dtype) option("dtype", state.dtype);
+  if (state.weights !== weights) option("weights", state.weights);
   if (state.policy !== null) option("policy", state.policy);
   if (state.hand !== null) for (const name of DIMENSIONS) option(name.replace("_", "-"), state.hand[name]);
   return words.map(quoted).join(" ");

@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { defaultFormats, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, splitsLayers, stepsOf } from "./data.js";
+import { defaultFormats, engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -207,26 +207,34 @@ function withPolicy(page, policy) {
 }
 
 /**
+ * All controls by name.
  * @param {Page} page
- * @returns {Section}
  */
-export function controlsSection(page) {
-  const { payload } = page;
-  const set = page.set;
-  const model = modelField(page);
-  const length = sliderField("seq", "Tokens of a sequence", "tokens", (seq, settled) => set({ seq }, settled));
-  const batch = sliderField("batch", "Sequences at once", "sequences", (batch, settled) => set({ batch }, settled));
-  const dtype = selectField("dtype", "Format of the cache", (dtype) => set({ dtype }));
-  const weights = selectField("weights", "Format of the weights", (weights) => set({ weights }));
-  const engine = selectField("engine", "Engine", (engine) => set({ engine }));
-  const policy = selectField("policy", "Policy of the cache", (policy) => set(withPolicy(page, policy || null)));
-  const gpu = selectField("gpu", "GPU", (gpu) => set({ gpu }));
-  const count = sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled));
-  const tp = sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled));
-  const hand = handFields(page);
+function fieldsOf(page) {
+  const { set } = page;
+  return {
+    model: modelField(page),
+    length: sliderField("seq", "Tokens of a sequence", "tokens", (seq, settled) => set({ seq }, settled)),
+    batch: sliderField("batch", "Sequences at once", "sequences", (batch, settled) => set({ batch }, settled)),
+    dtype: selectField("dtype", "Format of the cache", (dtype) => set({ dtype })),
+    weights: selectField("weights", "Format of the weights", (weights) => set({ weights })),
+    engine: selectField("engine", "Engine", (engine) => set({ engine })),
+    policy: selectField("policy", "Policy of the cache", (policy) => set(withPolicy(page, policy || null))),
+    gpu: selectField("gpu", "GPU", (gpu) => set({ gpu })),
+    count: sliderField("count", "Number of GPUs", "GPUs", (count, settled) => set({ count }, settled)),
+    tp: sliderField("tp", "GPUs that share each layer (tp)", "GPUs", (tp, settled) => set({ tp }, settled)),
+    hand: handFields(page),
+  };
+}
+
+/**
+ * The controls in groups.
+ * @param {ReturnType<typeof fieldsOf>} fields
+ */
+function panelOf({ model, length, batch, dtype, weights, engine, policy, gpu, count, tp, hand }) {
   const group = (/** @type {string} */ legend, /** @type {{ element: HTMLElement }[]} */ ...fields) =>
     html("fieldset", {}, html("legend", {}, legend), ...fields.map((one) => one.element));
-  const element = html(
+  return html(
     "section",
     { class: "panel controls", id: "controls", "aria-labelledby": "controls-title" },
     html("h2", { id: "controls-title" }, "What to plan"),
@@ -239,16 +247,25 @@ export function controlsSection(page) {
       hand.element,
     ),
   );
+}
+
+/**
+ * @param {Page} page
+ * @returns {Section}
+ */
+export function controlsSection(page) {
+  const { payload } = page;
+  const fields = fieldsOf(page);
+  const { model, length, batch, dtype, weights, engine, policy, gpu, count, tp, hand } = fields;
+  const element = panelOf(fields);
   return {
     element,
     update(state) {
       const described = modelOf(payload, state);
       const form = page.form(state);
       const known = policyRowsOf(payload, state);
-      const runs = runsOf(described, state.engine, state.hand !== null);
-      const formats = runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
-      const named = payload.engines.find((one) => one.name === state.engine);
-      const splits = splitsLayers(payload, state.engine);
+      const formats = formatsOf(described, state.engine, state.hand !== null);
+      const { options: always, splits_layers: splits } = engineOf(payload, state.engine);
       /** @type {(names: string[]) => [string, string][]} */
       const defaults = (names) => (names.length === 0 ? [["", "none with this engine"]] : names.map((name, place) => [name, place === 0 ? `${name} (default)` : name]));
       const only = known === null ? null : "Only some values are known exactly here: the nearest is taken.";
@@ -260,9 +277,9 @@ export function controlsSection(page) {
       batch.show(known?.batches ?? payload.batches.filter((number) => number <= most), state.batch, only ?? refusal);
       dtype.show(defaults(formats.dtypes), state.dtype);
       weights.show(defaults(formats.weights), state.weights);
-      const options = Object.entries(named?.options ?? {}).map(([name, value]) => `${name}=${value}`);
+      const options = Object.entries(always).map(([name, value]) => `${name}=${value}`);
       engine.show(
-        payload.engines.map((one) => [one.name, one.version ? `${one.label} ${one.version}` : `${one.label} (formulas)`]),
+        payload.engines.map(({ name, label, version, definition }) => [name, `${label} ${version || (definition === "exact" ? "(formulas)" : "")}`.trim()]),
         state.engine,
         options.length > 0 ? `With ${options.join(", ")}.` : null,
       );

@@ -30,12 +30,15 @@ export function modelOf(payload, state) {
 }
 
 /**
- * Whether an engine gives each GPU layers of its own (pp), rather than a share of each layer (tp) or of the sequences (dp).
+ * An engine by its name.
  * @param {Payload} payload
- * @param {string} engine
+ * @param {string} name
+ * @returns {Engine}
  */
-export function splitsLayers(payload, engine) {
-  return payload.engines.some((one) => one.name === engine && one.splits_layers);
+export function engineOf(payload, name) {
+  const engine = payload.engines.find((one) => one.name === name);
+  if (engine === undefined) throw new Error(`no engine ${name} in this page`);
+  return engine;
 }
 
 /**
@@ -46,7 +49,7 @@ export function splitsLayers(payload, engine) {
  */
 export function sharesOf(payload, engine, count) {
   const tps = payload.layouts.filter((layout) => layout.count === count).map((layout) => layout.tp);
-  return splitsLayers(payload, engine) ? tps.slice(0, 1) : tps;
+  return engineOf(payload, engine).splits_layers ? tps.slice(0, 1) : tps;
 }
 
 /**
@@ -55,7 +58,7 @@ export function sharesOf(payload, engine, count) {
  * @param {Pick<State, "engine" | "tp">} state
  */
 export function ranksOf(payload, { engine, tp }) {
-  return splitsLayers(payload, engine) ? 1 : tp;
+  return engineOf(payload, engine).splits_layers ? 1 : tp;
 }
 
 /**
@@ -71,14 +74,25 @@ export function runsOf(model, engine, byHand) {
 }
 
 /**
+ * The formats of cache and weights, the defaults first; none where the engine refuses the model.
+ * @param {Model} model
+ * @param {string} engine
+ * @param {boolean} byHand
+ * @returns {Pick<Runs, "dtypes" | "weights">}
+ */
+export function formatsOf(model, engine, byHand) {
+  const runs = runsOf(model, engine, byHand);
+  return runs !== null && "curve" in runs ? runs : { dtypes: [], weights: [] };
+}
+
+/**
  * The formats that a command line has without a word.
  * @param {Model} model
  * @param {string} engine
- * @returns {Partial<State>}
  */
 export function defaultFormats(model, engine) {
-  const runs = runsOf(model, engine, false);
-  return runs !== null && "curve" in runs ? { dtype: runs.dtypes[0] ?? "", weights: runs.weights[0] ?? "" } : {};
+  const { dtypes, weights } = formatsOf(model, engine, false);
+  return { dtype: dtypes[0] ?? "", weights: weights[0] ?? "" };
 }
 
 /**

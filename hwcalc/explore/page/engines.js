@@ -1,18 +1,13 @@
 // The same work by every engine of the page.
 
-import { barLegend, barRows, panel } from "./bars.js";
-import { details, exact, html, human, tableOf } from "./tables.js";
+import { barLegend, barRows, panel, verdictBadge } from "./bars.js";
+import { details, exact, html, sizeCell, tableOf } from "./tables.js";
 
 /** @type {Partial<Record<keyof State, string>>} */
 const SETTINGS = { seq: "tokens", batch: "sequences", dtype: "cache format", weights: "weight format", tp: "tp" };
 
 /** How the number of the cache is known. @type {Record<string, string>} */
 const DEFINITIONS = { exact: "The cache is exact, by the formulas.", engine: "The cache is what the engine stores, by its own rule." };
-
-/** The chosen engine as it calls itself. @param {Page} page @param {State} state */
-export function engineLabel(page, state) {
-  return page.payload.engines.find((engine) => engine.name === state.engine)?.label ?? state.engine;
-}
 
 /** What an engine cannot take as it was chosen, and has instead. @param {State} wanted @param {State} own */
 function differences(wanted, own) {
@@ -47,7 +42,7 @@ export function enginesSection(page) {
         { kind: "overhead", bytes: sizes.overhead },
       ];
       const note = [DEFINITIONS[engine.definition] ?? engine.definition, other.length > 0 ? `With ${other.join(", ")}.` : ""].filter(Boolean).join(" ");
-      return { name, segments, verdict: sizes.verdict, limit: sizes.usable, chosen, note };
+      return { name, segments, badge: verdictBadge(page, sizes.verdict), limit: sizes.usable, chosen, note };
     });
     chart.replaceChildren(barRows(rows));
     table.show(() =>
@@ -55,10 +50,9 @@ export function enginesSection(page) {
         caption: "Expected bytes on the fullest GPU by each engine, and the cache on all GPUs",
         head: ["Engine", "Weights", "Cache", "Activations", "Overhead", "Total", "May be used", "Cache on all GPUs", "Cache is", "Verdict"],
         rows: found.map(({ engine, sizes }) => {
-          const cell = (/** @type {number | bigint} */ bytes) => html("span", {}, human(bytes), html("small", {}, exact(bytes)));
           if ("refused" in sizes) return [engine.label, ...Array.from({ length: 8 }, () => "-"), sizes.refused];
           const { weights, cache, activations, overhead, total, usable, total_cache, verdict } = sizes;
-          return [engine.label, ...[weights, cache, activations, overhead, total, usable, total_cache].map(cell), engine.definition, verdict.replace("_", " ")];
+          return [engine.label, ...[weights, cache, activations, overhead, total, usable, total_cache].map(sizeCell), engine.definition, page.payload.verdicts[verdict].words];
         }),
         numbers: [1, 2, 3, 4, 5, 6, 7],
       }),

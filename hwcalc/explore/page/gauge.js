@@ -3,6 +3,7 @@
 import { bar, explainedVerdict, kindSwatch, panel, swatch } from "./bars.js";
 import { modelOf } from "./data.js";
 import { partBytes, partsBytes, stateBytes } from "./forms.js";
+import { reasonOf } from "./reason.js";
 import { UNLIMITED } from "./solve.js";
 import { bytesCells, details, exact, html, human, svg, tableOf } from "./tables.js";
 
@@ -19,7 +20,7 @@ function rangeWords(low, high) {
 const WORDS = { cache: "cache of tokens", state: "state, the same at every length" };
 
 /**
- * How many at most: for sure, and by the expected values where these say something else. Where a search ends without a limit there is none.
+ * How many at most: for certain, and by the expected values where these say something else. Where a search ends without a limit there is none.
  * @param {number} sure
  * @param {number} expected
  * @param {string} unit
@@ -31,8 +32,8 @@ function atMost(sure, expected, unit, how, least = 1) {
   const upTo = (/** @type {number} */ limit, /** @type {string} */ units) => (limit >= UNLIMITED ? "without limit" : limit < least ? few : `up to ${exact(limit)}${units}`);
   const units = (/** @type {number} */ limit) => ` ${unit}${limit === 1 ? "" : "s"}${how}`;
   if (sure === expected || expected < least) return `${upTo(sure, units(sure))}.`;
-  if (sure < least) return `${upTo(expected, units(expected))} by the expected values, ${least > 1 ? `fewer than ${exact(least)}` : "none"} for sure.`;
-  return `${upTo(sure, units(sure))} for sure, ${upTo(expected, "")} by the expected values.`;
+  if (sure < least) return `${upTo(expected, units(expected))} expected, ${least > 1 ? `fewer than ${exact(least)}` : "none"} for certain.`;
+  return `${upTo(sure, units(sure))} for certain, ${expected >= UNLIMITED ? "without limit" : exact(expected)} expected.`;
 }
 
 /**
@@ -188,12 +189,13 @@ function announcer() {
  * @returns {Section}
  */
 export function summarySection(page) {
-  const badge = explainedVerdict();
+  const badge = explainedVerdict(page);
   const size = html("strong", {});
   const refusal = html("span", { class: "refused" });
   const range = html("span", { class: "range" });
   const line = html("p", {}, badge.element, " ", size, " ", range, refusal);
   const asked = html("p", {});
+  const reason = html("p", { class: "reason" });
   const words = html("ul", { class: "limits" });
   const live = announcer();
   const element = html(
@@ -202,6 +204,7 @@ export function summarySection(page) {
     html("h2", { id: "answer-title", class: "visually-hidden" }, "Does it fit?"),
     line,
     asked,
+    reason,
     words,
     live.element,
   );
@@ -212,7 +215,7 @@ export function summarySection(page) {
       const formats = [state.dtype, state.engine, state.policy ?? ""].filter((word) => word !== "").join(", ");
       asked.textContent = `${state.model}, ${exact(state.seq)} tokens x ${exact(state.batch)}, ${formats}, on ${state.count} x ${gpu?.name ?? state.gpu}`;
       const refused = "refused" in answer;
-      for (const part of [words, badge.element, size, range]) part.hidden = refused;
+      for (const part of [words, badge.element, size, range, reason]) part.hidden = refused;
       refusal.hidden = !refused;
       if (refused) {
         refusal.textContent = answer.refused;
@@ -220,13 +223,16 @@ export function summarySection(page) {
         return;
       }
       const { per_gpu, fit } = answer;
+      const form = page.form(state);
       size.textContent = `${human(per_gpu.total)} of ${human(fit.usable_bytes)}${state.count > 1 ? " on the fullest GPU" : ""}`;
       const ends = rangeWords(fit.needed_low_bytes, fit.needed_high_bytes);
       range.textContent = ends === null ? "" : `estimate ${ends}`;
+      reason.textContent = "refused" in form ? "" : reasonOf(answer, form, state);
+      reason.hidden = reason.textContent === "";
       badge.show(fit.verdict);
       const sentences = limits(fit, state, page);
       words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
-      live.say(`${badge.element.textContent}: ${size.textContent}. ${sentences.join(" ")}`);
+      live.say(`${badge.element.textContent}: ${[size.textContent, reason.textContent].filter(Boolean).join(". ")}. ${sentences.join(" ")}`);
     },
   };
 }
@@ -256,7 +262,8 @@ export function gaugeSection(page) {
       if ("refused" in answer || "refused" in form) return;
       chart.replaceChildren(gauge(answer, form, state));
       legend.replaceChildren(...sizesLegend(answer, form, state));
-      words.replaceChildren(...limits(answer.fit, state, page).map((text) => html("li", {}, text)));
+      const sentences = [reasonOf(answer, form, state), ...limits(answer.fit, state, page)].filter(Boolean);
+      words.replaceChildren(...sentences.map((text) => html("li", {}, text)));
       behind.show(() => numbers(answer, form, state));
     },
   };

@@ -4,7 +4,7 @@ import { panel } from "./bars.js";
 import { lengthsChart, powers } from "./chart.js";
 import { curvesOf } from "./curves.js";
 import { lineStyle, pixelsOf } from "./marks.js";
-import { details, exact, html, human, shortTokens, svg, tableOf } from "./tables.js";
+import { details, exact, html, human, sequencesWords, shortTokens, sizeCell, svg, tableOf } from "./tables.js";
 import { onTheme } from "./theme.js";
 
 /** How far a line's model fits. @param {CurveLine} line */
@@ -69,20 +69,18 @@ function legendOf(page, toggle) {
 /** @param {Drawing} drawing */
 function leadOf({ curves, state, shown }) {
   const what = shown === "cache" ? "Bytes of the cache on the fullest GPU" : "All bytes on the fullest GPU: weights, cache, activations and overhead";
-  const many = state.batch === 1 ? "1 sequence" : `${exact(state.batch)} sequences`;
   const line = shown === "cache" ? `what is left for a cache beside ${state.model}` : "what may be used of the GPU";
   const room = curves.room.some((bytes) => bytes !== null) ? `Dashes and dots are ${line}` : "Nothing is left for a cache on this GPU";
-  return `${what}, for ${many}, at each length. ${room}; ✕ is the last length at which a model is expected to fit. A line ends at the model's own maximum. It joins exact points; press one to choose its length.`;
+  return `${what}, for ${sequencesWords(state.batch)}, at each length. ${room}; ✕ is the last length at which a model is expected to fit. A line ends at the model's own maximum. It joins exact points; press one to choose its length.`;
 }
 
 /** @param {Drawing} drawing @param {Payload["lengths"]} lengths */
 function lengthsTable({ curves, state, shown }, { least, most }) {
   const rows = [...new Set([...powers(least, most, Infinity), state.seq])].sort((one, other) => one - other);
-  const cell = (/** @type {number | null} */ bytes) => (bytes === null ? "-" : html("span", {}, human(bytes), html("small", {}, exact(bytes))));
   return tableOf({
     caption: `${shown === "cache" ? "Cache" : "All bytes"} on the fullest GPU for ${exact(state.batch)} × so many tokens: the size, and below it the exact bytes`,
     head: ["Tokens", ...curves.lines.map((line) => line.model.id)],
-    rows: [...rows.map((length) => [exact(length), ...curves.lines.map((line) => cell(line.bytes(length)))]), ["Fits", ...curves.lines.map(fitsWords)]],
+    rows: [...rows.map((length) => [exact(length), ...curves.lines.map((line) => sizeCell(line.bytes(length)))]), ["Fits", ...curves.lines.map(fitsWords)]],
   });
 }
 

@@ -1,15 +1,11 @@
 // Policies that keep less of a cache, or read less of it.
 
 import { columnAt } from "./answer.js";
-import { barRows, panel } from "./bars.js";
-import { defaultFormats, modelOf } from "./data.js";
-import { engineLabel } from "./engines.js";
+import { barRows, panel, verdictBadge } from "./bars.js";
+import { defaultFormats, engineOf, modelOf } from "./data.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
-import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
-
-/** What a policy does for memory. @type {Record<string, string>} */
-const EFFECTS = { frees: "frees memory", masks: "masks, frees nothing", zeroes: "writes zeroes, frees nothing", "reads less": "reads less, frees nothing" };
+import { bytesCells, details, exact, html, human, sequencesWords, tableOf } from "./tables.js";
 
 /**
  * What a policy needs at a point, or why the engine has none.
@@ -45,16 +41,16 @@ export function policiesSection(page) {
     const [seq, batch] = [nearest(found.lengths, state.seq), nearest(found.batches, state.batch)];
     const place = found.lengths.indexOf(seq) * found.batches.length + found.batches.indexOf(batch);
     const { texts } = page.pools(model);
-    const engine = engineLabel(page, state);
+    const engine = engineOf(page.payload, state.engine).label;
     const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch, ...defaultFormats(model, state.engine) }));
     const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
-    const many = batch === 1 ? "one sequence" : `${exact(batch)} sequences`;
+    const many = sequencesWords(batch);
     lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${page.payload.gpus.find(({ id }) => id === found.gpu)?.name ?? found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;
-    const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], verdict: all.verdict, chosen: state.policy === null }];
+    const keeps = "refused" in all ? [] : [{ name: "every token is kept", segments: [{ kind: "cache", bytes: Number(all.cache) }], badge: verdictBadge(page, all.verdict), chosen: state.policy === null }];
     const bars = rows.flatMap(({ row, at }) => {
       if ("refused" in at) return [];
-      const note = `${row.policy}: ${EFFECTS[row.memory] ?? row.memory}; ${human(at.needed)} with weights and all the rest`;
-      return [{ name: row.title, chosen: row.policy === state.policy, segments: [{ kind: "cache", bytes: at.bytes }], verdict: at.verdict, note }];
+      const note = `${row.policy}: ${row.memory}; ${human(at.needed)} with weights and all the rest`;
+      return [{ name: row.title, chosen: row.policy === state.policy, segments: [{ kind: "cache", bytes: at.bytes }], badge: verdictBadge(page, at.verdict), note }];
     });
     if (bars.length === 0) lead.textContent = `${engine} has none of the policies that act on this model.`;
     chart.replaceChildren(barRows(bars.length === 0 ? [] : [...keeps, ...bars]));
@@ -66,7 +62,7 @@ export function policiesSection(page) {
         caption: `Cache on the GPU under each policy, ${many} of ${exact(seq)} tokens`,
         head: ["Policy", "Memory", "Cache", "Bytes", "With all the rest", "Verdict"],
         numbers: [2, 3, 4],
-        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), at.verdict.replace("_", " ")])]),
+        rows: rows.map(({ row, at }) => [row.policy, row.memory, ...("refused" in at ? ["-", "-", "-", at.refused] : [...bytesCells(at.bytes), exact(at.needed), page.payload.verdicts[at.verdict].words])]),
       }),
     );
   }

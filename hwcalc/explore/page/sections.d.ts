@@ -21,7 +21,7 @@ interface BarRow {
   value?: string;
   /** Where a GPU is full, if that differs from row to row. */
   limit?: number;
-  verdict?: Verdict;
+  badge?: HTMLElement;
   note?: string;
   /** Why there is no bar. */
   refused?: string;

@@ -1,6 +1,6 @@
 // What is chosen, and the address fragment that keeps it: `#model=...&seq=32768`. A fragment may say anything; a state never does.
 
-import { isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, runsOf, sharesOf, stepsOf } from "./data.js";
+import { formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
 
 /** @type {Dimension[]} */
 export const DIMENSIONS = ["layers", "heads", "kv_heads", "head_dim"];
@@ -86,10 +86,10 @@ export function validState(payload, forms, wanted) {
   const described = modelOf(payload, state);
   state.seq = whole(wanted.seq, lengths.least, lengths.most, first.seq ?? described.max_seq ?? USUAL_TOKENS);
   state.hand = validHand(described, wanted.hand, ranksOf(payload, state));
-  const runs = runsOf(described, engine, state.hand !== null);
-  if (runs !== null && "curve" in runs) {
-    state.dtype = chosen(runs.dtypes, wanted.dtype, first.dtype);
-    state.weights = chosen(runs.weights, wanted.weights, first.weights);
+  const formats = formatsOf(described, engine, state.hand !== null);
+  if (formats.dtypes.length > 0) {
+    state.dtype = chosen(formats.dtypes, wanted.dtype, first.dtype);
+    state.weights = chosen(formats.weights, wanted.weights, first.weights);
   }
   state.policy = described.policies?.rows.find((row) => row.policy === wanted.policy)?.policy ?? null;
   return snapped(payload, state, forms(state));

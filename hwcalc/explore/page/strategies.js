@@ -3,7 +3,7 @@
 import { barRows, panel } from "./bars.js";
 import { modelOf } from "./data.js";
 import { nearest } from "./state.js";
-import { details, exact, html, human, tableOf } from "./tables.js";
+import { details, exact, html, sizeCell, tableOf } from "./tables.js";
 
 /** The length that is shown where only some are known. @param {number} length @param {number} wanted */
 export function lengthWords(length, wanted) {
@@ -26,13 +26,15 @@ export function strategiesSection(page) {
     const place = found.lengths.indexOf(length);
     lead.textContent = `What one sequence of ${lengthWords(length, state.seq)} takes on the GPU, by the way its cache is allocated. By the formulas, in the model's own format.`;
     chart.replaceChildren(barRows(found.rows.map(({ title, note, bytes }) => ({ name: title, note, segments: [{ kind: "cache", bytes: bytes[place] ?? 0 }] }))));
-    const cell = (/** @type {number | undefined} */ bytes, sign = "") => (bytes === undefined ? "-" : html("span", {}, sign, human(bytes), html("small", {}, sign, exact(bytes))));
     table.show(() =>
       tableOf({
         caption: `One sequence of ${exact(length)} tokens: the size, and below it the exact bytes`,
         head: ["Way", "At the full length", "At half of it", "Peak within a step", "In the host's memory", "Used by"],
         numbers: [1, 2, 3, 4],
-        rows: found.rows.map(({ title, bytes, held, peak, peak_is_bound, host, used_by }) => [title, cell(bytes[place]), cell(held[place]), cell(peak[place], peak_is_bound ? "≥ " : ""), cell(host[place]), used_by]),
+        rows: found.rows.map(({ title, bytes, held, peak, peak_is_bound, host, used_by }) => {
+          const largest = html("span", {}, peak_is_bound ? "≥ " : "", sizeCell(peak[place]));
+          return [title, sizeCell(bytes[place]), sizeCell(held[place]), largest, sizeCell(host[place]), used_by];
+        }),
       }),
     );
   }

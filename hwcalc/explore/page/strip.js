@@ -2,11 +2,14 @@
 // focus, is described below.
 
 import { panel } from "./bars.js";
+import { modelOf } from "./data.js";
 import { exact, html, human, details, tableOf, bytesCells } from "./tables.js";
 
 const STRIP_COLORS = 8;
 /** A cell with any bytes is never as pale as one with none. */
 const LEAST_STRENGTH = 0.06;
+/** The letter of layers that keep nothing of their own, as in the strip of a plan. */
+const NOTHING = "·";
 
 /** "0-4,6" as numbers. @param {string} layers */
 function layerNumbers(layers) {
@@ -17,24 +20,28 @@ function layerNumbers(layers) {
   });
 }
 
-/** @param {PlainTerm} term */
-function kindOf(term) {
-  return term.kind.replaceAll("_", " ");
+/** What an engine stores beside the layers, such as unused space in blocks, is in none of them. @param {TermSizes} sizes */
+function ofLayers({ term }) {
+  return term.layers !== "";
 }
 
 /**
  * The layers of a model, each with its terms. Dimensions by hand have another number of them: then they follow each other.
- * @param {TermSizes[]} terms @param {boolean} byHand @returns {StripLayer[]}
+ * @param {TermSizes[]} terms @param {boolean} byHand @param {[kind: string, layers: string][]} own all layers of the model as it is
+ * @returns {StripLayer[]}
  */
-function layersOf(terms, byHand) {
+function layersOf(terms, byHand, own) {
   /** @type {Map<number, StripLayer>} */
   const layers = new Map();
+  /** @type {Map<string, number>} */
+  const starts = new Map();
   let next = 0;
-  for (const sizes of terms) {
-    const kind = kindOf(sizes.term);
-    const named = layerNumbers(sizes.term.layers);
-    const numbers = named.length > 0 && !byHand ? named : Array.from({ length: sizes.count }, (_, place) => next + place);
-    if (byHand) next += sizes.count;
+  for (const sizes of terms.filter(ofLayers)) {
+    const { kind, layers: named } = sizes.term;
+    const start = starts.get(named) ?? next;
+    starts.set(named, start);
+    next = Math.max(next, start + sizes.count);
+    const numbers = byHand ? Array.from({ length: sizes.count }, (_, place) => start + place) : layerNumbers(named);
     for (const number of numbers) {
       const layer = layers.get(number) ?? { number, kind, bytes: 0, terms: [] };
       if (!layer.kind.split(" + ").includes(kind)) layer.kind += ` + ${kind}`;
@@ -43,14 +50,20 @@ function layersOf(terms, byHand) {
       layers.set(number, layer);
     }
   }
+  for (const [kind, numbers] of byHand ? [] : own) {
+    for (const number of layerNumbers(numbers)) if (!layers.has(number)) layers.set(number, { number, kind, bytes: 0, terms: [] });
+  }
   return [...layers.values()].sort((one, other) => one.number - other.number);
 }
 
-/** A letter for each kind, of its own name where it is still free. @param {string[]} kinds @returns {Map<string, string>} */
-function lettersOf(kinds) {
+/**
+ * A letter for each kind, of its own name where it is still free; a dot for kinds that keep nothing.
+ * @param {string[]} kinds @param {(kind: string) => boolean} keeps @returns {Map<string, string>}
+ */
+function lettersOf(kinds, keeps) {
   /** @type {Map<string, string>} */
-  const letters = new Map();
-  for (const kind of kinds) {
+  const letters = new Map(kinds.filter((kind) => !keeps(kind)).map((kind) => [kind, NOTHING]));
+  for (const kind of kinds.filter(keeps)) {
     const taken = [...letters.values()];
     letters.set(kind, [...kind.toUpperCase().replace(/[^A-Z]/g, ""), ..."123456789"].find((letter) => !taken.includes(letter)) ?? "?");
   }
@@ -63,18 +76,19 @@ function ruleLines(layer, seq) {
     const unit = term.unit_tokens === 1 ? "positions" : `blocks of ${exact(term.unit_tokens)} tokens`;
     const one = bytes / count;
     const product = `× ${exact(term.unit_bytes)} B = ${exact(one)} B (${human(one)}) a layer`;
-    const kind = layer.kind.includes(" + ") ? `${kindOf(term)}: ` : "";
-    if (!/\bn\b/.test(term.rule)) return { rule: `${kind}always ${term.rule}`, numbers: `At every length: ${exact(units)} ${product}` };
+    const kind = layer.kind.includes(" + ") ? `${term.kind}: ` : "";
+    if (/^[\d,]+$/.test(term.rule)) return { rule: `${kind}always ${term.rule}`, numbers: `At every length: ${exact(units)} ${product}` };
     return { rule: `${kind}${unit} = ${term.rule}`, numbers: `With n = ${exact(seq)}: ${exact(units)} ${unit} ${product}` };
   });
 }
 
 /** @param {HTMLElement} detail @param {StripLayer} layer @param {number} alike @param {State} state */
 function describe(detail, layer, alike, state) {
+  const nothing = layer.terms.length > 0 ? [] : [html("p", {}, "It keeps nothing of its own for a token.")];
   const lines = ruleLines(layer, state.seq).flatMap(({ rule, numbers }) => [html("p", { class: "rule" }, html("code", {}, rule)), html("p", {}, numbers)]);
   const others = alike === 1 ? "The only layer of its kind." : `${exact(alike)} layers are of this kind.`;
   const many = state.batch === 1 ? "" : ` For ${exact(state.batch)} sequences ${human(layer.bytes * state.batch)}.`;
-  detail.replaceChildren(html("h3", {}, `Layer ${layer.number}: ${layer.kind}, ${human(layer.bytes)} a sequence`), ...lines, html("p", {}, `${others}${many}`));
+  detail.replaceChildren(html("h3", {}, `Layer ${layer.number}: ${layer.kind}, ${human(layer.bytes)} a sequence`), ...lines, ...nothing, html("p", {}, `${others}${many}`));
 }
 
 /**
@@ -119,28 +133,34 @@ export function stripSection(page) {
     const look = JSON.stringify(layers.map((layer) => [layer.number, layer.kind]));
     if (look === made) return;
     made = look;
-    const letters = lettersOf(kinds);
+    const letters = lettersOf(kinds, (kind) => layers.some((layer) => layer.kind === kind && layer.terms.length > 0));
     const color = (/** @type {string} */ kind) => `series-${(kinds.indexOf(kind) % STRIP_COLORS) + 1}`;
     cells = layers.map(({ kind, number }, place) =>
       html("button", { type: "button", name: "layer", value: number, class: `cell ${color(kind)}`, onfocus: () => choose(place), onpointerenter: () => choose(place) }, html("span", {}, letters.get(kind) ?? "")),
     );
     strip.replaceChildren(...cells);
-    legend.replaceChildren(...kinds.map((kind) => html("li", {}, html("span", { class: `cell key ${color(kind)}`, "aria-hidden": "true" }, letters.get(kind)), `${kind}, ${exact(layers.filter((layer) => layer.kind === kind).length)} layers`)));
+    legend.replaceChildren(...kinds.map((kind) => html("li", {}, html("span", { class: `cell key ${color(kind)}${letters.get(kind) === NOTHING ? " nothing" : ""}`, "aria-hidden": "true" }, letters.get(kind)), `${kind}, ${exact(layers.filter((layer) => layer.kind === kind).length)} layers`)));
   }
 
   /** @param {State} state */
   function update(state) {
     const terms = page.terms(state);
     const refused = "refused" in terms;
-    layers = refused ? [] : layersOf(terms, state.hand !== null);
-    for (const part of [strip, detail, legend, table.element]) part.hidden = layers.length === 0;
+    const model = modelOf(page.payload, state);
+    const { texts } = page.pools(model);
+    const own = model.layers.map(([kind, numbers]) => /** @type {[string, string]} */ ([texts[kind] ?? "", texts[numbers] ?? ""]));
+    layers = refused ? [] : layersOf(terms, state.hand !== null, own);
+    const keeping = layers.filter((layer) => layer.terms.length > 0).length;
+    for (const part of [strip, detail, legend, table.element]) part.hidden = keeping === 0;
     lead.classList.toggle("refused", refused);
-    if (layers.length === 0) {
+    if (refused || keeping === 0) {
       lead.textContent = refused ? terms.refused : "No layer of this model keeps anything for its tokens.";
       return;
     }
     const most = layers.reduce((largest, layer) => Math.max(largest, layer.bytes), 0);
-    lead.textContent = `${exact(layers.length)} layers that keep a cache, one cell each; the stronger and fuller the cell, the more bytes of one sequence of ${exact(state.seq)} tokens it has. The fullest has ${human(most)}.`;
+    const others = "refused" in terms ? [] : terms.filter((sizes) => !ofLayers(sizes));
+    const beside = others.map(({ term, bytes }) => ` Beside the layers: ${human(bytes)} of ${term.kind}.`).join("");
+    lead.textContent = `${exact(layers.length)} layers, one cell each${keeping < layers.length ? `; ${exact(keeping)} keep a cache` : ""}. The stronger and fuller the cell, the more bytes of one sequence of ${exact(state.seq)} tokens it has. The fullest has ${human(most)}.${beside}`;
     cellsMade();
     for (const [place, cell] of cells.entries()) {
       const { number, kind, bytes } = layers[place] ?? { number: 0, kind: "", bytes: 0 };
@@ -154,7 +174,7 @@ export function stripSection(page) {
         caption: `Bytes of each layer for one sequence of ${exact(state.seq)} tokens, on all GPUs together`,
         head: ["Layer", "Kind", "Rule", "Size", "Bytes"],
         numbers: [3, 4],
-        rows: layers.map((layer) => [String(layer.number), layer.kind, layer.terms.map(({ term }) => term.rule).join("; "), ...bytesCells(layer.bytes)]),
+        rows: layers.map((layer) => [String(layer.number), layer.kind, layer.terms.map(({ term }) => term.rule).join("; ") || "-", ...bytesCells(layer.bytes)]),
       }),
     );
   }

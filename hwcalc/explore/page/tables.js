@@ -64,6 +64,16 @@ export function bytesCells(bytes) {
   return bytes === null ? ["-", "-"] : [human(bytes), exact(bytes)];
 }
 
+/** One cell: the size for people, and its bytes below it. @param {number | bigint | null | undefined} bytes */
+export function sizeCell(bytes) {
+  return bytes === null || bytes === undefined ? "-" : html("span", {}, human(bytes), html("small", {}, exact(bytes)));
+}
+
+/** "one sequence", "8 sequences". @param {number} batch */
+export function sequencesWords(batch) {
+  return batch === 1 ? "one sequence" : `${exact(batch)} sequences`;
+}
+
 /**
  * A table whose first column names the row. Columns of `numbers` stand at the right.
  * @param {{ caption: string, head: string[], rows: Child[][], numbers?: number[] }} table

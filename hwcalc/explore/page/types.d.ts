@@ -123,6 +123,8 @@ interface Model {
   /** Options that every command line of it has: `["--assume", "gqa"]`. */
   words: string[];
   max_seq: number | null;
+  /** Its layers by kind, those without a cache too: places in `texts`, such as "no cache" and "1,3-5". */
+  layers: [kind: number, layers: number][];
   parameters: number | null;
   /** Warnings that hold for every plan of it. */
   warnings: string[];
@@ -202,7 +204,7 @@ interface PolicyRow {
   /** As `--policy` takes it: `State.policy`. */
   policy: string;
   title: string;
-  /** What it does for memory: `frees`, `masks`, `zeroes`, `reads less`. */
+  /** What it does for memory, in words. */
   memory: string;
   /** A number is a place in `texts`: why the engine has no such policy. */
   engines: Record<string, PolicyAnswers | number>;
@@ -248,6 +250,8 @@ interface Payload {
   lengths: { least: number; most: number };
   batches: number[];
   layouts: Layout[];
+  /** The words of the command line, and what they say of the estimates. */
+  verdicts: Record<Verdict, { words: string; meaning: string }>;
   gpus: Gpu[];
   engines: Engine[];
   models: Model[];

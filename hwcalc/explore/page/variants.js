@@ -1,10 +1,9 @@
 // What if the same model had another kind of attention?
 
 import { barRows, panel } from "./bars.js";
-import { modelOf, plainTerm } from "./data.js";
-import { engineLabel } from "./engines.js";
+import { engineOf, modelOf, plainTerm } from "./data.js";
 import { termBytes } from "./forms.js";
-import { bytesCells, details, exact, html, human, tableOf } from "./tables.js";
+import { bytesCells, details, exact, html, human, sequencesWords, tableOf } from "./tables.js";
 
 /** @param {Page} page @returns {Section} */
 export function variantsSection(page) {
@@ -34,8 +33,8 @@ export function variantsSection(page) {
     element.hidden = rows.length === 0;
     if (rows.length === 0) return;
     const largest = Math.max(1, ...rows.map((row) => row.bytes ?? 0));
-    const many = state.batch === 1 ? "one sequence" : `${exact(state.batch)} sequences`;
-    lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${engineLabel(page, state)}, in its default format on one GPU.`;
+    const many = sequencesWords(state.batch);
+    lead.textContent = `The cache of ${many} of ${exact(state.seq)} tokens, if ${state.model} shared its key/value heads otherwise: by ${engineOf(page.payload, state.engine).label}, in its default format on one GPU.`;
     const refusals = new Set(rows.map((row) => row.refused));
     const [reason] = refusals;
     if (refusals.size === 1 && reason !== undefined) {

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from hwcalc import load_model, plan
+from hwcalc import Plan, load_model, plan
 from hwcalc.cli.options import given_options
 from hwcalc.cli.quick import read
 from hwcalc.errors import KvplanError
@@ -15,7 +15,7 @@ from hwcalc.explore.axes import LEAST_TOKENS
 from hwcalc.explore.polynomials import DIMENSIONS
 from hwcalc.model import ModelSpec
 
-__all__ = ["agree", "planned"]
+__all__ = ["agree", "plan_of", "planned"]
 
 
 @cache
@@ -24,8 +24,8 @@ def _read(name: str) -> ModelSpec:
     return load_model(name, offline=True)
 
 
-def planned(command: str) -> dict[str, Any] | str:
-    """What the command line gives: the plan's numbers as the page has them, or why there are none."""
+def plan_of(command: str) -> Plan:
+    """The plan that a command line gives."""
     words = shlex.split(command)
     assert words[0] == "kvplan"
     line = read(words[1:])
@@ -35,8 +35,13 @@ def planned(command: str) -> dict[str, Any] | str:
     given = given_options("plan", values)
     # With other dimensions, or an assumed type, the config is read anew.
     model = values["model"] if given.keys() & {*DIMENSIONS, "assume"} else _read(values["model"])
+    return plan(model, **given)
+
+
+def planned(command: str) -> dict[str, Any] | str:
+    """What the command line gives: the plan's numbers as the page has them, or why there are none."""
     try:
-        found = plan(model, **given).to_dict()
+        found = plan_of(command).to_dict()
     except KvplanError as error:
         return f"{error.message} {error.hint}".strip()
     fit, cache, per_gpu = found["fit"], found["cache"], found["memory"]["per_gpu"]

@@ -78,6 +78,16 @@ def test_no_line_hides_another() -> None:
     assert "X" in full.split("  A  ")[0]
 
 
+@pytest.mark.parametrize(("model", "seq"), [("state-spaces/mamba-1.4b-hf", "64k"), (QWEN, 1), (QWEN, 16), (QWEN, 32)])
+def test_what_is_level_or_short_has_a_scale(capsys: Capture, model: str, seq: str | int) -> None:
+    """A state that never grows, or a few tokens: the axis has sizes, and the drawing library says nothing of its own."""
+    text = hwcalc.plot(model, seq=seq).text(80)
+
+    assert text.count("iB┤") >= 1
+    assert "A" in text.split("  A  ")[0].split("length", 1)[1]
+    assert capsys.readouterr() == ("", "")
+
+
 def test_the_command_writes_a_file(capsys: Capture, tmp_path: Path) -> None:
     """The format is that of the suffix; a wrong one writes nothing."""
     target = tmp_path / "memory.svg"

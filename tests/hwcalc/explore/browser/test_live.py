@@ -11,8 +11,8 @@ import pytest
 from hwcalc.explore.build import page_of
 from hwcalc.explore.live import Live
 from hwcalc.explore.serve import Server, Site
-from tests.hwcalc.explore.browser.test_states import agree, planned
 from tests.hwcalc.explore.browser.watched import Watched, opened
+from tests.hwcalc.explore.planned import agree, planned
 
 
 @pytest.fixture(scope="module")
