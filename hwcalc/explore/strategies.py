@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.model import Definition
+
 if TYPE_CHECKING:
     from hwcalc.planner.strategies_result import Strategies
 
@@ -22,6 +24,7 @@ def strategy_rows(found: Sequence[Strategies]) -> dict[str, Any]:
             "title": first.title,
             "note": first.trades,
             "used_by": first.used_by,
+            "peak_is_bound": first.peak_definition is Definition.BOUND,
             **{name: [getattr(answer.strategies[number], figure) for answer in found] for name, figure in _SIZES.items()},
         }
         for number, first in enumerate(found[0].strategies)

@@ -1,6 +1,6 @@
 // What is chosen: one native control for each thing, with its label. A control knows how it looks in a state, and what it changes.
 
-import { engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
+import { defaultFormats, engineOf, formatsOf, isHand, keyValueHeads, modelOf, mostBatch, policyRowsOf, ranksOf, sharesOf, stepsOf } from "./data.js";
 import { DIMENSIONS, nearest, tokensOf } from "./state.js";
 import { exact, html, shortTokens } from "./tables.js";
 
@@ -203,8 +203,7 @@ function withPolicy(page, policy) {
   const state = page.state();
   const model = modelOf(page.payload, state);
   if (policy === null || model.policies === null) return { policy };
-  const { dtypes, weights } = formatsOf(model, state.engine, false);
-  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, dtype: dtypes[0] ?? "", weights: weights[0] ?? "" };
+  return { policy, gpu: model.policies.gpu, count: 1, tp: 1, hand: null, ...defaultFormats(model, state.engine) };
 }
 
 /**

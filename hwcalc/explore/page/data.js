@@ -86,6 +86,16 @@ export function formatsOf(model, engine, byHand) {
 }
 
 /**
+ * The formats that a command line has without a word.
+ * @param {Model} model
+ * @param {string} engine
+ */
+export function defaultFormats(model, engine) {
+  const { dtypes, weights } = formatsOf(model, engine, false);
+  return { dtype: dtypes[0] ?? "", weights: weights[0] ?? "" };
+}
+
+/**
  * Answers under a policy, if one is chosen.
  * @param {Payload} payload
  * @param {State} state

@@ -2,7 +2,7 @@
 
 import { columnAt } from "./answer.js";
 import { barRows, panel, verdictBadge } from "./bars.js";
-import { engineOf, modelOf } from "./data.js";
+import { defaultFormats, engineOf, modelOf } from "./data.js";
 import { nearest } from "./state.js";
 import { lengthWords } from "./strategies.js";
 import { bytesCells, details, exact, html, human, sequencesWords, tableOf } from "./tables.js";
@@ -42,7 +42,7 @@ export function policiesSection(page) {
     const place = found.lengths.indexOf(seq) * found.batches.length + found.batches.indexOf(batch);
     const { texts } = page.pools(model);
     const engine = engineOf(page.payload, state.engine).label;
-    const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch }));
+    const all = page.sizes(page.valid({ model: state.model, engine: state.engine, gpu: found.gpu, count: 1, tp: 1, seq, batch, ...defaultFormats(model, state.engine) }));
     const rows = found.rows.map((row) => ({ row, at: policyAt(row, state.engine, place, texts) }));
     const many = sequencesWords(batch);
     lead.textContent = `The cache of ${many} of ${lengthWords(seq, state.seq)} by ${engine} on one ${page.payload.gpus.find(({ id }) => id === found.gpu)?.name ?? found.gpu}, in the default formats, under each policy. Exact at sampled points. Choose a policy above to plan with it.`;

@@ -31,7 +31,10 @@ export function strategiesSection(page) {
         caption: `One sequence of ${exact(length)} tokens: the size, and below it the exact bytes`,
         head: ["Way", "At the full length", "At half of it", "Peak within a step", "In the host's memory", "Used by"],
         numbers: [1, 2, 3, 4],
-        rows: found.rows.map(({ title, bytes, held, peak, host, used_by }) => [title, ...[bytes, held, peak, host].map((sizes) => sizeCell(sizes[place])), used_by]),
+        rows: found.rows.map(({ title, bytes, held, peak, peak_is_bound, host, used_by }) => {
+          const largest = html("span", {}, peak_is_bound ? "≥ " : "", sizeCell(peak[place]));
+          return [title, sizeCell(bytes[place]), sizeCell(held[place]), largest, sizeCell(host[place]), used_by];
+        }),
       }),
     );
   }

@@ -239,10 +239,10 @@ interface PolicyAnswers {
 }
 
 /** Ways of allocating the cache of one sequence, by the formulas in the model's own format: `bytes` on the GPU at the full length, `held`
-    with half of it, `peak` within a step, `host` in the memory of the host. */
+    with half of it, `peak` within a step (at least, where `peak_is_bound`), `host` in the memory of the host. */
 interface StrategyRows {
   lengths: number[];
-  rows: { name: string; title: string; note: string; used_by: string; bytes: number[]; held: number[]; peak: number[]; host: number[] }[];
+  rows: { name: string; title: string; note: string; used_by: string; peak_is_bound: boolean; bytes: number[]; held: number[]; peak: number[]; host: number[] }[];
 }
 
 interface Payload {

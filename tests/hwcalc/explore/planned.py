@@ -33,8 +33,8 @@ def plan_of(command: str) -> Plan:
     name, values = line
     assert name == "plan"
     given = given_options("plan", values)
-    # Dimensions by hand change the config, from which the model is read anew.
-    model = values["model"] if given.keys() & set(DIMENSIONS) else _read(values["model"])
+    # With other dimensions, or an assumed type, the config is read anew.
+    model = values["model"] if given.keys() & {*DIMENSIONS, "assume"} else _read(values["model"])
     return plan(model, **given)
 
 

@@ -63,6 +63,7 @@ def test_what_the_cache_saves_is_what_strategies_say(name: str) -> None:
         for row, one in zip(rows["rows"], answer.strategies, strict=True):
             sizes = (one.full_bytes, one.held_bytes, one.peak_bytes, one.host_bytes)
             assert tuple(row[key][number] for key in ("bytes", "held", "peak", "host")) == sizes
+            assert row["peak_is_bound"] == (one.name == "recompute")
 
 
 @pytest.mark.parametrize("name", MODELS)
