@@ -6,7 +6,7 @@ Each moment is a sum of products of what is passed at once, sequences and positi
 from __future__ import annotations
 
 from math import ceil, floor
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.stairs import stairs_at
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
     from hwcalc.formulas.stairs import Stair
 
-__all__ = ["FACTORS", "Factor", "Fullest", "Moment", "Product"]
+__all__ = ["Factor", "Fullest", "Moment", "Product"]
 
 Factor = Literal["passed", "sequences", "each", "alone"]
-FACTORS: Final[tuple[Factor, ...]] = ("passed", "sequences", "each", "alone")
 """Tokens that are processed at once; sequences; of the former those of one sequence; 1 if there is one sequence, 0 if more."""
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Early, PartForm
 from hwcalc.errors import KvplanError
-from hwcalc.explore.axes import AS_PUBLISHED, plan_options
+from hwcalc.explore.axes import AS_PUBLISHED
 from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
+from hwcalc.explore.runs import usual_request
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import form_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ __all__ = ["Changed", "hand_of"]
 Changed = Callable[[Dimensions], "ModelSpec"]
 """Makes the model with other dimensions; raises a KvplanError for what it cannot have."""
 
-_TOKENS: Final = 4096
 _HEADS_STEP: Final = 8
 _HEAD_DIM_STEP: Final = 32
 _MOST: Final = {"layers": 128, "heads": 128, "kv_heads": 64, "head_dim": 256}
@@ -316,10 +315,9 @@ class _Runs:
         dtype, _, layout, gpu = place
         sizes = self._axes.layouts[layout].parallel(self._engine)
         name = None if dtype == 0 else self._own["dtypes"][dtype]
-        return open_request(
-            model, gpu=self._axes.gpus[gpu], seq=_TOKENS, dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp,
-            **plan_options(self._engine), **self._axes.fixed,
-        )  # fmt: skip
+        return usual_request(
+            model, self._engine, self._axes, gpu=self._axes.gpus[gpu], dtype=name, tp=sizes.tp, pp=sizes.pp, dp=sizes.dp
+        )
 
 
 def _tree_of(opened: Opened) -> dict[str, Any]:

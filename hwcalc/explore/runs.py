@@ -16,7 +16,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import form_of
 
-__all__ = ["accepted", "runs_of", "sentence"]
+__all__ = ["accepted", "runs_of", "sentence", "usual_request"]
 
 _USUAL_TOKENS: Final = 4096
 """The length of the requests from which forms are made. A form holds at every length."""
@@ -59,7 +59,7 @@ def _refusals(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> An
     for place in every(sizes):
         parallel = axes.layouts[place[2]].parallel(engine)
         try:
-            opened = _asked(model, engine, axes, gpu=axes.gpus[place[3]], tp=parallel.tp, pp=parallel.pp, dp=parallel.dp)
+            opened = usual_request(model, engine, axes, gpu=axes.gpus[place[3]], tp=parallel.tp, pp=parallel.pp, dp=parallel.dp)
             error: KvplanError = UnsupportedError(_unknown(opened))
         except KvplanError as refusal:
             error = refusal
@@ -186,13 +186,13 @@ def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
     first: KvplanError | None = None
     for gpu in axes.gpus:
         try:
-            return _asked(model, engine, axes, gpu=gpu)
+            return usual_request(model, engine, axes, gpu=gpu)
         except KvplanError as error:
             first = first or error
     raise first or UnsupportedError("the page has no accelerator.")
 
 
-def _asked(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -> Opened:
+def usual_request(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -> Opened:
     """A request of the page in its default formats."""
     seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
     return open_request(model, seq=seq, **plan_options(engine), **given, **axes.fixed)

@@ -15,7 +15,7 @@ from hwcalc.engines.llamacpp.equation import OPPOSITE
 from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.engines.llamacpp.placement import placement_of
 from hwcalc.engines.llamacpp.settings import CELLS
-from hwcalc.engines.moments import FACTORS, Moment, Product
+from hwcalc.engines.moments import Moment, Product
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.asked import read_options
@@ -170,7 +170,6 @@ def test_terms_name_kinds_layers_and_cells() -> None:
 
 def test_the_fullest_moment() -> None:
     """Tokens that are passed, sequences, the passed tokens of one sequence, and whether there is one alone."""
-    assert FACTORS == ("passed", "sequences", "each", "alone")
     cells = (Stair(times=256, per=256, add=255),)
     small = Moment(share=1.5, products=(Product(1, ("passed", "each")), Product(7, ("alone",))))
     large = Moment(share=1.0, products=(Product(2, ("sequences",), cells), Product(5)))
