@@ -78,6 +78,10 @@ def run(
         raise UsageError(
             "--output - is the terminal, which shows no page.", hint="Write: -o page.html, or -o - | gzip > page.html.gz"
         )
+    if serve and not open and sys.stdout is None:
+        raise UsageError(
+            "standard output is closed, so nobody would learn the address.", hint="Write: kvplan explore --serve --open"
+        )
     number = _port(port)
     given = given_options("explore", options)
     from hwcalc.files import whole_file

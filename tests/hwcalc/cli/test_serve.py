@@ -46,6 +46,15 @@ def test_it_serves_until_it_is_stopped(number: signal.Signals) -> None:
     assert address.split("/")[3] not in err
 
 
+def test_an_address_that_nobody_reads(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without standard output a server would run for nobody."""
+    monkeypatch.setattr("sys.stdout", None)
+    status, _, err = run(capsys, "explore", "--serve")
+
+    assert status == 2
+    assert "kvplan: standard output is closed, so nobody would learn the address.\n" in err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
