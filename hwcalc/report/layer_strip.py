@@ -19,15 +19,15 @@ _LEAST: Final = 20
 
 
 def layer_strip(plan: Plan, width: int) -> tuple[str, str] | None:
-    """A letter for each layer, and what the letters mean; ``None`` if all layers are equal.
+    """A letter for each layer, and what the letters mean; ``None`` if no layer keeps anything.
 
     The letter says the kind, a capital that it has many bytes: ``ssssSF`` would be four windowed layers, and a large one, and a full one.
     Where the line is too narrow a letter stands for several layers, the largest of them.
     """
     layers = layer_bytes(plan)
-    if len({(layer.title, layer.bytes) for layer in layers}) < 2:
+    most = max((layer.bytes for layer in layers), default=0)
+    if not most:
         return None
-    most = max(layer.bytes for layer in layers)
     letters = _letters(layers)
 
     def sign(layer: LayerBytes) -> str:

@@ -18,9 +18,9 @@ def test_a_pattern_is_seen() -> None:
     assert short[0] == "SSSSSF" * 8
 
 
-def test_equal_layers_have_no_line() -> None:
-    """Where there is no pattern nothing is said."""
-    assert layer_strip(plan("Qwen/Qwen3-8B", seq=1_024), 100) is None
+def test_equal_layers() -> None:
+    """Llama-like layers: 8 heads x (128 + 128) x 2 bytes x 1,024 tokens each."""
+    assert layer_strip(plan("Qwen/Qwen3-8B", seq=1_024), 100) == ("F" * 36, "F full attention 4.00 MiB each")
 
 
 def test_layers_without_a_cache_of_their_own() -> None:
