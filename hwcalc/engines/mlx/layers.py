@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.mlx.models import INDEX_ONCE, file_of, keeps_windows
+from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of, keeps_windows
 from hwcalc.engines.mlx.options import Bits, bits_of, number_of, window_of
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
 from hwcalc.engines.stored import StoredTensor
@@ -29,7 +29,6 @@ from hwcalc.formulas import (
     MatrixLSTM,
     NoCache,
     RealGatedLRU,
-    Role,
     Rwkv4,
     RwkvMatrix,
     SharedCache,
@@ -40,14 +39,14 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.frozen import replace
 
-__all__ = ["PREFILL_STEP", "RULES", "is_quantized", "quantized_at", "unquantized"]
+__all__ = ["PREFILL_STEP", "RULES", "pieces", "quantized_at"]
 
 PREFILL_STEP: Final = 2048
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
-def _pieces(opened: Opened) -> tuple[int, int]:
+def pieces(opened: Opened) -> tuple[int, int]:
     """``prefill_step_size``, and the tokens of the prompt; 0 if it is all of a sequence."""
     return number_of(opened, "prefill_step_size", PREFILL_STEP), opened.request.prompt or 0
 
@@ -58,27 +57,27 @@ def _kept(tensors: Iterable[CacheTensor], span: Pieces, opened: Opened) -> tuple
 
 
 def _grown(tensors: Iterable[CacheTensor], opened: Opened) -> tuple[StoredTensor, ...]:
-    """A ``KVCache``; a rotating one with ``max_kv_size``, which is asked of files without a cache of their own alone."""
+    """A ``KVCache``, whatever the layer itself would keep; a rotating one with ``max_kv_size``, which is asked of files without a cache of their own alone."""
     window = window_of(opened)
-    span = Grown(*_pieces(opened)) if window is None else Rotating(*_pieces(opened), window)
+    span = Grown(*pieces(opened)) if window is None else Rotating(*pieces(opened), window)
     return _kept(tensors, span, opened)
 
 
-def _full(kind: FullAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _full(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
     bits = bits_of(opened)
-    if bits is None or not is_quantized(opened, bits):
+    if bits is None or not _is_quantized(opened, bits) or file_of(opened.model) in LISTED:
         return _grown(kind.tensors(), opened)
     return _packed(kind.tensors(), bits, opened)
 
 
-def is_quantized(opened: Opened, bits: Bits) -> bool:
+def _is_quantized(opened: Opened, bits: Bits) -> bool:
     """Whether the cache has been quantized by the planned moment: it is looked at behind each piece of the prompt, and each token."""
     return opened.tokens >= bits.start
 
 
 def quantized_at(opened: Opened, bits: Bits) -> int:
     """The tokens of the moment at which the cache is quantized: the end of the piece in which it gets long enough."""
-    step, _ = _pieces(opened)
+    step, _ = pieces(opened)
     prompt = opened.request.prompt_tokens
     return min(-(-max(1, bits.start) // step) * step, prompt) if bits.start <= prompt else bits.start
 
@@ -87,7 +86,7 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, opened: Opened) -> tuple
     """A ``QuantizedKVCache``: numbers in words of 32 bits, and a scale and a bias of each group in the dtype of the model."""
     out: list[StoredTensor] = []
     for tensor in tensors:
-        plain = opened.store(replace(tensor, span=Grown(*_pieces(opened))))
+        plain = opened.store(replace(tensor, span=Grown(*pieces(opened))))
         scale_bytes = opened.dtypes.roles[tensor.role].block_bytes
         data, scales = bits.row_bytes(tensor.shape[-1], scale_bytes)
         rows = opened.batch * plain.positions * tensor.elements_per_position // tensor.shape[-1]
@@ -104,29 +103,22 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, opened: Opened) -> tuple
     return tuple(out)
 
 
-def unquantized(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-    """The same layer before it is quantized."""
-    return _grown(kind.tensors(), opened) if isinstance(kind, FullAttention) else RULES[type(kind)](kind, opened)
-
-
 def _sliding(kind: SlidingAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     if not keeps_windows(opened.model):
-        whole = FullAttention(
-            num_attention_heads=kind.num_attention_heads,
-            num_key_value_heads=kind.num_key_value_heads,
-            head_dim=kind.head_dim,
-            v_head_dim=kind.v_head_dim,
-        )
-        return _full(whole, opened)
-    return _kept(kind.tensors(), Rotating(*_pieces(opened), kind.window), opened)
+        return _full(kind, opened)
+    return _kept(kind.tensors(), Rotating(*pieces(opened), kind.window), opened)
 
 
 def _chunked(kind: ChunkedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
-    return _kept(kind.tensors(), Chunked(*_pieces(opened), kind.chunk), opened)
+    if file_of(opened.model) not in CHUNKED:
+        return _full(kind, opened)
+    return _kept(kind.tensors(), Chunked(*pieces(opened), kind.chunk), opened)
 
 
 def _latent(kind: LatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
-    """The latent as keys and the rotary key as values, of one head."""
+    """The latent as keys and the rotary key as values, of one head; a file from before that keeps what the latent expands to."""
+    if file_of(opened.model) in EXPANDED:
+        return _full(kind.expanded(), opened)
     return _grown(kind.tensors(), opened)
 
 
@@ -134,7 +126,7 @@ def _indexer(kind: SparseIndexer, opened: Opened) -> tuple[StoredTensor, ...]:
     """``update_and_fetch(k, k)``: the keys are stored as values again."""
     keys = kind.tensors()
     twice = () if file_of(opened.model) in INDEX_ONCE else tuple(replace(one, name=f"{one.name}_again") for one in keys)
-    return _kept((*keys, *twice), Grown(*_pieces(opened)), opened)
+    return _kept((*keys, *twice), Grown(*pieces(opened)), opened)
 
 
 def _state(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
@@ -172,4 +164,3 @@ RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
         Rwkv4: _refused,
     }
 )
-_ = Role

@@ -7,16 +7,18 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.mlx.models import OWN_CACHE, file_of
 from hwcalc.engines.options import EngineOption, integer_option, is_auto
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import brief
 
-__all__ = ["FLOATS", "OPTIONS", "Bits", "bits_of", "number_of", "window_of"]
+__all__ = ["DECODE_CONCURRENCY", "FLOATS", "GROUPS", "OPTIONS", "Bits", "bits_of", "checked_dtype", "number_of", "window_of"]
 
+DECODE_CONCURRENCY: Final = 32
 FLOATS: Final = ("bf16", "fp16", "fp32")
 _BITS: Final = (2, 3, 4, 5, 6, 8)
-_GROUPS: Final = (32, 64, 128)
+GROUPS: Final = (32, 64, 128)
 _BITS_OF_DTYPE: Final = {"int4": 4, "int8": 8}
 """Values of ``--dtype`` that stand for ``kv_bits``."""
 
@@ -25,7 +27,9 @@ def _one_of(*allowed: int) -> Callable[[str, str], int]:
     def check(name: str, value: str) -> int:
         number = integer_option(0)(name, value)
         if number not in allowed:
-            raise UsageError(f"engine option {name}={brief(value, 40)} is not known.", hint=f"Allowed: {', '.join(map(str, allowed))}.")
+            raise UsageError(
+                f"engine option {name}={brief(value, 40)} is not known.", hint=f"Allowed: {', '.join(map(str, allowed))}."
+            )
         return number
 
     return check
@@ -36,12 +40,36 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
         option.name: option
         for option in (
             EngineOption(name="kv_bits", help="bits of a quantized cache", default="not quantized", check=_one_of(*_BITS)),
-            EngineOption(name="kv_group_size", help="numbers that share a scale and a bias", default="64", check=_one_of(*_GROUPS)),
-            EngineOption(name="quantized_kv_start", help="tokens from which on the cache is quantized", default="5000", check=integer_option(0)),
-            EngineOption(name="max_kv_size", help="tokens that a rotating cache keeps of every layer", default="every token", check=integer_option(5)),
-            EngineOption(name="prefill_step_size", help="tokens of a prompt that are read at once", default="2048", check=integer_option(1)),
-            EngineOption(name="decode_concurrency", help="sequences that the server generates at once", default="32", check=integer_option(1)),
-            EngineOption(name="prompt_cache_size", help="caches of earlier requests that the server keeps", default="0, no server", check=integer_option(0, 4096)),
+            EngineOption(
+                name="kv_group_size", help="numbers that share a scale and a bias", default="64", check=_one_of(*GROUPS)
+            ),
+            EngineOption(
+                name="quantized_kv_start",
+                help="tokens from which on the cache is quantized",
+                default="5000",
+                check=integer_option(0),
+            ),
+            EngineOption(
+                name="max_kv_size",
+                help="tokens that a rotating cache keeps of every layer",
+                default="every token",
+                check=integer_option(5),
+            ),
+            EngineOption(
+                name="prefill_step_size", help="tokens of a prompt that are read at once", default="2048", check=integer_option(1)
+            ),
+            EngineOption(
+                name="decode_concurrency",
+                help="sequences that the server generates at once",
+                default="32",
+                check=integer_option(1),
+            ),
+            EngineOption(
+                name="prompt_cache_size",
+                help="caches of earlier requests that the server keeps",
+                default="0, no server",
+                check=integer_option(0, 4096),
+            ),
         )
     }
 )
@@ -73,7 +101,9 @@ def bits_of(opened: Opened) -> Bits | None:
     options, spelled = opened.request.options, (opened.request.dtype or "").strip().lower()
     by_dtype = None if is_auto(opened.request.dtype) else _BITS_OF_DTYPE.get(spelled)
     if by_dtype is not None and "kv_bits" in options:
-        raise UsageError(f"--dtype {spelled} and kv_bits={brief(options['kv_bits'], 8)} both say the bits.", hint="Leave out one.")
+        raise UsageError(
+            f"--dtype {spelled} and kv_bits={brief(options['kv_bits'], 8)} both say the bits.", hint="Leave out one."
+        )
     if by_dtype is None and "kv_bits" not in options:
         for name in ("kv_group_size", "quantized_kv_start"):
             if name in options:
@@ -88,8 +118,10 @@ def bits_of(opened: Opened) -> Bits | None:
 
 
 def window_of(opened: Opened) -> int | None:
-    """``max_kv_size``; ``None`` if every token is kept."""
-    return number_of(opened, "max_kv_size", 0) or None
+    """``max_kv_size``; ``None`` if every token is kept, as where the model file makes its cache itself."""
+    if "max_kv_size" not in opened.request.options or file_of(opened.model) in OWN_CACHE:
+        return None
+    return number_of(opened, "max_kv_size", 0)
 
 
 def checked_dtype(opened: Opened) -> str | None:
