@@ -62,7 +62,9 @@ def bytes_of_class(row: Row) -> int:
     if name == "KVCache":
         options = {"prefill_step_size": max(2048, row["tokens"])} if row["how"] == "one prompt chunk" else {}
         prompt = 100 if row["how"].startswith("100 prompt") else None
-        return plan(layer(), seq=row["tokens"], prompt=prompt, engine="mlx", dtype="bf16", engine_options=options).cache.total_bytes
+        return plan(
+            layer(), seq=row["tokens"], prompt=prompt, engine="mlx", dtype="bf16", engine_options=options
+        ).cache.total_bytes
     if "uantized" in name:
         bits, group, tokens = row.get("bits", 8), row.get("group", 64), row.get("tokens", 300)
         options = {"kv_bits": bits, "kv_group_size": group, "quantized_kv_start": 0}
@@ -80,7 +82,11 @@ def bytes_of_class(row: Row) -> int:
         return first_layer(plan(config, seq=tokens, prompt=prompt, engine="mlx", dtype="bf16"))
     assert name == "ChunkedKVCache"
     text = layer("chunked_attention", attention_chunk_size=row["chunk_size"], model_type="llama4_text", num_local_experts=2)
-    text |= {"num_hidden_layers": 4, "layer_types": ["chunked_attention"] * 3 + ["full_attention"], "no_rope_layers": [1, 1, 1, 0]}
+    text |= {
+        "num_hidden_layers": 4,
+        "layer_types": ["chunked_attention"] * 3 + ["full_attention"],
+        "no_rope_layers": [1, 1, 1, 0],
+    }
     config = {"model_type": "llama4", "architectures": ["Llama4ForConditionalGeneration"], "text_config": text}
     return first_layer(plan(config, seq=row["prompt"], engine="mlx", dtype="bf16")) // 3
 
