@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, mlx, prometheus, transformers, vllm, vllm_rows, vllm_settings
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -97,6 +97,17 @@ DIALECTS: Final = (
         compare=llamacpp_rows.compare,
         overheads=llamacpp_rows.overheads,
         batch_shape=llamacpp_rows.batch_shape,
+    ),
+    Dialect(
+        name=mlx.NAME,
+        title=mlx.TITLE,
+        engine="mlx",
+        sought=mlx.SOUGHT,
+        parser=mlx.MlxParser,
+        inputs=mlx.plan_inputs,
+        compare=mlx.compare,
+        overheads=mlx.overheads,
+        batch_shape=mlx.batch_shape,
     ),
 )
 """If two dialects know equally many lines of a log, the first one reads it."""

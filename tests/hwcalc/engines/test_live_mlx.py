@@ -136,6 +136,7 @@ def latent(rng: random.Random, **keys: Any) -> Config:
 
 
 def indexed(rng: random.Random, **keys: Any) -> Config:
+    """The same with an indexer, in every layer."""
     return latent(rng, index_head_dim=rng.choice((16, 32)), index_n_heads=2, index_topk=1 << 15, **keys)
 
 
