@@ -16,7 +16,7 @@ from hwcalc.errors import UsageError
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
 
-__all__ = ["flag_text", "serve", "settings_file"]
+__all__ = ["SETTINGS_FILE", "flag_text", "serve", "settings_file"]
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -42,7 +42,7 @@ _OF_CACHE: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _LONG: Final = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
-_FILE: Final = "kvplan.yaml"
+SETTINGS_FILE: Final = "kvplan.yaml"
 
 
 def flag_text(name: str, value: object) -> str:
@@ -77,7 +77,7 @@ def serve(planned: CommandInput) -> list[str]:
     for name, value in options.items():
         if name in _FLAGS:
             words += [_FLAGS[name], value]
-    return [*words, *(["--config", _FILE] if settings_file(planned) else [])]
+    return [*words, *(["--config", SETTINGS_FILE] if settings_file(planned) else [])]
 
 
 def settings_file(planned: CommandInput) -> str:
@@ -96,10 +96,10 @@ def settings_file(planned: CommandInput) -> str:
             cache[name] = f"[{value}]"
         elif name == "manager":
             cache["use_kv_cache_manager_v2"] = str(value == "v2").lower()
-    lines = [f"kv_cache_config:\n{''.join(f'  {name}: {value}\n' for name, value in cache.items())}"] if cache else []
+    entries = "".join(f"  {name}: {value}\n" for name, value in cache.items())
     if "periodic_snapshot_interval" in options:
-        snapshot = f"  mamba_state_config:\n    periodic_snapshot_interval: {options['periodic_snapshot_interval']}\n"
-        lines = [f"{lines[0] if lines else 'kv_cache_config:\n'}{snapshot}"]
+        entries += f"  mamba_state_config:\n    periodic_snapshot_interval: {options['periodic_snapshot_interval']}\n"
+    lines = [f"kv_cache_config:\n{entries}"] if entries else []
     if is_attention_dp(options):
         lines.append("enable_attention_dp: true\n")
     if "indexer_k_dtype" in options:

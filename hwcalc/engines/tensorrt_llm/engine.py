@@ -29,7 +29,7 @@ from hwcalc.model import Definition, ModelSpec, Note
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.budget import Budget
-    from hwcalc.engines.command import CommandInput
+    from hwcalc.engines.command import CommandInput, EmittedFile
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
@@ -181,6 +181,13 @@ class TensorrtLlm(GeneralEngine):
         from hwcalc.engines.tensorrt_llm.command import flag_text
 
         return flag_text(name, value)
+
+    def command_file(self, planned: CommandInput) -> EmittedFile | None:
+        from hwcalc.engines.command import EmittedFile
+        from hwcalc.engines.tensorrt_llm.command import SETTINGS_FILE, serve, settings_file
+
+        text = settings_file(planned)
+        return EmittedFile(name=SETTINGS_FILE, text=text, environment=(), command=tuple(serve(planned))) if text else None
 
     def command(self, planned: CommandInput) -> list[str]:
         from hwcalc.engines.tensorrt_llm.command import serve
