@@ -30,7 +30,7 @@ def stored_piece(opened: TensorrtOpened, piece: Piece) -> StoredTensor:
     size, tp, batch = opened.settings.block, opened.request.parallel.tp, opened.batch
     if piece.state:
         positions, total, span = 1, batch * piece.state * tp, OwnRule("1 slot", 1)
-        width, counted = piece.state, f"{batch:,} slots x {piece.state:,} B"
+        width, counted = piece.state, f"{batch:,} x {piece.state:,} B"
     else:
         blocks = opened.layout.blocks(piece.window, opened.tokens)
         held, width = opened.blocks_of(piece.window), piece.row
@@ -86,7 +86,7 @@ def _extra(name: str, size: int) -> StoredTensor:
         positions=1,
         span=Once(),
         bytes=size,
-        rule=_WORDS[name],
+        rule=f"{size:,} B: {_WORDS[name]}",
     )
 
 
