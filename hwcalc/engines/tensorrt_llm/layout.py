@@ -57,7 +57,7 @@ class Stage:
         """Bytes of a slot of all recurrent states."""
         return sum(count * piece.state for piece, count in self.pieces)
 
-    def reading(self, scratch: bool) -> int:  # noqa: FBT001 - the manager's own switch
+    def reading(self, scratch: bool) -> int:
         """Bytes of windowed layers for each token of a prompt that is read; with scratch blocks one layer of each kind."""
         sliding = [(piece, count) for piece, count in self.pieces if piece.window is not None]
         if not scratch:

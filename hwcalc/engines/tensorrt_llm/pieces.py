@@ -26,8 +26,8 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["Piece", "pieces_of"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.steps import Step, step
@@ -57,9 +58,14 @@ def plan_pool(opened: TensorrtOpened, budget: int) -> PoolInfo:
     )
 
 
+def _last(most: int, good: Callable[[int], bool]) -> int:
+    """The last number from 1 to ``most`` up to which all are good."""
+    return bisect_left(range(1, most + 1), 1, key=lambda number: int(not good(number)))
+
+
 def _longest(single: TensorrtOpened, budget: int, bound: int) -> int:
     """The longest sequence that one request could have."""
-    return bisect_left(range(1, bound + 1), True, key=lambda length: not holds(of_tensorrt(single.sized(seq=length)), budget))
+    return _last(bound, lambda length: holds(of_tensorrt(single.sized(seq=length)), budget))
 
 
 def _most(opened: TensorrtOpened, budget: int) -> int:
@@ -70,9 +76,7 @@ def _most(opened: TensorrtOpened, budget: int) -> int:
         pools = opened.layout.pool_blocks(budget)
         each = {window: branches * opened.layout.blocks(window, opened.tokens) for window in pools}
         return min(most // branches, *(pools[window] // each[window] for window in pools))
-    return bisect_left(
-        range(1, most // branches + 1), True, key=lambda requests: not holds(of_tensorrt(replica.sized(batch=requests)), budget)
-    )
+    return _last(most // branches, lambda requests: holds(of_tensorrt(replica.sized(batch=requests)), budget))
 
 
 def _message(opened: TensorrtOpened, blocks: int, longest: int) -> str:
@@ -156,4 +160,3 @@ def _info(kind: str, layers: list[int], size: int, block: int, blocks: int) -> P
         block_bytes=block,
         blocks_per_request=blocks,
     )
-

@@ -109,7 +109,11 @@ def read_settings(model: ModelSpec, request: Request) -> Noted[Settings]:
         scratch=compressed,
         kimi=is_kimi(model),
     )
-    if request.sharing.beams > 1 and options.get("max_beam_width") and _number(options, "max_beam_width", 1) < request.sharing.beams:
+    if (
+        request.sharing.beams > 1
+        and options.get("max_beam_width")
+        and _number(options, "max_beam_width", 1) < request.sharing.beams
+    ):
         raise UsageError(
             f"beams {request.sharing.beams:,} are more than max_beam_width={options['max_beam_width']}.",
             hint="Leave out max_beam_width, or give as many beams.",
@@ -140,7 +144,9 @@ def _manager(model: ModelSpec, request: Request, kinds: list[LayerKind]) -> bool
             hint="Leave out --engine-option manager=v1.",
         )
     if needs and beams > 1:
-        raise UnsupportedError("the V2 manager, which these layers take, has no beams.", hint="Leave out beams and max_beam_width.")
+        raise UnsupportedError(
+            "the V2 manager, which these layers take, has no beams.", hint="Leave out beams and max_beam_width."
+        )
     if asked is not None:
         return asked == "v2" and beams == 1
     return needs or (takes_v2(model) and beams == 1)
@@ -181,9 +187,7 @@ def _state_dtype(model: ModelSpec, options: Mapping[str, str], model_dtype: str)
     return _FLOATS.get(str(named), model_dtype)
 
 
-def _kv_dtype(
-    model: ModelSpec, request: Request, kinds: list[LayerKind], model_dtype: str
-) -> tuple[str, tuple[Note, ...]]:
+def _kv_dtype(model: ModelSpec, request: Request, kinds: list[LayerKind], model_dtype: str) -> tuple[str, tuple[Note, ...]]:
     """The KV dtype, and a note where nobody named it. A checkpoint may name one for ``auto``."""
     spelled = (request.dtype or AUTO).strip().lower()
     sparse = any(isinstance(kind, LatentAttention) for kind in kinds) and any(isinstance(kind, SparseIndexer) for kind in kinds)

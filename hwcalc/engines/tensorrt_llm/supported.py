@@ -101,7 +101,8 @@ def check_supported(model: ModelSpec, request: Request) -> None:
         )
     if parallel.dcp > 1:
         raise UnsupportedError(
-            "TensorRT-LLM's estimate of its pool does not know context parallelism.", hint="Leave out --dcp, or use --engine vllm."
+            "TensorRT-LLM's estimate of its pool does not know context parallelism.",
+            hint="Leave out --dcp, or use --engine vllm.",
         )
     experts = bool(model.facts.experts_per_token)
     if parallel.dp > 1 and experts and not is_attention_dp(request.options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
@@ -16,7 +17,7 @@ class _TensorrtRules(Rules):
     def spans(self, layers: int, pp: int) -> tuple[range, ...]:
         each, more = divmod(layers, pp)
         starts = [stage * each + min(stage, more) for stage in range(pp + 1)]
-        return tuple(range(start, stop) for start, stop in zip(starts, starts[1:], strict=False))
+        return tuple(range(start, stop) for start, stop in pairwise(starts))
 
 
 TENSORRT: Final = _TensorrtRules()
