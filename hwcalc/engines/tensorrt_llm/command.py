@@ -65,9 +65,9 @@ def serve(planned: CommandInput) -> list[str]:
     parallel, options = planned.parallel, dict(planned.options)
     tp = parallel.tp * (parallel.dp if is_attention_dp(options) else 1)
     words = ["trtllm-serve", planned.model, _FLAGS["seq"], str(planned.seq)]
-    for name, value in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
-        if value > 1:
-            words += [_FLAGS[name], str(value)]
+    for name, ranks in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
+        if ranks > 1:
+            words += [_FLAGS[name], str(ranks)]
     if planned.revision is not None:
         words += [_FLAGS["revision"], planned.revision]
     if planned.kv_dtype_named and planned.kv_dtype in ("fp8", "nvfp4"):
