@@ -18,6 +18,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
+    "sglang": ("hwcalc.engines.sglang", "Sglang"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
 }
