@@ -60,6 +60,19 @@ class SglangOpened(Opened):
         beyond = EVICTION_INTERVAL * max(1, self.own.draft_tokens) + self.own.page_size
         return min(self.paged(tokens), self.paged(self.window + beyond))
 
+    def held_tokens(self, *, windows: bool) -> int:
+        """Places that all sequences together take in the pool of windows, or in the other one; what they share is kept once."""
+        together = self.together
+        count = self.window_tokens if windows else self.paged
+        if windows or not together.unlike:
+            return together.branches * sum(many * count(tokens) for tokens, many in together.lengths)
+        prefix, prompt = self.engine.shared_tokens(self)
+        common = prefix * together.copies
+        for tokens, many in together.lengths:
+            own = min(prefix, tokens), min(prompt, tokens)
+            common += many * (together.prompts * (own[1] - own[0]) + together.branches * (count(tokens) - own[1]))
+        return common
+
     @property
     def slots(self) -> int:
         """Slots for states that a request takes."""
@@ -69,10 +82,20 @@ class SglangOpened(Opened):
         """How many requests of the planned length these pools hold."""
         if sizes.error is not None or not sizes.running:
             return 0
+        if self.together.unlike:
+            return self._unlike_at_once(sizes)
         found = [sizes.running, sizes.tokens // self.paged(self.tokens)]
         if sizes.swa_tokens is not None and (each := self.window_tokens(self.tokens)):
             found.append(sizes.swa_tokens // each)
         return min(found)
+
+    def _unlike_at_once(self, sizes: Sizes) -> int:
+        """Requests of a replica where they are unlike: all of the planned ones, or none."""
+        replica: SglangOpened = self.replica
+        held = replica.held_tokens(windows=False) <= sizes.tokens and replica.batch <= sizes.running
+        if sizes.swa_tokens is not None:
+            held = held and replica.held_tokens(windows=True) <= sizes.swa_tokens
+        return replica.batch if held else 0
 
     @cached_property
     def least_bytes(self) -> int:
