@@ -90,7 +90,9 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
     kinds = [kind for layer in stack for kind in layer if isinstance(kind, CompressedAttention)]
     ratios = {kind.compress_ratio for kind in kinds} - {None, _FEW, _MANY}
     if ratios or len(kinds) != len(stack):
-        raise UnsupportedError("SGLang compresses 4 and 128 tokens; kvplan knows no other of its pools.", hint="Use: --engine reference")
+        raise UnsupportedError(
+            "SGLang compresses 4 and 128 tokens; kvplan knows no other of its pools.", hint="Use: --engine reference"
+        )
     if settings.page_size % _MANY:
         raise UnsupportedError(
             f"page_size {settings.page_size}: SGLang's compressed attention needs a multiple of 128.",

@@ -32,12 +32,14 @@ def layer_tensors(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, 
     return rows if kind not in layout.state_bytes else (*rows, *_states(kind, opened))
 
 
-def _rows(
-    opened: SglangOpened, name: str, role: Role, elements: int, size: int, dtype: str, *, windows: bool
-) -> StoredTensor:
+def _rows(opened: SglangOpened, name: str, role: Role, elements: int, size: int, dtype: str, *, windows: bool) -> StoredTensor:
     places = opened.window_tokens(opened.tokens) if windows else opened.paged(opened.tokens)
     total, ranks = opened.held_tokens(windows=windows), opened.own.tp
-    each = f"{total:,} tokens in pages of {opened.own.page_size:,}" if opened.together.unlike else _of_all(opened, f"{places:,} tokens")
+    each = (
+        f"{total:,} tokens in pages of {opened.own.page_size:,}"
+        if opened.together.unlike
+        else _of_all(opened, f"{places:,} tokens")
+    )
     return StoredTensor(
         name=name,
         role=role,

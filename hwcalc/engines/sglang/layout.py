@@ -179,7 +179,9 @@ def _shared_pools(model: ModelSpec, stack: Stack) -> Mapping[int, str]:
 def _stage(
     stack: Stack,
     span: range,
-    tables: tuple[Mapping[LayerKind, tuple[Row, ...]], Mapping[LayerKind, str], Mapping[LayerKind, tuple[int, int]], Mapping[int, str]],
+    tables: tuple[
+        Mapping[LayerKind, tuple[Row, ...]], Mapping[LayerKind, str], Mapping[LayerKind, tuple[int, int]], Mapping[int, str]
+    ],
     usual: LayerKind | None,
     settings: SglangSettings,
 ) -> StageCells:

@@ -20,8 +20,20 @@ __all__ = [
 
 _SPLITS_WINDOWS: Final = frozenset(
     {
-        *("BeamForCausalLM", "Llama4ForConditionalGeneration", "GptOssForCausalLM", "GraniteSWAForCausalLM", "GraniteMoeSWAForCausalLM"),
-        *("IQuestQ1ForCausalLM", "MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM", "Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"),
+        *(
+            "BeamForCausalLM",
+            "Llama4ForConditionalGeneration",
+            "GptOssForCausalLM",
+            "GraniteSWAForCausalLM",
+            "GraniteMoeSWAForCausalLM",
+        ),
+        *(
+            "IQuestQ1ForCausalLM",
+            "MiMoV2ForCausalLM",
+            "MiMoV2FlashForCausalLM",
+            "Step3p5ForCausalLM",
+            "Step3p7ForConditionalGeneration",
+        ),
         *("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "EmbeddingGemma2Model", "Gemma4UnifiedForConditionalGeneration"),
         *("DiffusionGemmaForBlockDiffusion", "LagunaForCausalLM", "MellumForCausalLM", "MuseGlimmerForCausalLM"),
         *("MuseGlimmerForConditionalGeneration", "InklingForConditionalGeneration", "UnlimitedOCRForCausalLM"),
@@ -35,16 +47,32 @@ COPIES_STATES: Final = frozenset(
     {
         *("KimiLinearForCausalLM", "KimiK3ForConditionalGeneration", "Qwen3NextForCausalLM", "Qwen4ExpForConditionalGeneration"),
         *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", "Qwen3_5ForCausalLM"),
-        *("InternS2PreviewForConditionalGeneration", "MiniCPMV4_6ForConditionalGeneration", "MiniCPMV4_7ForConditionalGeneration"),
-        *("BailingMoeV2_5ForCausalLM", "BailingMoeV3ForCausalLM", "BailingMoeV3VLForConditionalGeneration", "FalconH1ForCausalLM"),
-        *("GraniteMoeHybridForCausalLM", "Glm5NextForConditionalGeneration", "NemotronHForCausalLM", "NemotronHPuzzleForCausalLM"),
+        *(
+            "InternS2PreviewForConditionalGeneration",
+            "MiniCPMV4_6ForConditionalGeneration",
+            "MiniCPMV4_7ForConditionalGeneration",
+        ),
+        *(
+            "BailingMoeV2_5ForCausalLM",
+            "BailingMoeV3ForCausalLM",
+            "BailingMoeV3VLForConditionalGeneration",
+            "FalconH1ForCausalLM",
+        ),
+        *(
+            "GraniteMoeHybridForCausalLM",
+            "Glm5NextForConditionalGeneration",
+            "NemotronHForCausalLM",
+            "NemotronHPuzzleForCausalLM",
+        ),
         *("NemotronH_Omni_Reasoning_V3",),
     }
 )
 """Classes whose states the prefix cache copies while a batch runs (``_MAMBA_EXTRA_BUFFER_ARCHS``)."""
 ON_TRITON: Final = frozenset({"FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM"})
 """Classes that keep pages of one token on every accelerator."""
-TRTLLM_LATENT: Final = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM", "KimiK25ForConditionalGeneration"})
+TRTLLM_LATENT: Final = frozenset(
+    {"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM", "KimiK25ForConditionalGeneration"}
+)
 """Classes whose latents are read by TensorRT-LLM's kernel on Blackwell."""
 
 

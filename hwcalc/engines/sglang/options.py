@@ -38,7 +38,11 @@ def eagle_of(name: str, value: str) -> tuple[int, int]:
     """Layers of the draft and tokens that it proposes, of ``eagle:1:4``."""
     words = value.lower().split(":")
     counts = words[1:]
-    if words[0] not in ("eagle", "mtp", "nextn") or len(counts) > 2 or not all(one.isascii() and one.isdecimal() for one in counts):
+    if (
+        words[0] not in ("eagle", "mtp", "nextn")
+        or len(counts) > 2
+        or not all(one.isascii() and one.isdecimal() for one in counts)
+    ):
         raise UsageError(
             f"engine option {name}={brief(value, 40)} is not known.",
             hint="Allowed: eagle:DRAFT_LAYERS:DRAFT_TOKENS, such as eagle:1:4.",

@@ -167,7 +167,7 @@ def _declares_fp8(model: ModelSpec) -> bool:
     return "FP8" in (str(one).upper() for one in named if one)
 
 
-def _page_size(model: ModelSpec, major: int, *, drafts: bool) -> int:
+def _page_size(model: ModelSpec, major: int) -> int:
     """What the attention backend needs that SGLang takes by itself (``arg_groups/model_overrides``, ``overrides.py``)."""
     if is_compressed(model):
         return _DSV4_PAGE

@@ -13,7 +13,16 @@ from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.formulas.frozen import frozen
 from hwcalc.units import GIB
 
-__all__ = ["EVICTION_INTERVAL", "Sizes", "cell_size", "most_running", "plan_sizes", "request_cap", "slots_of_budget", "slots_per_request"]
+__all__ = [
+    "EVICTION_INTERVAL",
+    "Sizes",
+    "cell_size",
+    "most_running",
+    "plan_sizes",
+    "request_cap",
+    "slots_of_budget",
+    "slots_per_request",
+]
 
 EVICTION_INTERVAL: Final = 128
 """Tokens between two clearings of a window (``SGLANG_SWA_EVICTION_INTERVAL``)."""
@@ -74,7 +83,6 @@ def _draft_bytes(stage: StageCells, settings: SglangSettings) -> int:
     return kept + stage.index_bytes // stage.index_layers * settings.draft_layers
 
 
-
 def request_cap(settings: SglangSettings, window: int) -> int:
     """Window tokens that the most requests hold at the worst (``compute_swa_request_cap``)."""
     page, drafts = settings.page_size, max(1, settings.draft_tokens)
@@ -133,14 +141,17 @@ def plan_sizes(layout: PoolLayout, settings: SglangSettings, budget: int) -> Siz
     if tokens <= 0:
         return _refused(slots, left, "Not enough memory. Please try to increase --mem-fraction-static.", cell)
     error = None
-    if swa is not None and layout.window is not None and settings.swa_ratio is not None and layout.window + settings.page_size >= swa:
+    if (
+        swa is not None
+        and layout.window is not None
+        and settings.swa_ratio is not None
+        and layout.window + settings.page_size >= swa
+    ):
         error = f"SWA pool ({swa} tokens) cannot hold even one request."
     running = most_running(settings, tokens, slots)
     if running <= 0:
         error = error or "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
-    return Sizes(
-        tokens=tokens, swa_tokens=swa, slots=slots, running=running, after_states_bytes=left, cell=cell, error=error
-    )
+    return Sizes(tokens=tokens, swa_tokens=swa, slots=slots, running=running, after_states_bytes=left, cell=cell, error=error)
 
 
 def _refused(slots: int | None, left: int, error: str, cell: float = 0) -> Sizes:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas import GatedDeltaNet, KimiDeltaAttention, LayerKind, LightningAttention, Mamba1, Mamba2, ShortConvolution
 
-__all__ = ["CONV_BYTES", "CONFIG_NAMES_DTYPE", "STATE_RULES", "state_elements"]
+__all__ = ["CONFIG_NAMES_DTYPE", "CONV_BYTES", "STATE_RULES", "state_elements"]
 
 CONV_BYTES: Final = 2
 CONFIG_NAMES_DTYPE: Final = (GatedDeltaNet, Mamba2)
@@ -27,7 +27,9 @@ def _groups(groups: int, tp: int) -> int:
 
 def _share(count: int, tp: int, what: str) -> int:
     if count % tp:
-        raise UsageError(f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}.", hint="Use another tp.")
+        raise UsageError(
+            f"SGLang divides {what} evenly over ranks: {count:,} are not divisible by tp {tp:,}.", hint="Use another tp."
+        )
     return count // tp
 
 
@@ -39,9 +41,7 @@ def _delta_net(kind: GatedDeltaNet, tp: int) -> tuple[int, int]:
 
 
 def _mamba2(kind: Mamba2, tp: int) -> tuple[int, int]:
-    conv = _share(
-        kind.num_heads * kind.head_dim + 2 * _groups(kind.n_groups, tp) * kind.d_state, tp, "channels of a convolution"
-    )
+    conv = _share(kind.num_heads * kind.head_dim + 2 * _groups(kind.n_groups, tp) * kind.d_state, tp, "channels of a convolution")
     return conv * (kind.d_conv - 1), _share(kind.num_heads, tp, "heads of a state") * kind.head_dim * kind.d_state
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.sizes import Sizes
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import Step
 
 __all__ = ["pool_steps"]
 

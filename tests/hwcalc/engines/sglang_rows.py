@@ -59,9 +59,7 @@ def options_of(row: Row) -> dict[str, str]:
 
 def opened_of(row: Row) -> SglangOpened:
     """The request of a row, opened."""
-    request = Request(
-        seq=1024, dtype=row["kv_dtype"], parallel=Parallel(tp=row.get("opt_tp", 1)), options=options_of(row)
-    )
+    request = Request(seq=1024, dtype=row["kv_dtype"], parallel=Parallel(tp=row.get("opt_tp", 1)), options=options_of(row))
     return of_sglang(find_engine("sglang")[0].open(_model(row["model"]), request))
 
 
