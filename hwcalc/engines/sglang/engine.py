@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Budget
+from hwcalc.engines.command import CommandInput
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
+from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
+from hwcalc.engines.saving import Saving
+from hwcalc.engines.sglang.command import flag_text, serve
 from hwcalc.engines.sglang.held import allocations, extras, layer_tensors
+from hwcalc.engines.sglang.memory import plan_budget
 from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
 from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.pool import plan_pool
+from hwcalc.engines.sglang.savings import savings, sharing_support
 from hwcalc.engines.sglang.supported import check_supported
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError
@@ -37,6 +44,7 @@ class Sglang(GeneralEngine):
     title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
     label: ClassVar[str] = "SGLang"
     definition: ClassVar[Definition] = Definition.ENGINE
+    has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
@@ -108,6 +116,37 @@ class Sglang(GeneralEngine):
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         return Noted(plan_pool(of_sglang(opened), budget_bytes))
+
+    def budget(self, opened: Opened) -> Noted[Budget | None]:
+        """Within a family the budget is the same for all lengths and batches."""
+        return opened.shared("budget", lambda: plan_budget(of_sglang(opened), self.weight_rules()))
+
+    def chunks(self, opened: Opened) -> tuple[int, int, int]:
+        chunk = of_sglang(opened).own.chunk
+        return chunk, chunk, chunk
+
+    def flag(self, name: str, value: object) -> str:
+        return flag_text(name, value)
+
+    def command(self, planned: CommandInput) -> list[str]:
+        return serve(planned)
+
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """As SGLang's log names them."""
+        own = of_sglang(opened).own
+        return {"page_size": own.page_size, "chunked_prefill_size": own.chunk}
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        return savings(of_sglang(opened))
+
+    def sharing_support(self, opened: Opened) -> Support:
+        return sharing_support(of_sglang(opened))
+
+    def shared_tokens(self, opened: Opened) -> tuple[int, int]:
+        """Whole pages of what is alike."""
+        prefix, prompt = super().shared_tokens(opened)
+        page = of_sglang(opened).own.page_size
+        return prefix // page * page, prompt // page * page
 
     def form(self, opened: Opened) -> None:
         """Pools of several kinds share a budget by fixed parts, which no sum of stairs says."""

@@ -15,6 +15,7 @@ __all__ = [
     "WINDOW_OF_CONFIG",
     "is_compressed",
     "is_sparse_latent",
+    "shows_images",
     "splits_windows",
 ]
 
@@ -76,6 +77,12 @@ TRTLLM_LATENT: Final = frozenset(
 """Classes whose latents are read by TensorRT-LLM's kernel on Blackwell."""
 
 
+_TEXT_ALONE: Final = frozenset(
+    {"Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration", "Step3VLForConditionalGeneration"}
+)
+"""Classes of which SGLang loads the text alone unless it is told otherwise."""
+
+
 def is_compressed(model: ModelSpec) -> bool:
     """DeepSeek-V4: a window, and one entry for every group of tokens."""
     return any(isinstance(group.kind, CompressedAttention) for group in model.stack.groups)
@@ -90,3 +97,9 @@ def is_sparse_latent(model: ModelSpec) -> bool:
 def splits_windows(model: ModelSpec) -> bool:
     """Whether windows have a pool of their own."""
     return model.architecture in _SPLITS_WINDOWS or is_compressed(model)
+
+
+def shows_images(model: ModelSpec) -> bool:
+    """Whether SGLang loads the towers of a model, so that it reserves memory for images (``enable_multimodal``)."""
+    parts = model.facts.part_types
+    return bool(parts.keys() & {"vision", "audio"}) and model.architecture not in _TEXT_ALONE

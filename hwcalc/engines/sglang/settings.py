@@ -78,6 +78,7 @@ class SglangSettings:
     pp: int
     dp: int
     context: int
+    fraction: float | None
 
     @property
     def own_requests(self) -> int | None:
@@ -133,6 +134,7 @@ def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
         pp=request.parallel.pp,
         dp=replicas,
         context=model.max_position_embeddings or request.seq,
+        fraction=_option(options, "mem_fraction_static"),
     )
 
 
