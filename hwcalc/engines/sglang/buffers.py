@@ -30,12 +30,12 @@ def pool_buffers(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:
     for number in span:
         for kind in opened.plain_stack.layers[number]:
             places = (sizes.swa_tokens or 0) if layout.pools[kind] == SWA else sizes.tokens
-            for row in layout.rows[kind]:
-                out.append(_buffer(f"layers.{number}.{row.name}", number, row.dtype, places + page, row.bytes))
-            for name, size, dtype in zip(
-                ("conv_state", "recurrent_state"), layout.state_bytes.get(kind, ()), ("bf16", opened.dtypes.state), strict=False
-            ):
-                out.append(_buffer(f"layers.{number}.{name}", number, dtype, (sizes.slots or 0) + 1, size))
+            name = f"layers.{number}."
+            out += [_buffer(name + row.name, number, row.dtype, places + page, row.bytes) for row in layout.rows[kind]]
+            conv, state = layout.state_bytes.get(kind, (0, 0))
+            slots = (sizes.slots or 0) + 1
+            out.append(_buffer(name + "conv_state", number, "bf16", slots, conv))
+            out.append(_buffer(name + "recurrent_state", number, opened.dtypes.state, slots, state))
     return tuple(one for one in out if one.bytes)
 
 

@@ -16,12 +16,11 @@ _TENTH: Final = "0.1"
 
 def savings(opened: SglangOpened) -> Iterator[Saving]:
     """A smaller pool of windows, states without copies, and formats of eight bits."""
-    own, options = opened.own, dict(opened.request.options)
+    own = opened.own
     if own.swa_ratio is not None and opened.window is not None and own.swa_ratio > float(_TENTH):
-        yield Saving(Cost.CACHE, "a smaller pool of windows", {"engine_options": options | {"swa_full_tokens_ratio": _TENTH}})
+        yield Saving(Cost.CACHE, "a smaller pool of windows", {"engine_options": {"swa_full_tokens_ratio": _TENTH}})
     if opened.slots > 1:
-        ratio = {"mamba_full_memory_ratio": _TENTH}
-        yield Saving(Cost.CACHE, "a smaller pool of states", {"engine_options": options | ratio})
+        yield Saving(Cost.CACHE, "a smaller pool of states", {"engine_options": {"mamba_full_memory_ratio": _TENTH}})
     if own.element_bytes > 1 and opened.compressed is None:
         yield Saving(Cost.CACHE, "fp8_e4m3 cache", {"dtype": "fp8_e4m3"})
     if computes_fp8(opened.request.hardware.gpu):
