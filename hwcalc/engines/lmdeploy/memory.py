@@ -1,0 +1,145 @@
+"""The memory equation of LMDeploy: a share of what is free once the weights are loaded.
+
+PyTorch takes the state slots off what is free, then ``(max_prefill_token_num + 2 x max_batch_size) x vocab_size x 2`` bytes for a forward
+pass, and gives ``cache_max_entry_count`` of the rest to blocks. If those are fewer than 16, it halves the tokens of a prompt until they are
+not. TurboMind takes its share of all that is free, and the state slots off that.
+
+Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs; src/turbomind/models/llama/SequenceManager.cc of 0.14.0.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.calibration import calibrated
+from hwcalc.engines.costs import communication, estimated, memory_of
+from hwcalc.engines.extra_models import beside
+from hwcalc.engines.lmdeploy.opened import LmdeployOpened
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.steps import step
+from hwcalc.model import Definition
+from hwcalc.profiles.engines import runtime_profile
+
+__all__ = ["Shares", "plan_budget", "shares_of"]
+
+_LEAST_BLOCKS: Final = 16
+_TOO_FEW: Final = 2
+"""With so many blocks LMDeploy does not start."""
+
+
+class Shares(NamedTuple):
+    """What becomes of the free memory: bytes for a forward pass, for the cache (blocks and states), and what stays free."""
+
+    runtime: int
+    cache: int
+    unused: int
+
+
+def shares_of(opened: LmdeployOpened, free: int) -> Shares:
+    """What LMDeploy makes of ``free`` bytes, the fewest of all ranks. It computes its share in floating point.
+
+    Llama-3-8B on an H100 with 60 GiB free: the forward pass gets (8,192 + 2 x 1,024) x 128,256 x 2 = 2,626,682,880 bytes, and blocks
+    int(61,797,826,560 x 0.8) = 49,438,261,248, which are 5,893 of 8,388,608.
+    """
+    settings, states = opened.settings, opened.state_bytes
+    if settings.num_gpu_blocks is not None:
+        return Shares(0, free, 0)
+    if not settings.pytorch:
+        cache = int(free * settings.ratio) if free > 0 else free
+        return Shares(0, cache, free - cache)
+    left, block = free - states, max(1, opened.layout.block_bytes)
+    tokens = settings.prefill_tokens
+    while True:
+        runtime = (tokens + 2 * settings.max_batch_size) * (opened.model.vocab_size or 0) * 2
+        pool = int((left - runtime) * settings.ratio)
+        blocks = pool // block
+        if blocks >= _LEAST_BLOCKS or blocks <= _TOO_FEW or tokens <= 1:
+            break
+        tokens //= 2
+    if left < runtime:
+        return Shares(runtime, free - runtime, 0)
+    return Shares(runtime, states + pool, free - runtime - states - pool)
+
+
+def plan_budget(opened: LmdeployOpened) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    request, gpu = opened.request, opened.request.hardware.gpu
+    if gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(gpu)
+    weights = opened.weights
+    notes += weights.notes
+    if memory is None or weights.value is None:
+        return Noted(None, notes)
+    extra = beside(opened)
+    # Kernels are loaded by the first forward pass, which comes later.
+    context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
+    parts = (*weights.value, *extra.value, context, *communication(request.parallel, gpu))
+    settings = opened.settings
+    measured = calibrated(
+        opened.engine.name, opened.model.id, request, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size
+    )
+    margin = request.hardware.margin or Fraction(0)
+    before = Budget.of(memory, 1.0, margin, measured.value)
+    ends = [shares_of(opened, free) for free in (before.low, before.expected, before.high)]
+    budget = Budget.of(memory, 1.0, margin, (*measured.value, *_reserved(opened, before, ends)))
+    return Noted(budget, (*notes, *extra.notes, *measured.notes))
+
+
+def _reserved(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> list[BudgetPart]:
+    """What the equation takes off the free memory. A range has what each end of the free memory gives."""
+    settings, made = opened.settings, []
+    runtime = sorted(each.runtime for each in ends)
+    if settings.pytorch and runtime[-1]:
+        made.append(
+            BudgetPart(
+                name="forward pass",
+                section=Section.ACTIVATIONS,
+                low=runtime[0],
+                expected=ends[1].runtime,
+                high=runtime[-1],
+                source="LMDeploy 0.14 executor/base.py _get_runtime_size",
+                definition=Definition.ENGINE,
+                steps=(
+                    step(
+                        "forward pass",
+                        "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
+                        ends[1].runtime,
+                        prefill_tokens=_prefill_tokens(opened, ends[1]),
+                        max_batch_size=settings.max_batch_size,
+                        vocab_size=opened.model.vocab_size or 0,
+                    ),
+                ),
+            )
+        )
+    unused = sorted(each.unused for each in ends)
+    if unused[-1]:
+        states = opened.state_bytes if settings.pytorch else 0
+        shared = before.expected - ends[1].runtime - states
+        made.append(
+            BudgetPart(
+                name="left free",
+                section=Section.ACTIVATIONS,
+                low=unused[0],
+                expected=ends[1].unused,
+                high=unused[-1],
+                source=f"cache_max_entry_count {settings.ratio:g}: the rest of the free memory, for activations and CUDA graphs",
+                definition=Definition.ENGINE,
+                steps=(
+                    step(
+                        "left free",
+                        "shared - floor(shared x cache_max_entry_count)",
+                        ends[1].unused,
+                        shared=shared,
+                        cache_max_entry_count=settings.ratio,
+                    ),
+                ),
+            )
+        )
+    return made
+
+
+def _prefill_tokens(opened: LmdeployOpened, share: Shares) -> int:
+    return share.runtime // (2 * max(1, opened.model.vocab_size or 0)) - 2 * opened.settings.max_batch_size
