@@ -73,6 +73,8 @@ class PoolLayout:
     state_layers: int
     states: tuple[Piece, ...]
     alignment: int
+    index_apart: bool
+    """Whether each layer has an indexer, so that its keys are shown as its own."""
 
     @property
     def layer_bytes(self) -> int:
@@ -182,8 +184,15 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
     else:
         pieces = turbomind_pieces(shape, settings.form, settings.block_size)
     state, state_layers = next(iter(states.items()), ((), 0))
-    alignment = _ALIGNMENT if settings.pytorch else 1
-    return PoolLayout(layers=layers, pieces=pieces, state_layers=state_layers, states=state, alignment=alignment)
+    indexers = sum(group.count for group in groups if isinstance(group.kind, SparseIndexer))
+    return PoolLayout(
+        layers=layers,
+        pieces=pieces,
+        state_layers=state_layers,
+        states=state,
+        alignment=_ALIGNMENT if settings.pytorch else 1,
+        index_apart=indexers == layers,
+    )
 
 
 def _shape(model: ModelSpec, kind: LayerKind, tp: int, index: int) -> Shape:
@@ -232,7 +241,12 @@ def _state_pieces(kind: GatedDeltaNet, settings: LmdeploySettings, tp: int) -> t
 
 
 def kept_by(layout: PoolLayout, kind: LayerKind) -> Iterable[Piece]:
-    """The pieces of a layer of this kind. An indexer's keys are beside the latent, in every layer."""
+    """The pieces of a layer of this kind. Every layer has an indexer's keys, also one that shares the indexer of another."""
     if isinstance(kind, GatedDeltaNet):
         return layout.states
-    return () if isinstance(kind, (SparseIndexer, NoCache)) else layout.pieces
+    if isinstance(kind, NoCache):
+        return ()
+    if isinstance(kind, SparseIndexer) or layout.index_apart:
+        indexed = isinstance(kind, SparseIndexer)
+        return [piece for piece in layout.pieces if layout.index_apart and (piece.role is Role.INDEX) is indexed]
+    return layout.pieces

@@ -19,6 +19,7 @@ from hwcalc.engines.extra_models import beside
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
 
@@ -81,65 +82,52 @@ def plan_budget(opened: LmdeployOpened) -> Noted[Budget | None]:
     measured = calibrated(
         opened.engine.name, opened.model.id, request, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size
     )
-    margin = request.hardware.margin or Fraction(0)
-    before = Budget.of(memory, 1.0, margin, measured.value)
+    before = Budget.of(memory, 1.0, request.hardware.margin or Fraction(0), measured.value)
     ends = [shares_of(opened, free) for free in (before.low, before.expected, before.high)]
-    budget = Budget.of(memory, 1.0, margin, (*measured.value, *_reserved(opened, before, ends)))
-    return Noted(budget, (*notes, *extra.notes, *measured.notes))
+    return Noted(_less(opened, before, ends), (*notes, *extra.notes, *measured.notes))
 
 
-def _reserved(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> list[BudgetPart]:
-    """What the equation takes off the free memory. A range has what each end of the free memory gives."""
-    settings, made = opened.settings, []
-    runtime = sorted(each.runtime for each in ends)
-    if settings.pytorch and runtime[-1]:
-        made.append(
-            BudgetPart(
-                name="forward pass",
-                section=Section.ACTIVATIONS,
-                low=runtime[0],
-                expected=ends[1].runtime,
-                high=runtime[-1],
-                source="LMDeploy 0.14 executor/base.py _get_runtime_size",
-                definition=Definition.ENGINE,
-                steps=(
-                    step(
-                        "forward pass",
-                        "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
-                        ends[1].runtime,
-                        prefill_tokens=_prefill_tokens(opened, ends[1]),
-                        max_batch_size=settings.max_batch_size,
-                        vocab_size=opened.model.vocab_size or 0,
-                    ),
+def _less(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> Budget:
+    """The equation with what LMDeploy does not give to the cache: a part for the forward pass, and the rest, which it leaves alone."""
+    parts = (*before.parts, *_forward_pass(opened, ends))
+    low, expected, high = (size - each.unused for size, each in zip(before.usable, ends, strict=True))
+    return replace(
+        before,
+        requested_bytes=expected,
+        usable=(low, expected, high),
+        margin_bytes=before.total_bytes - expected,
+        parts=parts,
+        low=low - sum(part.high for part in parts),
+        expected=expected - sum(part.expected for part in parts),
+        high=high - sum(part.low for part in parts),
+    )
+
+
+def _forward_pass(opened: LmdeployOpened, ends: list[Shares]) -> tuple[BudgetPart, ...]:
+    """What PyTorch keeps for a forward pass. It is less where little is free."""
+    settings, words = opened.settings, opened.model.vocab_size or 0
+    low, expected, high = min(each.runtime for each in ends), ends[1].runtime, max(each.runtime for each in ends)
+    if not high:
+        return ()
+    tokens = tuple(size // (2 * words) - 2 * settings.max_batch_size for size in (low, expected, high))
+    return (
+        BudgetPart(
+            name="forward pass",
+            section=Section.ACTIVATIONS,
+            low=low,
+            expected=expected,
+            high=high,
+            source="LMDeploy 0.14 executor/base.py _get_runtime_size",
+            definition=Definition.ENGINE,
+            steps=(
+                step(
+                    "forward pass",
+                    "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
+                    (low, expected, high),
+                    prefill_tokens=(tokens[0], tokens[1], tokens[2]),
+                    max_batch_size=settings.max_batch_size,
+                    vocab_size=words,
                 ),
-            )
-        )
-    unused = sorted(each.unused for each in ends)
-    if unused[-1]:
-        states = opened.state_bytes if settings.pytorch else 0
-        shared = before.expected - ends[1].runtime - states
-        made.append(
-            BudgetPart(
-                name="left free",
-                section=Section.ACTIVATIONS,
-                low=unused[0],
-                expected=ends[1].unused,
-                high=unused[-1],
-                source=f"cache_max_entry_count {settings.ratio:g}: the rest of the free memory, for activations and CUDA graphs",
-                definition=Definition.ENGINE,
-                steps=(
-                    step(
-                        "left free",
-                        "shared - floor(shared x cache_max_entry_count)",
-                        ends[1].unused,
-                        shared=shared,
-                        cache_max_entry_count=settings.ratio,
-                    ),
-                ),
-            )
-        )
-    return made
-
-
-def _prefill_tokens(opened: LmdeployOpened, share: Shares) -> int:
-    return share.runtime // (2 * max(1, opened.model.vocab_size or 0)) - 2 * opened.settings.max_batch_size
+            ),
+        ),
+    )
