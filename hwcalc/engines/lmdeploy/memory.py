@@ -23,11 +23,12 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
 
-__all__ = ["Shares", "plan_budget", "shares_of"]
+__all__ = ["LEAST_BLOCKS", "TOO_FEW", "Shares", "plan_budget", "shares_of"]
 
-_LEAST_BLOCKS: Final = 16
-_TOO_FEW: Final = 2
-"""With so many blocks LMDeploy does not start."""
+LEAST_BLOCKS: Final = 16
+"""PyTorch does not start with fewer."""
+TOO_FEW: Final = 2
+"""With so few it does not even look for a smaller forward pass."""
 
 
 class Shares(NamedTuple):
@@ -56,7 +57,7 @@ def shares_of(opened: LmdeployOpened, free: int) -> Shares:
         runtime = (tokens + 2 * settings.max_batch_size) * (opened.model.vocab_size or 0) * 2
         pool = int((left - runtime) * settings.ratio)
         blocks = pool // block
-        if blocks >= _LEAST_BLOCKS or blocks <= _TOO_FEW or tokens <= 1:
+        if blocks >= LEAST_BLOCKS or blocks <= TOO_FEW or tokens <= 1:
             break
         tokens //= 2
     if left < runtime:

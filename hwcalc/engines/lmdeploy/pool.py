@@ -6,6 +6,7 @@ src/turbomind/models/llama/BlockManager.cc and engine/engine.cc of 0.14.0.
 
 from __future__ import annotations
 
+from hwcalc.engines.lmdeploy.memory import LEAST_BLOCKS, TOO_FEW
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.steps import Step, step
@@ -94,8 +95,8 @@ def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> 
         if settings.pytorch:
             return "No enough gpu memory for state cache. Please reduce max_batch_size."
         return "Please decrease max_batch_size to reduce total linear state size or increase cache_max_entry_count."
-    if settings.pytorch and blocks <= settings.spare_blocks:
-        return "No enough gpu memory for kv cache."
+    if settings.pytorch and blocks < LEAST_BLOCKS:
+        return f"No enough gpu memory for {'kv cache' if blocks <= TOO_FEW else 'runtime'}."
     # With a window a session has no end, but its blocks must be there.
     if opened.tokens <= longest or (settings.window and opened.blocks <= blocks - settings.reserved_blocks):
         return None
