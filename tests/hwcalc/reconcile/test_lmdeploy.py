@@ -57,7 +57,7 @@ def test_turbomind() -> None:
 
 def test_turbomind_with_states() -> None:
     """Qwen3.5-35B: 1,024 slots of 33,423,360 bytes; 0.8 of 70 GiB less those, in blocks of 1,310,720."""
-    found = rows(reconcile("Qwen/Qwen3.5-35B-A3B", log("turbomind-qwen3.5-35b.log"), gpu="h200-sxm-141gb", tolerance="100%"))
+    found = rows(reconcile("Qwen/Qwen3.5-35B-A3B", log("turbomind-qwen3.5-35b.log"), gpu="h200-sxm-141gb", tolerance="20%"))
     assert all(found[name].within for name in ("block", "states", "blocks"))
     assert found["states"].predicted == 1024 * 33_423_360
     assert found["blocks"].predicted == (int(70 * 2**30 * 0.8) - 1024 * 33_423_360) // 1_310_720 == 19_763
