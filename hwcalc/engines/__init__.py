@@ -21,6 +21,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "sglang": ("hwcalc.engines.sglang", "Sglang"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
+    "lmdeploy": ("hwcalc.engines.lmdeploy", "Lmdeploy"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, lmdeploy, prometheus, transformers, vllm, vllm_rows, vllm_settings
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -97,6 +97,17 @@ DIALECTS: Final = (
         compare=llamacpp_rows.compare,
         overheads=llamacpp_rows.overheads,
         batch_shape=llamacpp_rows.batch_shape,
+    ),
+    Dialect(
+        name=lmdeploy.NAME,
+        title=lmdeploy.TITLE,
+        engine="lmdeploy",
+        sought=lmdeploy.SOUGHT,
+        parser=lmdeploy.LmdeployParser,
+        inputs=lmdeploy.plan_inputs,
+        compare=lmdeploy.compare,
+        overheads=lmdeploy.overheads,
+        batch_shape=lmdeploy.batch_shape,
     ),
 )
 """If two dialects know equally many lines of a log, the first one reads it."""
