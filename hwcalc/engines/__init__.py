@@ -18,9 +18,11 @@ ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
+    "sglang": ("hwcalc.engines.sglang", "Sglang"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
     "tensorrt-llm": ("hwcalc.engines.tensorrt_llm", "TensorrtLlm"),
+    "lmdeploy": ("hwcalc.engines.lmdeploy", "Lmdeploy"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 

@@ -10,6 +10,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.reconcile.dialects import (
     llamacpp,
     llamacpp_rows,
+    lmdeploy,
     prometheus,
     tensorrt_llm,
     transformers,
@@ -117,6 +118,17 @@ DIALECTS: Final = (
         compare=tensorrt_llm.compare,
         overheads=tensorrt_llm.overheads,
         batch_shape=tensorrt_llm.batch_shape,
+    ),
+    Dialect(
+        name=lmdeploy.NAME,
+        title=lmdeploy.TITLE,
+        engine="lmdeploy",
+        sought=lmdeploy.SOUGHT,
+        parser=lmdeploy.LmdeployParser,
+        inputs=lmdeploy.plan_inputs,
+        compare=lmdeploy.compare,
+        overheads=lmdeploy.overheads,
+        batch_shape=lmdeploy.batch_shape,
     ),
 )
 """If two dialects know equally many lines of a log, the first one reads it."""
