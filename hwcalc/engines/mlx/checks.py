@@ -70,7 +70,7 @@ def _check_layout(opened: Opened, name: str) -> None:
         if size > 1:
             raise UsageError(f"mlx-lm has no {what}.", hint=f"Leave out {flag}.")
     if sizes.tp > 1 and sizes.pp > 1:
-        raise UsageError("mlx-lm divides a model by heads or by layers, not by both.", hint="Use --tp or --pp alone.")
+        raise UnsupportedError("mlx-lm divides a model by heads or by layers, not by both.", hint="Use --tp or --pp alone.")
     if sizes.tp > 1 and name not in SHARDED:
         raise UnsupportedError(f"{name} of mlx-lm 0.32.2 cannot be divided by heads (it has no shard).", hint="Use: --tp 1")
     if sizes.pp > 1 and name not in PIPELINED:

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, mlx, prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import (
+    llamacpp,
+    llamacpp_rows,
+    lmdeploy,
+    mlx,
+    prometheus,
+    tensorrt_llm,
+    transformers,
+    vllm,
+    vllm_rows,
+    vllm_settings,
+)
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -108,6 +119,28 @@ DIALECTS: Final = (
         compare=mlx.compare,
         overheads=mlx.overheads,
         batch_shape=mlx.batch_shape,
+    ),
+    Dialect(
+        name=tensorrt_llm.NAME,
+        title=tensorrt_llm.TITLE,
+        engine="tensorrt-llm",
+        sought=tensorrt_llm.SOUGHT,
+        parser=tensorrt_llm.TensorrtParser,
+        inputs=tensorrt_llm.plan_inputs,
+        compare=tensorrt_llm.compare,
+        overheads=tensorrt_llm.overheads,
+        batch_shape=tensorrt_llm.batch_shape,
+    ),
+    Dialect(
+        name=lmdeploy.NAME,
+        title=lmdeploy.TITLE,
+        engine="lmdeploy",
+        sought=lmdeploy.SOUGHT,
+        parser=lmdeploy.LmdeployParser,
+        inputs=lmdeploy.plan_inputs,
+        compare=lmdeploy.compare,
+        overheads=lmdeploy.overheads,
+        batch_shape=lmdeploy.batch_shape,
     ),
 )
 """If two dialects know equally many lines of a log, the first one reads it."""

@@ -29,7 +29,9 @@ SOUGHT: Final = (
 _LONGEST: Final = 4096
 _PEAK: Final = re.compile(r"^Peak memory: ([0-9]{1,6})\.([0-9]{1,6}) GB")
 _TOKENS: Final = re.compile(r"^(Prompt|Generation): ([0-9]{1,12}) tokens, [0-9.]{1,20} tokens-per-sec")
-_CLOSE: Final = re.compile(r"model that requires ([0-9]{1,9}) MB which is close to the maximum recommended size of ([0-9]{1,9}) MB")
+_CLOSE: Final = re.compile(
+    r"model that requires ([0-9]{1,9}) MB which is close to the maximum recommended size of ([0-9]{1,9}) MB"
+)
 _GB: Final = 10**9
 
 
