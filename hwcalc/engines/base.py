@@ -60,6 +60,9 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["
     counts_copies: ClassVar[bool] = False
     """Whether the stored bytes count what several tensor-parallel ranks each keep, such as a latent, once for each of them."""
 
+    stores_prompts_apart: ClassVar[bool] = False
+    """Whether the cache of a prompt is another than that of as many generated tokens."""
+
     assumed_gpu: ClassVar[str | None] = None
     """The accelerator whose rules apply if the user names none."""
 

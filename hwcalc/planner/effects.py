@@ -33,7 +33,7 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     engine = str(keywords.get("engine", "")).partition("@")[0].strip().lower()
     of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and engine not in row.in_cache_of]
     notes: list[Note] = []
-    if "prompt" in given and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT):
+    if "prompt" in given and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT) and not _stores_prompts_apart(engine):
         message = "--prompt: no effect without --policy, --shared-prefix, --samples, --beams or --gpu."
         notes.append(Note(code="no-policy", message=message))
     if "kv_memory" in given and of_budget:
@@ -53,6 +53,13 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     if of_budget:
         notes.append(Note(code="no-gpu", message=f"{', '.join(of_budget)}: no effect without a GPU. Name one with --gpu."))
     return notes
+
+
+def _stores_prompts_apart(engine: str) -> bool:
+    """Whether this engine stores a prompt otherwise than generated tokens; what is no engine is another's error."""
+    from hwcalc.engines import ENGINES, find_engine, spelled
+
+    return spelled(engine) in ENGINES and find_engine(engine)[0].stores_prompts_apart
 
 
 def no_blocks(opened: Opened, policy: PolicyInfo) -> tuple[Note, ...]:

@@ -42,6 +42,7 @@ class Mlx(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
     source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
     has_command: ClassVar[bool] = True
+    stores_prompts_apart: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "mlx_8bit", "mlx_6bit", "mlx_4bit")
     choices: ClassVar[Choices | None] = Choices(weights=("bf16", "mlx_8bit", "mlx_4bit"))
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
