@@ -13,7 +13,7 @@ from hwcalc.engines.mlx.layers import PREFILL_STEP, RULES
 from hwcalc.engines.mlx.models import MODEL_DTYPE_STATES, as_read, file_of
 from hwcalc.engines.mlx.options import DECODE_CONCURRENCY, OPTIONS, bits_of, checked_dtype, number_of
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import Choices, EngineOption
+from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
@@ -52,7 +52,9 @@ class Mlx(GeneralEngine):
         own, notes = model_dtype(opened.model, opened.request.dtype)
         named, bits = checked_dtype(opened), bits_of(opened)
         if named is not None:
-            own, notes = known_dtype(named), ()
+            own = known_dtype(named)
+        if not is_auto(opened.request.dtype):
+            notes = ()
         states = own if file_of(opened.model) in MODEL_DTYPE_STATES else known_dtype("fp32")
         roles = {**dict.fromkeys(Role, own), Role.STATE: states}
         kv = own.name if bits is None else f"int{bits.bits}"

@@ -148,7 +148,7 @@ def test_stairs_are_the_slots() -> None:
 @pytest.mark.parametrize(
     "model", [LLAMA, GEMMA, "openai/gpt-oss-20b", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "Qwen/Qwen3-Next-80B-A3B-Instruct"]
 )
-def test_a_form_is_its_plans(model: str, layout: dict[str, int]) -> None:
+def test_a_form_is_its_plans(model: str, layout: dict[str, Any]) -> None:
     """To the byte, at lengths around pieces and windows."""
     try:
         form = form_of(opened(model, gpu=MAC, **layout))
