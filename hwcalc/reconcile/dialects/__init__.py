@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, lmdeploy, prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import (
+    llamacpp,
+    llamacpp_rows,
+    lmdeploy,
+    prometheus,
+    tensorrt_llm,
+    transformers,
+    vllm,
+    vllm_rows,
+    vllm_settings,
+)
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -97,6 +107,17 @@ DIALECTS: Final = (
         compare=llamacpp_rows.compare,
         overheads=llamacpp_rows.overheads,
         batch_shape=llamacpp_rows.batch_shape,
+    ),
+    Dialect(
+        name=tensorrt_llm.NAME,
+        title=tensorrt_llm.TITLE,
+        engine="tensorrt-llm",
+        sought=tensorrt_llm.SOUGHT,
+        parser=tensorrt_llm.TensorrtParser,
+        inputs=tensorrt_llm.plan_inputs,
+        compare=tensorrt_llm.compare,
+        overheads=tensorrt_llm.overheads,
+        batch_shape=tensorrt_llm.batch_shape,
     ),
     Dialect(
         name=lmdeploy.NAME,
