@@ -21,6 +21,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "sglang": ("hwcalc.engines.sglang", "Sglang"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
+    "mlx": ("hwcalc.engines.mlx", "Mlx"),
     "tensorrt-llm": ("hwcalc.engines.tensorrt_llm", "TensorrtLlm"),
     "lmdeploy": ("hwcalc.engines.lmdeploy", "Lmdeploy"),
 }
