@@ -20,6 +20,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
+    "mistral-rs": ("hwcalc.engines.mistral_rs", "MistralRs"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
@@ -29,6 +30,7 @@ AT_HOME: Final = "llamacpp"
 """The engine of GGUF files, by which one looks for what runs on a machine of one's own."""
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
+    **dict.fromkeys(("mistralrs", "mistralrsserve"), "mistral-rs"),
 }
 """Other spellings, by their letters: ``llama.cpp``, ``llama-cpp``, ``llama-server``."""
 _RUNS_LLAMACPP: Final = frozenset(
