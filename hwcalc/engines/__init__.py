@@ -21,6 +21,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
     "mistral-rs": ("hwcalc.engines.mistral_rs", "MistralRs"),
+    "tgi": ("hwcalc.engines.tgi", "Tgi"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
@@ -31,6 +32,7 @@ AT_HOME: Final = "llamacpp"
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
     **dict.fromkeys(("mistralrs", "mistralrsserve"), "mistral-rs"),
+    **dict.fromkeys(("textgenerationinference", "textgenerationlauncher", "huggingfacetgi"), "tgi"),
 }
 """Other spellings, by their letters: ``llama.cpp``, ``llama-cpp``, ``llama-server``."""
 _RUNS_LLAMACPP: Final = frozenset(
