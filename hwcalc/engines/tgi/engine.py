@@ -11,7 +11,7 @@ from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype, model_dtype
+from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
@@ -78,8 +78,9 @@ class Tgi(GeneralEngine):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
-        own, notes = model_dtype(opened.model, opened.request.dtype)
-        kept = own
+        own = kept = known_dtype(of_tgi(opened).model_format)
+        message = f"KV dtype auto: {own.name}, in which TGI loads this model, whatever its config says. Set it with --dtype."
+        notes: tuple[Note, ...] = (Note(code="default-dtype", message=message),)
         if not is_auto(opened.request.dtype):
             asked = (opened.request.dtype or "").strip().lower()
             spelled = {value: name for name, value in KV_NAMES.items()}.get(asked, asked)

@@ -25,6 +25,7 @@ from hwcalc.formulas import (
     SlidingAttention,
 )
 from hwcalc.formulas.attention import key_value_tensors
+from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
@@ -45,6 +46,10 @@ class TgiRules(Rules):
     """Weights by ideal sharding. Key/value heads are divided and rounded down, a single one stays; none is repeated."""
 
     engine = "tgi"
+
+    def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
+        """Weights are loaded in 16 bits, whatever the checkpoint has."""
+        return FLOATS.get(weight_dtype or "", BF16)
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         if isinstance(kind, (LatentAttention, ExpandedLatentAttention)):

@@ -16,6 +16,7 @@ from hwcalc.engines.options import AUTO, integer_option, is_on, number_option
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, LatentAttention, Mamba1
 from hwcalc.formulas.frozen import frozen
+from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
 __all__ = ["BLOCKS", "FRACTION", "NATIVE", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi"]
@@ -38,6 +39,12 @@ NATIVE: Final = frozenset(
     )
 )
 """Model types with a flash class of TGI's own."""
+_BF16: Final = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "dbrx", "qwen2_vl", "qwen2_5_vl", "idefics3"),
+        *("paligemma", "mamba", "llama4"),
+    )
+)
 
 
 @frozen
@@ -67,6 +74,11 @@ class TgiOpened(Opened):
         return not any(isinstance(group.kind, Mamba1) for group in self.plain_stack.groups)
 
     @property
+    def model_format(self) -> str:
+        """The dtype that TGI loads a model in without ``--dtype``, whatever its config says (``default_dtype`` in models/__init__.py)."""
+        return "bf16" if self.model.model_type in _BF16 else "fp16"
+
+    @property
     def vendor(self) -> str:
         """The maker of the GPU; NVIDIA where none is named."""
         gpu = self.request.hardware.gpu
@@ -83,7 +95,7 @@ class TgiOpened(Opened):
             block_size=BLOCKS[attention],
             share=_share(self, options),
             prefix_caching=_caches_prefixes(self, attention) if cached is None else is_on(cached),
-            prefill_tokens=_whole(options, "max_batch_prefill_tokens") or _PREFILLS.get(self.model.model_type, _PREFILL),
+            prefill_tokens=_whole(options, "max_batch_prefill_tokens") or _prefill(self.model),
             most_requests=_whole(options, "max_concurrent_requests") or REQUESTS,
         )
 
@@ -95,6 +107,12 @@ def of_tgi(opened: Opened) -> TgiOpened:
 
 def _whole(options: Mapping[str, str], name: str) -> int | None:
     return None if name not in options else integer_option(1)(name, options[name])
+
+
+def _prefill(model: ModelSpec) -> int:
+    """The launcher's default, where it does not know the GPU; where it does, it takes what keeps the GPU busy."""
+    tokens = _PREFILLS.get(model.model_type, _PREFILL)
+    return tokens if model.max_position_embeddings is None else min(tokens, model.max_position_embeddings)
 
 
 def _share(opened: TgiOpened, options: Mapping[str, str]) -> float:

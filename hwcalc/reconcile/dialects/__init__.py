@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import (
+    llamacpp,
+    llamacpp_rows,
+    mistral_rs,
+    prometheus,
+    tgi,
+    transformers,
+    vllm,
+    vllm_rows,
+    vllm_settings,
+)
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -97,6 +107,28 @@ DIALECTS: Final = (
         compare=llamacpp_rows.compare,
         overheads=llamacpp_rows.overheads,
         batch_shape=llamacpp_rows.batch_shape,
+    ),
+    Dialect(
+        name=mistral_rs.NAME,
+        title=mistral_rs.TITLE,
+        engine="mistral-rs",
+        sought=mistral_rs.SOUGHT,
+        parser=mistral_rs.MistralRsParser,
+        inputs=mistral_rs.plan_inputs,
+        compare=mistral_rs.compare,
+        overheads=mistral_rs.overheads,
+        batch_shape=mistral_rs.batch_shape,
+    ),
+    Dialect(
+        name=tgi.NAME,
+        title=tgi.TITLE,
+        engine="tgi",
+        sought=tgi.SOUGHT,
+        parser=tgi.TgiParser,
+        inputs=tgi.plan_inputs,
+        compare=tgi.compare,
+        overheads=tgi.overheads,
+        batch_shape=tgi.batch_shape,
     ),
 )
 """If two dialects know equally many lines of a log, the first one reads it."""
