@@ -90,7 +90,9 @@ class MistralRs(GeneralEngine):
         if requested.removeprefix("v") in ("0.9", _VERSION):
             return _VERSION
         raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.", option="engine", hint=f"Known: {_VERSION}."
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {_VERSION}.",
         )
 
     def unchecked(self, model: ModelSpec, request: Request) -> MistralOpened:
@@ -242,7 +244,9 @@ def _check_fp8(opened: MistralOpened) -> None:
     if not opened.settings.fp8:
         return
     if not opened.settings.paged:
-        raise UnsupportedError("mistral.rs keeps f8e4m3 in pages alone.", hint="Use: --engine-option paged_attn=on, or --dtype auto")
+        raise UnsupportedError(
+            "mistral.rs keeps f8e4m3 in pages alone.", hint="Use: --engine-option paged_attn=on, or --dtype auto"
+        )
     if any(isinstance(group.kind, LatentAttention) for group in opened.plain_stack.groups):
         raise UnsupportedError("mistral.rs: FP8 KV cache is not supported for MLA.", hint="Use: --dtype auto")
     gpu = opened.request.hardware.gpu
@@ -265,7 +269,9 @@ def _remarks(opened: MistralOpened) -> Iterator[Note]:
         counted = f"9 at the start, {opened.slots:,} " + ("reserved for max_seqs and one to pad" if settings.paged else "in use")
         yield Note(code="state-slots", message=f"States have {counted}, whether sequences run or not.")
     if not settings.paged and "prefix_cache_n" not in opened.request.options:
-        message = "Up to 16 prefixes stay after their requests, each a full copy that is not planned: --engine-option prefix_cache_n=0."
+        message = (
+            "Up to 16 prefixes stay after their requests, each a full copy that is not planned: --engine-option prefix_cache_n=0."
+        )
         yield Note(code="kept-prefixes", message=message)
     if keeps_all_heads(opened.model) and opened.request.parallel.tp > 1:
         yield Note(code="all-heads", message="mistral.rs makes room for all key/value heads of this model on every rank.")

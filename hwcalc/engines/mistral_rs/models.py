@@ -18,20 +18,61 @@ __all__ = ["EXACT_WIDTHS", "MTP_LAYERS", "STATE_COPIES", "check_model", "counts_
 _TEXT: Final = frozenset(
     f"{name}ForCausalLM"
     for name in (
-        *("Mistral", "Gemma", "Mixtral", "Llama", "Phi", "Phi3", "Qwen2", "Gemma2", "Starcoder2", "PhiMoE", "DeepseekV2", "DeepseekV3"),
+        *(
+            "Mistral",
+            "Gemma",
+            "Mixtral",
+            "Llama",
+            "Phi",
+            "Phi3",
+            "Qwen2",
+            "Gemma2",
+            "Starcoder2",
+            "PhiMoE",
+            "DeepseekV2",
+            "DeepseekV3",
+        ),
         *("Qwen3", "Glm4", "Glm4MoeLite", "Glm4Moe", "Qwen3Moe", "SmolLM3", "GraniteMoeHybrid", "GptOss", "HunYuanDenseV1"),
         *("HunYuanMoEV1", "Qwen3Next", "Qwen3_5", "Lfm2", "Lfm2Moe"),
     )
 )
 _MULTIMODAL: Final = frozenset(
     (
-        *("Phi3VForCausalLM", "Phi4MMForCausalLM", "MiniCPMO", "Gemma3ForCausalLM", "Gemma4ForCausalLM", "Gemma4UnifiedForCausalLM"),
+        *(
+            "Phi3VForCausalLM",
+            "Phi4MMForCausalLM",
+            "MiniCPMO",
+            "Gemma3ForCausalLM",
+            "Gemma4ForCausalLM",
+            "Gemma4UnifiedForCausalLM",
+        ),
         *("DiffusionGemmaForBlockDiffusion",),
         *(
             f"{name}ForConditionalGeneration"
             for name in (
-                *("Idefics2", "LlavaNext", "Llava", "Lfm2Vl", "Mllama", "Qwen2VL", "Idefics3", "Qwen2_5_VL", "Gemma3", "Mistral3"),
-                *("Llama4", "Gemma3n", "Gemma4", "Gemma4Unified", "MuseGlimmer", "Qwen3VL", "Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe"),
+                *(
+                    "Idefics2",
+                    "LlavaNext",
+                    "Llava",
+                    "Lfm2Vl",
+                    "Mllama",
+                    "Qwen2VL",
+                    "Idefics3",
+                    "Qwen2_5_VL",
+                    "Gemma3",
+                    "Mistral3",
+                ),
+                *(
+                    "Llama4",
+                    "Gemma3n",
+                    "Gemma4",
+                    "Gemma4Unified",
+                    "MuseGlimmer",
+                    "Qwen3VL",
+                    "Qwen3VLMoe",
+                    "Qwen3_5",
+                    "Qwen3_5Moe",
+                ),
                 *("VoxtralRealtime",),
             )
         ),
@@ -41,7 +82,9 @@ _ALL_HEADS: Final = frozenset(
     {"GptOssForCausalLM", "Phi3ForCausalLM", "Phi4MMForCausalLM", "VoxtralRealtimeForConditionalGeneration"}
 )
 _LATENT: Final = frozenset({"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"})
-_ATTENTION_ALONE: Final = frozenset({"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"})
+_ATTENTION_ALONE: Final = frozenset(
+    {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"}
+)
 EXACT_WIDTHS: Final = frozenset(
     {
         *("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4UnifiedForConditionalGeneration"),

@@ -114,7 +114,9 @@ def _by_newest_names(options: object) -> dict[str, str]:
     for name, value in cast("dict[str, str]", options).items():
         newest = _OLDER.get(name, name)
         if newest in found:
-            raise UsageError(f"engine options {newest} and {name} are the same.", hint=f"Give one: --engine-option {newest}={value}")
+            raise UsageError(
+                f"engine options {newest} and {name} are the same.", hint=f"Give one: --engine-option {newest}={value}"
+            )
         found[newest] = value
     sizes = [name for name in ("pa_context_len", "pa_memory_mb", "pa_memory_fraction") if name in found]
     if len(sizes) > 1:
@@ -146,7 +148,9 @@ def _is_paged(opened: Opened, mode: str) -> bool:
     gpu = opened.request.hardware.gpu
     vendor = "nvidia" if gpu is None else gpu.vendor.lower()
     if vendor not in ("nvidia", "apple"):
-        raise UnsupportedError(f"mistral.rs has no back end for {vendor} GPUs.", hint="It runs on CUDA and Metal: --gpu h100-sxm5-80gb")
+        raise UnsupportedError(
+            f"mistral.rs has no back end for {vendor} GPUs.", hint="It runs on CUDA and Metal: --gpu h100-sxm5-80gb"
+        )
     return vendor == "nvidia" if mode == AUTO else mode == "on"
 
 

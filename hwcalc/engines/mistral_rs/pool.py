@@ -140,9 +140,7 @@ def _capped(opened: MistralOpened, size: int) -> tuple[int, int | None]:
 
 def _message(size: int, free: int, blocks: int) -> str | None:
     if size > free:
-        return (
-            f"PagedAttention KV cache requires {size} MB but only {free} MB is safely available after model loading."
-        )
+        return f"PagedAttention KV cache requires {size} MB but only {free} MB is safely available after model loading."
     return _NO_BLOCKS if not blocks else None
 
 
@@ -164,9 +162,7 @@ def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | Non
     else:
         states = _states(opened)
         free = max(0, budget - states) // MIB
-        made = step(
-            "pool_mb", "max(0, floor((budget - states) / mb))", free, unit="MB", budget=budget, states=states, mb=MIB
-        )
+        made = step("pool_mb", "max(0, floor((budget - states) / mb))", free, unit="MB", budget=budget, states=states, mb=MIB)
     if cap is None or size == int(made.expected):
         return (made,)
     return (made, step("capped_mb", "min(pool_mb, model_mb)", size, unit="MB", pool_mb=int(made.expected), model_mb=cap))
@@ -187,7 +183,9 @@ def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int
             block_size=pages.block_size,
             elements_per_token=pages.elements,
         ),
-        step("tokens", "blocks x block_size", blocks * pages.block_size, unit="tokens", blocks=blocks, block_size=pages.block_size),
+        step(
+            "tokens", "blocks x block_size", blocks * pages.block_size, unit="tokens", blocks=blocks, block_size=pages.block_size
+        ),
         step("usable_blocks", "max(0, blocks - null_block)", usable, unit="blocks", blocks=blocks, null_block=1),
         step(
             "max_requests",

@@ -42,7 +42,7 @@ _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] 
     ("attention", "back end, which decides the tokens of a block", "by head width and GPU", choice_option("auto", *BLOCKS)),
     ("cuda_memory_fraction", "share of the GPU", str(FRACTION), number_option(1)),
     ("wiggle_room", "share of that for weights and cache (TGI_WIGGLE_ROOM)", str(WIGGLE_ROOM), number_option(1)),
-    ("max_batch_prefill_tokens", "tokens of the warm-up", "4096; 8000 and 10000 with pictures", integer_option(1, 2**30)),
+    ("max_batch_prefill_tokens", "tokens of the warm-up", "by GPU and model, or 4096", integer_option(1, 2**30)),
     ("max_concurrent_requests", "requests at once", str(REQUESTS), integer_option(1, 2**20)),
     ("prefix_caching", "keep blocks of finished requests", "with flashinfer", _SWITCH),
 )
@@ -70,7 +70,9 @@ class Tgi(GeneralEngine):
         if requested.removeprefix("v") in ("3.3", _VERSION, "3.3.6-dev0"):
             return _VERSION
         raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.", option="engine", hint=f"Known: {_VERSION}."
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {_VERSION}.",
         )
 
     def unchecked(self, model: ModelSpec, request: Request) -> TgiOpened:
@@ -215,13 +217,17 @@ def _remarks(opened: TgiOpened) -> Iterator[Note]:
     settings, model = opened.settings, opened.model
     kinds = {type(group.kind) for group in opened.plain_stack.groups}
     if opened.pooled:
-        message = f"Attention by {settings.attention}: blocks of {settings.block_size} tokens. Set it with --engine-option attention."
+        message = (
+            f"Attention by {settings.attention}: blocks of {settings.block_size} tokens. Set it with --engine-option attention."
+        )
         yield Note(code="attention", message=message)
     if kinds & {SlidingAttention, ChunkedAttention}:
         message = "TGI keeps every token of windowed layers: its server gives the allocator of blocks no window."
         yield Note(code="window-not-honoured", message=message)
     if LatentAttention in kinds:
-        yield Note(code="latent-expanded", message="TGI stores latent attention as keys and values of every head, both 192 wide or more.")
+        yield Note(
+            code="latent-expanded", message="TGI stores latent attention as keys and values of every head, both 192 wide or more."
+        )
     if model.architecture is not None and model.model_type not in NATIVE:
         message = f"TGI has no class of its own for {model.model_type}: planned as its transformers back end stores it, if that takes it."
         yield Note(code="transformers-back-end", message=message)

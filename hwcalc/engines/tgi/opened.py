@@ -13,28 +13,53 @@ from typing import Final, cast
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.options import AUTO, integer_option, is_on, number_option
+from hwcalc.engines.tgi.warmup import prefill_tokens
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, LatentAttention, Mamba1
 from hwcalc.formulas.frozen import frozen
-from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
 __all__ = ["BLOCKS", "FRACTION", "NATIVE", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi"]
 
-BLOCKS: Final[Mapping[str, int]] = MappingProxyType({"flashinfer": 1, "flashdecoding": 256, "paged": 16, "flashdecoding-ipex": 64})
+BLOCKS: Final[Mapping[str, int]] = MappingProxyType(
+    {"flashinfer": 1, "flashdecoding": 256, "paged": 16, "flashdecoding-ipex": 64}
+)
 """Back end -> tokens in a block."""
 FRACTION: Final = 1.0
 WIGGLE_ROOM: Final = 0.9
 REQUESTS: Final = 128
-_PREFILL: Final = 4096
-_PREFILLS: Final = {"qwen2_vl": 10_000, "qwen2_5_vl": 10_000, "gemma3": 8000}
 _FLASHINFER_WIDTHS: Final = (64, 128, 256)
 _NO_FLASHINFER: Final = frozenset({"falcon", "deepseek_v2"})
 _AMPERE: Final = 8
 NATIVE: Final = frozenset(
     (
-        *("deepseek_v2", "deepseek_v3", "idefics2", "idefics3", "llava_next", "llama", "phi3", "granite", "gemma", "paligemma", "gemma2"),
-        *("gemma3", "gemma3_text", "cohere", "dbrx", "mamba", "mistral", "mixtral", "gpt_bigcode", "phi", "phimoe", "baichuan", "falcon"),
+        *(
+            "deepseek_v2",
+            "deepseek_v3",
+            "idefics2",
+            "idefics3",
+            "llava_next",
+            "llama",
+            "phi3",
+            "granite",
+            "gemma",
+            "paligemma",
+            "gemma2",
+        ),
+        *(
+            "gemma3",
+            "gemma3_text",
+            "cohere",
+            "dbrx",
+            "mamba",
+            "mistral",
+            "mixtral",
+            "gpt_bigcode",
+            "phi",
+            "phimoe",
+            "baichuan",
+            "falcon",
+        ),
         *("starcoder2", "qwen2", "qwen2_vl", "qwen2_5_vl", "gpt2", "gpt_neox", "gptj", "RefinedWeb", "RefinedWebModel"),
     )
 )
@@ -93,9 +118,10 @@ class TgiOpened(Opened):
         return Settings(
             attention=attention,
             block_size=BLOCKS[attention],
-            share=_share(self, options),
+            share=_fraction(self) * number_option(1)("wiggle_room", options.get("wiggle_room", str(WIGGLE_ROOM))),
             prefix_caching=_caches_prefixes(self, attention) if cached is None else is_on(cached),
-            prefill_tokens=_whole(options, "max_batch_prefill_tokens") or _prefill(self.model),
+            prefill_tokens=_whole(options, "max_batch_prefill_tokens")
+            or prefill_tokens(self.model, self.request.hardware.gpu, self.request.parallel.tp, _fraction(self)),
             most_requests=_whole(options, "max_concurrent_requests") or REQUESTS,
         )
 
@@ -109,13 +135,9 @@ def _whole(options: Mapping[str, str], name: str) -> int | None:
     return None if name not in options else integer_option(1)(name, options[name])
 
 
-def _prefill(model: ModelSpec) -> int:
-    """The launcher's default, where it does not know the GPU; where it does, it takes what keeps the GPU busy."""
-    tokens = _PREFILLS.get(model.model_type, _PREFILL)
-    return tokens if model.max_position_embeddings is None else min(tokens, model.max_position_embeddings)
-
-
-def _share(opened: TgiOpened, options: Mapping[str, str]) -> float:
+def _fraction(opened: TgiOpened) -> float:
+    """``cuda_memory_fraction``, or the share that the user gives."""
+    options = opened.request.options
     check = number_option(1)
     utilization = opened.request.hardware.memory_utilization
     named = options.get("cuda_memory_fraction")
@@ -125,8 +147,7 @@ def _share(opened: TgiOpened, options: Mapping[str, str]) -> float:
             hint=f"Give one: --memory-utilization {utilization:g}",
         )
     fraction = FRACTION if named is None else check("cuda_memory_fraction", named)
-    room = check("wiggle_room", options["wiggle_room"]) if "wiggle_room" in options else WIGGLE_ROOM
-    return (fraction if utilization is None else utilization) * room
+    return fraction if utilization is None else utilization
 
 
 def _attention(opened: TgiOpened) -> str:

@@ -19,7 +19,12 @@ __all__ = ["NAME", "SOUGHT", "TITLE", "TgiParser", "batch_shape", "compare", "ov
 
 NAME: Final = "tgi"
 TITLE: Final = "TGI's start-up log"
-SOUGHT: Final = ("KV-cache blocks", "Setting max batch total tokens to", "Using attention", "Default `max_batch_prefill_tokens` to")
+SOUGHT: Final = (
+    "KV-cache blocks",
+    "Setting max batch total tokens to",
+    "Using attention",
+    "Default `max_batch_prefill_tokens` to",
+)
 _LONGEST: Final = 4096
 _ATTENTIONS: Final = ("flashinfer", "flashdecoding-ipex", "flashdecoding", "paged")
 
@@ -68,7 +73,9 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     stated: dict[str, str] = {}
     name, tokens = facts.word("attention"), facts.number("prefill_tokens")
     if name is None and facts.number("block_size") in (1, 16, 64, 256):
-        name = {1: "flashinfer", 16: "paged", 64: "flashdecoding-ipex", 256: "flashdecoding"}[int(facts.number("block_size") or 0)]
+        name = {1: "flashinfer", 16: "paged", 64: "flashdecoding-ipex", 256: "flashdecoding"}[
+            int(facts.number("block_size") or 0)
+        ]
     if name is not None:
         stated["attention"] = name
     if tokens is not None:
