@@ -12,7 +12,7 @@ from hwcalc.engines.mistral_rs.command import ISQ, flag_text, serve
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.models import check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
-from hwcalc.engines.mistral_rs.pool import blocks_of_requests, plan_pool
+from hwcalc.engines.mistral_rs.pool import blocks_of_requests, pages_of, plan_pool
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.policies import Support
@@ -26,7 +26,6 @@ from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import MemoryForm
@@ -131,11 +130,7 @@ class MistralRs(GeneralEngine):
         own = of_mistral(opened)
         if not own.settings.paged:
             return super().needed_bytes(opened)
-        return blocks_of_requests(own) * own.pages.block_bytes + own.pages.state_bytes
-
-    def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
-        """The blocks of the planned sequences, layer by layer."""
-        return super().allocation(opened, stage)
+        return blocks_of_requests(own) * pages_of(own).block_bytes + pages_of(own).state_bytes
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         own = of_mistral(opened)
@@ -147,7 +142,7 @@ class MistralRs(GeneralEngine):
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         own = of_mistral(opened)
-        return Noted(plan_pool(own, budget_bytes) if own.settings.paged and own.pages.elements else None)
+        return Noted(plan_pool(own, budget_bytes) if own.settings.paged and pages_of(own).elements else None)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         own = of_mistral(opened)

@@ -27,7 +27,6 @@ from hwcalc.formulas import (
     LayerKind,
     Mamba2,
     NoCache,
-    Role,
     SharedCache,
     ShortConvolution,
     SlidingAttention,

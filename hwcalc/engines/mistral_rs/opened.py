@@ -11,10 +11,8 @@ from hwcalc.engines.reference import model_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import brief
-from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.pool import Pages
     from hwcalc.formulas import DType
 
 __all__ = ["FRACTION", "MOST_SEQUENCES", "MistralOpened", "Settings", "of_mistral"]
@@ -50,19 +48,12 @@ class Settings:
 
 @frozen
 class MistralOpened(Opened):
-    """It also keeps the settings, and the pool's block."""
+    """It also keeps the settings."""
 
     @cached_property
     def settings(self) -> Settings:
         """What the options come to. Raises :class:`~hwcalc.errors.UsageError` for what excludes each other."""
         return self.shared("settings", self._read)
-
-    @cached_property
-    def pages(self) -> Pages:
-        """The blocks of the pool on a rank."""
-        from hwcalc.engines.mistral_rs.pool import pages_of
-
-        return self.shared("pages", lambda: pages_of(self))
 
     @cached_property
     def model_format(self) -> DType:
@@ -101,11 +92,6 @@ class MistralOpened(Opened):
 def of_mistral(opened: Opened) -> MistralOpened:
     """An opened request of this engine, with its type."""
     return cast("MistralOpened", opened)
-
-
-def budget_mb(settings: Settings, left_bytes: int) -> int:
-    """The MB of the pool where a budget has so many bytes left: whole ones."""
-    return max(0, left_bytes) // MIB if settings.memory_mb is None else settings.memory_mb
 
 
 def _by_newest_names(options: object) -> dict[str, str]:

@@ -44,7 +44,11 @@ class Pages:
 
 
 def pages_of(opened: MistralOpened) -> Pages:
-    """The blocks of a request to an engine with pages."""
+    """The blocks of a rank, for a request with pages."""
+    return opened.shared("pages", lambda: _pages(opened))
+
+
+def _pages(opened: MistralOpened) -> Pages:
     tp, block = opened.request.parallel.tp, opened.settings.block_size
     local = opened.replica.sized(seq=1, batch=1)
     kinds = {group.kind: MISTRAL_RS.shard(opened.model, group.kind, tp) for group in opened.stack.groups}
@@ -73,7 +77,7 @@ def blocks_of_requests(opened: MistralOpened) -> int:
 
 def plan_pool(opened: MistralOpened, budget: int) -> PoolInfo:
     """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``."""
-    pages = opened.pages
+    pages = pages_of(opened)
     free = max(0, budget - _states(opened)) // MIB
     wanted = _wanted_mb(opened)
     size = free if wanted is None else wanted
@@ -112,18 +116,18 @@ def plan_pool(opened: MistralOpened, budget: int) -> PoolInfo:
 
 
 def _states(opened: MistralOpened) -> int:
-    return opened.pages.state_bytes if opened.request.hardware.kv_memory is None else 0
+    return pages_of(opened).state_bytes if opened.request.hardware.kv_memory is None else 0
 
 
 def _needed(opened: MistralOpened, per_request: int) -> int:
     """The budget with which one request fits: whole MB for its blocks and the null block, and the states."""
-    pages = opened.pages
+    pages = pages_of(opened)
     size = (per_request + 1) * pages.block_size * pages.elements * pages.item_bytes
     return -(-size // MIB) * MIB + _states(opened)
 
 
 def _wanted_mb(opened: MistralOpened) -> int | None:
-    settings, pages = opened.settings, opened.pages
+    settings, pages = opened.settings, pages_of(opened)
     if settings.context_tokens is not None:
         return -(-settings.context_tokens * pages.item_bytes * pages.elements // MIB)
     return settings.memory_mb
@@ -134,7 +138,7 @@ def _capped(opened: MistralOpened, size: int) -> tuple[int, int | None]:
     gpu, longest = opened.request.hardware.gpu, opened.model.max_position_embeddings
     if gpu is None or gpu.vendor.lower() != "apple" or longest is None:
         return size, None
-    cap = longest * opened.pages.item_bytes * opened.pages.elements // MIB
+    cap = longest * pages_of(opened).item_bytes * pages_of(opened).elements // MIB
     return min(size, cap), cap
 
 
@@ -145,7 +149,7 @@ def _message(size: int, free: int, blocks: int) -> str | None:
 
 
 def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | None, cap: int | None) -> tuple[Step, ...]:
-    pages, settings = opened.pages, opened.settings
+    pages, settings = pages_of(opened), opened.settings
     if wanted is not None and settings.context_tokens is not None:
         made = step(
             "pool_mb",
@@ -169,7 +173,7 @@ def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | Non
 
 
 def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int) -> tuple[Step, ...]:
-    pages = opened.pages
+    pages = pages_of(opened)
     usable = max(0, blocks - 1)
     return (
         step(

@@ -28,6 +28,7 @@ BLOCKS: Final[Mapping[str, int]] = MappingProxyType(
 FRACTION: Final = 1.0
 WIGGLE_ROOM: Final = 0.9
 REQUESTS: Final = 128
+_LAUNCHER_ROOM: Final = 0.95
 _FLASHINFER_WIDTHS: Final = (64, 128, 256)
 _NO_FLASHINFER: Final = frozenset({"falcon", "deepseek_v2"})
 _AMPERE: Final = 8
@@ -118,10 +119,12 @@ class TgiOpened(Opened):
         return Settings(
             attention=attention,
             block_size=BLOCKS[attention],
-            share=_fraction(self) * number_option(1)("wiggle_room", options.get("wiggle_room", str(WIGGLE_ROOM))),
+            share=_fraction(self) * _room(options, WIGGLE_ROOM),
             prefix_caching=_caches_prefixes(self, attention) if cached is None else is_on(cached),
             prefill_tokens=_whole(options, "max_batch_prefill_tokens")
-            or prefill_tokens(self.model, self.request.hardware.gpu, self.request.parallel.tp, _fraction(self)),
+            or prefill_tokens(
+                self.model, self.request.hardware.gpu, self.request.parallel.tp, _fraction(self) * _room(options, _LAUNCHER_ROOM)
+            ),
             most_requests=_whole(options, "max_concurrent_requests") or REQUESTS,
         )
 
@@ -133,6 +136,11 @@ def of_tgi(opened: Opened) -> TgiOpened:
 
 def _whole(options: Mapping[str, str], name: str) -> int | None:
     return None if name not in options else integer_option(1)(name, options[name])
+
+
+def _room(options: Mapping[str, str], default: float) -> float:
+    named = options.get("wiggle_room")
+    return default if named is None else number_option(1)("wiggle_room", named)
 
 
 def _fraction(opened: TgiOpened) -> float:

@@ -38,11 +38,14 @@ _DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({"qwen2_vl": 10_000, "qwe
 _ITEM_BYTES: Final = 2
 
 
-def prefill_tokens(model: ModelSpec, gpu: Gpu | None, shards: int, fraction: float) -> int:
-    """The default of ``max_batch_prefill_tokens``: by the speed of a GPU that it knows, at most the model's length and what memory holds."""
+def prefill_tokens(model: ModelSpec, gpu: Gpu | None, shards: int, share: float) -> int:
+    """The default of ``max_batch_prefill_tokens``: by the speed of a GPU that it knows, at most the model's length and what memory holds.
+
+    ``share`` is that of all memory; without ``TGI_WIGGLE_ROOM`` the launcher leaves a twentieth free, and the server a tenth.
+    """
     config = model.config
     tokens = _optimal(config, gpu, shards) or _DEFAULTS.get(model.model_type, _DEFAULT)
-    limits = [tokens, model.max_position_embeddings, _held(config, gpu, shards, fraction)]
+    limits = [tokens, model.max_position_embeddings, _held(config, gpu, shards, share)]
     return min(limit for limit in limits if limit is not None)
 
 
@@ -58,7 +61,7 @@ def _optimal(config: Mapping[str, Any], gpu: Gpu | None, shards: int) -> int | N
     return found if found > _LEAST else None
 
 
-def _held(config: Mapping[str, Any], gpu: Gpu | None, shards: int, fraction: float) -> int | None:
+def _held(config: Mapping[str, Any], gpu: Gpu | None, shards: int, share: float) -> int | None:
     sizes, vocabulary = _sizes(config), config.get("vocab_size")
     if gpu is None or gpu.id not in _FLOPS or gpu.memory_total_mib is None or sizes is None:
         return None
@@ -69,7 +72,7 @@ def _held(config: Mapping[str, Any], gpu: Gpu | None, shards: int, fraction: flo
     layer = 3 * inner * experts * hidden + (heads + 2 * kv_heads) * width + heads * width * hidden
     weights = _ITEM_BYTES * (layer * layers + 2 * hidden * vocabulary)
     token = 4 * kv_heads * width * layers + 3 * _ITEM_BYTES * (inner + inner // 2) * experts
-    left = int(gpu.memory_total_mib * MIB * fraction) * shards - weights
+    left = int(gpu.memory_total_mib * MIB * share) * shards - weights
     return left // token if left > 0 else None
 
 

@@ -48,9 +48,9 @@ class MistralRsParser:
         if "PagedAttention KV cache type is" in text:
             word = text.partition("KV cache type is ")[2].split(" ")[0].strip(".")
             if word in _TYPES:
-                self.facts.add("kv_dtype", _TYPES[word], line=number, text=text)
+                self.facts.add("kv_cache_dtype", _TYPES[word], line=number, text=text)
         if "Using PagedAttention with block size" in text:
-            self._count("block_size", number_after(text, "with block size"), "tokens", number, text)
+            self._count("pa_block_size", number_after(text, "with block size"), "tokens", number, text)
             self._count("blocks", number_before(text, " GPU blocks"), "blocks", number, text)
             self._count("tokens", number_after(text, "available context length is"), "tokens", number, text)
         if "Metal: capping KV cache from" in text:
@@ -69,7 +69,7 @@ class MistralRsParser:
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     """The pool's size, block and format."""
     stated: dict[str, object] = {}
-    size, word, block = facts.number("pool_mb"), facts.word("kv_dtype"), facts.number("block_size")
+    size, word, block = facts.number("pool_mb"), facts.word("kv_cache_dtype"), facts.number("pa_block_size")
     if size is not None:
         stated["kv_memory"] = int(size) * MIB
     if word is not None:

@@ -54,7 +54,7 @@ class TgiParser:
         if "max batch total tokens to" in lowered:
             self._count("batch_tokens", number_after(text, "batch total tokens to"), "tokens", number, text)
         if "max_batch_prefill_tokens` to" in text:
-            self._count("prefill_tokens", number_after(text, "max_batch_prefill_tokens` to"), "tokens", number, text)
+            self._count("max_batch_prefill_tokens", number_after(text, "max_batch_prefill_tokens` to"), "tokens", number, text)
 
     def _attention(self, number: int, text: str, lowered: str) -> None:
         after = lowered.partition("using attention")[2].lstrip(" =")
@@ -71,7 +71,7 @@ class TgiParser:
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     """The back end of attention and the tokens of the warm-up."""
     stated: dict[str, str] = {}
-    name, tokens = facts.word("attention"), facts.number("prefill_tokens")
+    name, tokens = facts.word("attention"), facts.number("max_batch_prefill_tokens")
     if name is None and facts.number("block_size") in (1, 16, 64, 256):
         name = {1: "flashinfer", 16: "paged", 64: "flashdecoding-ipex", 256: "flashdecoding"}[
             int(facts.number("block_size") or 0)
