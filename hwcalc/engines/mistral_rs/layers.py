@@ -137,7 +137,13 @@ def _slots(tensor: CacheTensor, opened: MistralOpened) -> StoredTensor:
     slots = opened.slots + STATE_COPIES.get(opened.model.architecture or "", 0)
     one = opened.store(tensor)
     size = tensor.bytes_per_position(opened.dtypes.roles[tensor.role])
-    return replace(one, bytes=slots * size, position_bytes=slots * size, once=True, rule=f"{slots:,} slots x {size:,} B")
+    return replace(
+        one,
+        bytes=slots * size,
+        position_bytes=slots * size,
+        once=True,
+        rule=f"{slots:,} x {size:,} B: slots of the pool of states",
+    )
 
 
 def _unused(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[CacheTensor, ...]:

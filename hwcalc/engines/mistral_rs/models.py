@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import CrossAttention, LatentAttention
+from hwcalc.formulas import AttentionKind, CrossAttention, LatentAttention
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
@@ -108,6 +108,8 @@ def check_model(model: ModelSpec) -> None:
     kinds = {type(group.kind) for group in model.stack.groups}
     if name is not None and LatentAttention in kinds and name not in _LATENT:
         raise UnsupportedError(f"mistral.rs has no latent attention in {brief(name, 60)}.", hint="Use: --engine reference")
+    if not any(issubclass(kind, (AttentionKind, LatentAttention)) for kind in kinds):
+        raise UnsupportedError("mistral.rs has no model without attention.", hint="Use: --engine reference")
     if CrossAttention in kinds:
         raise UnsupportedError(
             "mistral.rs has no rule for cross attention in kvplan: its cache lies outside the pool and was not read.",

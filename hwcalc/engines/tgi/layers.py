@@ -37,7 +37,6 @@ __all__ = ["TGI", "check_layers", "layer_tensors"]
 
 _NOPE: Final = 128
 _ROPE: Final = 64
-_VALUE: Final = 128
 _WHOLE_HEADS: Final = frozenset({"olmo2"})
 """Model types that the transformers back end does not divide (REPLICATED_ATTENTION_MODELS)."""
 
@@ -113,9 +112,17 @@ def _latent(kind: LatentAttention, opened: TgiOpened) -> tuple[StoredTensor, ...
 
     The keys ``qk_nope_dim`` and ``qk_rope_dim``, for which TGI looks, are in no config: the widths are 128 + 64 whatever it says.
     """
-    width = max(_NOPE + _ROPE, kind.v_head_dim or _VALUE)
-    span = Pages(opened.settings.block_size)
-    return opened.store_all(key_value_tensors(kind.num_attention_heads, width, width, span))
+    width, span = max(_NOPE + _ROPE, kind.v_head_dim), Pages(opened.settings.block_size)
+    axes = ("num_attention_heads", "max(qk_nope_head_dim + qk_rope_head_dim, v_head_dim)")
+    tensors = key_value_tensors(kind.num_attention_heads, width, width, span)
+    stored = opened.store_all(replace(tensor, axes=axes) for tensor in tensors)
+    if (kind.qk_nope_head_dim, kind.qk_rope_head_dim) == (_NOPE, _ROPE) or opened.together.unlike:
+        return stored
+    words = f"{kind.num_attention_heads:,} x {width:,}"
+    return tuple(
+        replace(tensor, rule=f"{opened.batch:,} x {tensor.positions:,} x {words} x {item.block_bytes} B: TGI's own widths")
+        for tensor, item in ((tensor, opened.dtypes.roles[tensor.role]) for tensor in stored)
+    )
 
 
 def _mamba(kind: Mamba1, opened: TgiOpened) -> tuple[StoredTensor, ...]:
