@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc import plan, reconcile
+from hwcalc import load_model, plan
+from hwcalc.engines import find_engine
+from hwcalc.engines.command import CommandInput
 from hwcalc.engines.mistral_rs.spans import Rotating
+from hwcalc.engines.request import ALONE
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas import KINDS, AttentionKind
+from hwcalc.formulas import KINDS
 from hwcalc.planner.context import open_request
+from hwcalc.reconcile.core import reconcile
 from hwcalc.units import MIB
 from tests.paths import TESTS
 
@@ -108,12 +112,16 @@ def test_context_and_memory_options() -> None:
 
 def test_the_share_of_the_gpu() -> None:
     """``total x 0.9 - used - reserved``; near the whole, 2 % or 512 MiB of what is available stay free."""
-    budget = open_request("Qwen/Qwen3-8B", seq=4096, engine="mistral-rs", gpu="h100-sxm5-80gb").budget
+    budget = open_request(load_model("Qwen/Qwen3-8B"), seq=4096, engine="mistral-rs", gpu="h100-sxm5-80gb").budget
     assert budget is not None
     assert budget.requested_bytes == pytest.approx(0.9 * budget.total_bytes, abs=1)
     assert not any(part.name == "kept free" for part in budget.parts)
     whole = open_request(
-        "Qwen/Qwen3-8B", seq=4096, engine="mistral-rs", gpu="h100-sxm5-80gb", engine_options={"pa_memory_fraction": "1"}
+        load_model("Qwen/Qwen3-8B"),
+        seq=4096,
+        engine="mistral-rs",
+        gpu="h100-sxm5-80gb",
+        engine_options={"pa_memory_fraction": "1"},
     ).budget
     assert whole is not None
     (kept,) = [part for part in whole.parts if part.name == "kept free"]
@@ -167,8 +175,8 @@ def test_metal() -> None:
         (LLAMA, {"dtype": "fp8", "options": {"paged_attn": "off"}}, "in pages alone"),
         (LLAMA, {"dtype": "q8_0"}, "keeps its cache in the model's dtype or in f8e4m3"),
         (LLAMA, {"tp": 3}, "must be divisible by tensor parallel size"),
-        (LLAMA, {"gpu": "mi300x-192gb"}, "no back end for amd"),
-        (LLAMA, {"beams": 2}, "no beam search"),
+        (LLAMA, {"gpu": "mi300x"}, "no back end for amd"),
+        (LLAMA, {"beams": 2, "prompt": 100}, "no beam search"),
     ],
 )
 def test_refusals(model: str, asked: dict[str, Any], words: str) -> None:
@@ -194,17 +202,10 @@ def test_heads_that_are_not_divided() -> None:
     """gpt-oss has room for all eight heads on both ranks (models/gpt_oss.rs: num_kv_heads is not divided)."""
     one, two = (pool_of("openai/gpt-oss-20b", 1_000, tp=tp) for tp in (1, 2))
     assert one.blocks == two.blocks
-    assert any(isinstance(group.kind, AttentionKind) for group in open_request("openai/gpt-oss-20b", seq=1).model.stack.groups)
 
 
 def test_command_line() -> None:
     """The words of ``mistralrs serve``."""
-    one = planned(LLAMA, dtype="fp8", weights="q4_k_m", kv_memory=2_000 * MIB, options={"max_seqs": "4", "pa_blk_size": "16"})
-    words = one.command_line("mistral-rs") if hasattr(one, "command_line") else None
-    from hwcalc.engines import find_engine
-    from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.request import ALONE
-
     given = CommandInput(
         version=None, model=LLAMA, revision=None, seq=4096, batch=1, kv_dtype="fp8_e4m3", kv_dtype_named=True, parallel=ALONE,
         memory_utilization=None, kv_memory=2_000 * MIB, weights="q4_k_m", lora=None, draft=None,
@@ -215,7 +216,6 @@ def test_command_line() -> None:
         f"mistralrs serve -m {LLAMA} --max-seq-len 4096 --max-batch-size 1 --pa-cache-type f8e4m3 --isq q4k --pa-memory-mb 2000 "
         "--max-seqs 4 --pa-block-size 16"
     )
-    assert words is None or " ".join(words) == made
 
 
 @pytest.mark.parametrize(("log", "model"), [("llama-3.1-8b", LLAMA), ("qwen3.5-35b-a3b", QWEN)])
