@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.mistral_rs.command import ISQ, flag_text, serve
-from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, check_shared, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.models import check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
 from hwcalc.engines.mistral_rs.pool import blocks_of_requests, pages_of, plan_pool
@@ -111,6 +111,7 @@ class MistralRs(GeneralEngine):
     def check(self, opened: Opened) -> None:
         own = of_mistral(opened)
         opened.shared("supported", lambda: check_model(opened.model))
+        check_shared(own)
         _check_layout(own)
         _check_fp8(own)
         if opened.request.sharing.beams > 1:
@@ -254,7 +255,8 @@ def _check_fp8(opened: MistralOpened) -> None:
 
 
 def _remarks(opened: MistralOpened) -> Iterator[Note]:
-    settings, kinds = opened.settings, {type(group.kind) for group in opened.plain_stack.groups}
+    settings = opened.settings
+    kinds: set[type[LayerKind]] = {type(group.kind) for group in opened.plain_stack.groups}
     if opened.request.hardware.gpu is None:
         yield Note(code="assumed-cuda", message="Planned as with CUDA, where PagedAttention is on. Name the GPU with --gpu.")
     if settings.paged and kinds & {SlidingAttention, ChunkedAttention}:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
 
-__all__ = ["MISTRAL_RS", "counted_elements", "is_state", "layer_tensors"]
+__all__ = ["MISTRAL_RS", "check_shared", "counted_elements", "is_state", "layer_tensors"]
 
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
@@ -169,17 +169,18 @@ def _shared(kind: SharedCache, opened: MistralOpened, ranks: int) -> tuple[Store
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
     if not opened.settings.paged:
         return ()
-    shapes = {
-        (group.kind.num_key_value_heads, group.kind.head_dim, group.kind.v_head_dim)
-        for group in opened.plain_stack.groups
-        if isinstance(group.kind, AttentionKind)
-    }
-    if len(shapes) > 1:
+    return opened.store_all(_unused(kind, opened, ranks))
+
+
+def check_shared(opened: MistralOpened) -> None:
+    """Refuse pages of layers that share a cache where it is not planned how wide they are."""
+    kinds = [group.kind for group in opened.plain_stack.groups]
+    shapes = {(kind.num_key_value_heads, kind.head_dim, kind.v_head_dim) for kind in kinds if isinstance(kind, AttentionKind)}
+    if opened.settings.paged and len(shapes) > 1 and any(isinstance(kind, SharedCache) for kind in kinds):
         raise UnsupportedError(
             "mistral.rs pages the layers that share a cache too, and which of the model's two shapes each has is not planned.",
             hint="Use: --engine-option paged_attn=off, or --engine reference",
         )
-    return opened.store_all(_unused(kind, opened, ranks))
 
 
 def _nothing(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:

@@ -126,7 +126,9 @@ def _fraction(opened: Opened, named: str | None) -> float:
             f"--memory-utilization {share:g} and the engine option pa_memory_fraction={brief(named, 20)} are the same.",
             hint=f"Give one: --memory-utilization {share:g}",
         )
-    return FRACTION if named is None and share is None else float(named) if share is None else share
+    if share is not None:
+        return share
+    return FRACTION if named is None else float(named)
 
 
 def _is_paged(opened: Opened, mode: str) -> bool:

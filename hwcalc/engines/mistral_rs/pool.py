@@ -6,9 +6,10 @@ bytes, and its divisions are those of whole numbers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, counted_elements, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.steps import Step, step
@@ -17,9 +18,6 @@ from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.units import MIB
-
-if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.opened import MistralOpened
 
 __all__ = ["Pages", "blocks_of_requests", "pages_of", "plan_pool"]
 
@@ -50,7 +48,7 @@ def pages_of(opened: MistralOpened) -> Pages:
 
 def _pages(opened: MistralOpened) -> Pages:
     tp, block = opened.request.parallel.tp, opened.settings.block_size
-    local = opened.replica.sized(seq=1, batch=1)
+    local = of_mistral(opened.replica.sized(seq=1, batch=1))
     kinds = {group.kind: MISTRAL_RS.shard(opened.model, group.kind, tp) for group in opened.stack.groups}
     paged: dict[object, int] = {}
     states: dict[object, int] = {}

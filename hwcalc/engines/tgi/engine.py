@@ -215,7 +215,7 @@ def _check_fp8(opened: TgiOpened) -> None:
 
 def _remarks(opened: TgiOpened) -> Iterator[Note]:
     settings, model = opened.settings, opened.model
-    kinds = {type(group.kind) for group in opened.plain_stack.groups}
+    kinds: set[type[LayerKind]] = {type(group.kind) for group in opened.plain_stack.groups}
     if opened.pooled:
         message = (
             f"Attention by {settings.attention}: blocks of {settings.block_size} tokens. Set it with --engine-option attention."
