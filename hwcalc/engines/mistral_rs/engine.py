@@ -259,7 +259,7 @@ def _remarks(opened: MistralOpened) -> Iterator[Note]:
     kinds: set[type[LayerKind]] = {type(group.kind) for group in opened.plain_stack.groups}
     if opened.request.hardware.gpu is None:
         yield Note(code="assumed-cuda", message="Planned as with CUDA, where PagedAttention is on. Name the GPU with --gpu.")
-    if settings.paged and kinds & {SlidingAttention, ChunkedAttention}:
+    if settings.paged and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
         message = "PagedAttention keeps every token of windowed layers: the pool is counted as if all layers were full attention."
         yield Note(code="window-not-honoured", message=message)
     if any(is_state(group.kind) for group in opened.plain_stack.groups):

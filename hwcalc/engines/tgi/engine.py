@@ -221,7 +221,7 @@ def _remarks(opened: TgiOpened) -> Iterator[Note]:
             f"Attention by {settings.attention}: blocks of {settings.block_size} tokens. Set it with --engine-option attention."
         )
         yield Note(code="attention", message=message)
-    if kinds & {SlidingAttention, ChunkedAttention}:
+    if not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
         message = "TGI keeps every token of windowed layers: its server gives the allocator of blocks no window."
         yield Note(code="window-not-honoured", message=message)
     if LatentAttention in kinds:
