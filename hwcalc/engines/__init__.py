@@ -18,8 +18,12 @@ ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
+    "sglang": ("hwcalc.engines.sglang", "Sglang"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
+    "mlx": ("hwcalc.engines.mlx", "Mlx"),
+    "tensorrt-llm": ("hwcalc.engines.tensorrt_llm", "TensorrtLlm"),
+    "lmdeploy": ("hwcalc.engines.lmdeploy", "Lmdeploy"),
     "mistral-rs": ("hwcalc.engines.mistral_rs", "MistralRs"),
     "tgi": ("hwcalc.engines.tgi", "Tgi"),
 }
@@ -31,6 +35,7 @@ AT_HOME: Final = "llamacpp"
 """The engine of GGUF files, by which one looks for what runs on a machine of one's own."""
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
+    **dict.fromkeys(("tensorrtllm", "tensorrt", "trtllm", "trtllmserve"), "tensorrt-llm"),
     **dict.fromkeys(("mistralrs", "mistralrsserve"), "mistral-rs"),
     **dict.fromkeys(("textgenerationinference", "textgenerationlauncher", "huggingfacetgi"), "tgi"),
 }

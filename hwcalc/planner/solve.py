@@ -185,8 +185,8 @@ def most(
         return Most(value=0, limiting="weights")
     pool = opened.engine.pool(opened, max(0, size)).value if pool is None else pool
     # What a policy takes beside the pool may depend on how many requests there are.
-    if pool is not None and pool.max_requests is not None and opened.engine.pooled and opened.request.policy is None:
-        largest = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
+    if pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
+        largest = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
         largest = last_yes(lambda batch: _holds_changed(opened, end, batch=batch), min(bound, at_most), guess)

@@ -1,0 +1,177 @@
+"""The pools of DeepSeek-V4: tokens of windows, entries of groups of 4 and of 128 tokens, and the states of their compressors.
+
+Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``deepseek_v4_memory_pool.py`` and ``dsv4/kv_layout.py``. A row is
+448 numbers in fp8, 64 in bf16 and 8 scales; the rows of a page are padded to a multiple of 576 bytes. All of it is whole on every rank.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final, NamedTuple
+
+from hwcalc.engines.sglang.layout import stage_spans
+from hwcalc.engines.sglang.settings import SglangSettings
+from hwcalc.engines.sglang.sizes import Sizes, most_running, request_cap
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import CompressedAttention, Stack
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["CompressedLayout", "CompressedStage", "compressed_layout", "compressed_sizes", "state_rows_bytes"]
+
+_ROPE: Final = 64
+_SCALES: Final = 8
+_PAGE_ALIGN: Final = 576
+_STATE_BYTES: Final = 4
+_FEW: Final = 4
+_MANY: Final = 128
+_RINGS: Final = {_FEW: (8, 16), _MANY: (128, 256)}
+"""Rows of the ring of a compressor: without and with a draft."""
+_TAILS: Final = 4
+"""Prefixes for each request whose last window stays."""
+
+
+class CompressedStage(NamedTuple):
+    """Layers of one pipeline stage: all of them, and those that compress 4 and 128 tokens."""
+
+    layers: int
+    few: int
+    many: int
+
+
+@frozen
+class CompressedLayout:
+    """The stages of the model, and what one row takes. ``window`` and ``index_head_dim`` are those of the model."""
+
+    stages: tuple[CompressedStage, ...]
+    head_dim: int
+    index_head_dim: int
+    window: int
+    drafts: bool
+    page_size: int
+
+    def row_bytes(self, ratio: int = 1) -> float:
+        """Bytes of an entry for ``ratio`` tokens, with its share of the padding of a page."""
+        rows = self.page_size // ratio
+        row = self.head_dim - _ROPE + 2 * _ROPE + _SCALES
+        return -(-rows * row // _PAGE_ALIGN) * _PAGE_ALIGN / rows
+
+    def ring(self, ratio: int) -> int:
+        """Rows of the ring of a compressor."""
+        return _RINGS[ratio][self.drafts]
+
+    @property
+    def index_bytes(self) -> int:
+        """An indexer's key in fp8 with a scale."""
+        return self.index_head_dim + self.index_head_dim // 128 * 4
+
+    def inflation(self, stage: CompressedStage) -> float:
+        """What a draft of one layer adds to every byte."""
+        return (stage.layers + 1) / stage.layers if self.drafts else 1.0
+
+    def swa_bytes(self, stage: CompressedStage) -> float:
+        """Bytes of a window token: a row in every layer, and its share of the compressors of 4 tokens."""
+        states = 2 * 2 * (self.head_dim + self.index_head_dim) * _STATE_BYTES
+        own = self.row_bytes() * stage.layers + self.ring(_FEW) / self.page_size * states * stage.few
+        return own * self.inflation(stage)
+
+    def compressed_bytes(self, stage: CompressedStage) -> float:
+        """Bytes of the entries that a token is compressed into."""
+        few = 1 / _FEW * self.row_bytes(_FEW) + 1 / _FEW * self.index_bytes
+        return few * stage.few + 1 / _MANY * self.row_bytes(_MANY) * stage.many
+
+    def token_bytes(self, stage: CompressedStage, ratio: float | None) -> float:
+        """Bytes of a token with its share of the windows, which have none where they follow from the requests."""
+        plain = self.swa_bytes(stage) / self.inflation(stage) if self.drafts else self.swa_bytes(stage)
+        return ((ratio or 0) * plain + self.compressed_bytes(stage)) * self.inflation(stage)
+
+
+def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayout:
+    """The layout of DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for ratios and pages that SGLang has no pool for."""
+    kinds = [kind for layer in stack for kind in layer if isinstance(kind, CompressedAttention)]
+    ratios = {kind.compress_ratio for kind in kinds} - {None, _FEW, _MANY}
+    if ratios or len(kinds) != len(stack):
+        raise UnsupportedError(
+            "SGLang compresses 4 and 128 tokens; kvplan knows no other of its pools.", hint="Use: --engine reference"
+        )
+    if settings.page_size % _MANY:
+        raise UnsupportedError(
+            f"page_size {settings.page_size}: SGLang's compressed attention needs a multiple of 128.",
+            hint="Leave it out, or use: --engine-option page_size=256",
+        )
+    if settings.kv_dtype != "fp8_e4m3":
+        raise UnsupportedError(
+            f"--dtype {settings.kv_dtype}: SGLang keeps the cache of DeepSeek-V4 in fp8_e4m3.", hint="Use: --dtype fp8_e4m3"
+        )
+
+    def stage_of(span: range) -> CompressedStage:
+        own = [kinds[number].compress_ratio for number in span]
+        return CompressedStage(layers=len(own), few=own.count(_FEW), many=own.count(_MANY))
+
+    return CompressedLayout(
+        stages=tuple(map(stage_of, stage_spans(len(stack), settings.pp))),
+        head_dim=kinds[0].head_dim,
+        index_head_dim=max((kind.index_head_dim or 0) for kind in kinds),
+        window=kinds[0].window,
+        drafts=settings.drafts,
+        page_size=settings.page_size,
+    )
+
+
+def state_rows_bytes(layout: CompressedLayout, stage: CompressedStage, requests: int) -> int:
+    """Bytes of the compressors of 128 tokens, which every request has (``_get_c128_state_fixed_bytes``)."""
+    ring = layout.ring(_MANY)
+    rows = ceil(((requests + 1) * ring + ring + 1) / _MANY) * _MANY
+    return rows * 2 * layout.head_dim * _STATE_BYTES * stage.many
+
+
+def compressed_sizes(layout: CompressedLayout, settings: SglangSettings, budget: int) -> Sizes:
+    """The pools of ``budget`` bytes on each rank."""
+    found = [_stage_sizes(layout, stage, settings, budget) for stage in layout.stages]
+    one = min(found, key=lambda sizes: sizes.tokens)
+    limit = settings.total_tokens
+    if limit is None or limit >= one.tokens:
+        return one
+    tokens = limit // layout.page_size * layout.page_size
+    return _with_windows(layout, settings, tokens, one.cell, budget)
+
+
+def _swa_cap(layout: CompressedLayout, settings: SglangSettings) -> int | None:
+    """Window tokens where they follow from the requests: what these hold at the worst, and the tails of prefixes that are kept."""
+    if settings.swa_ratio is not None:
+        return None
+    tails = _TAILS * (settings.own_requests or 1) if settings.radix else 0
+    cap = request_cap(settings, layout.window) + tails * (layout.window + layout.page_size)
+    return -(-cap // layout.page_size) * layout.page_size
+
+
+def _stage_sizes(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> Sizes:
+    page, cell = layout.page_size, layout.token_bytes(stage, settings.swa_ratio)
+    cap = _swa_cap(layout, settings)
+    requests = settings.own_requests
+    if requests is None:
+        requests = most_running(settings, int(budget / cell), None)
+    fixed = state_rows_bytes(layout, stage, requests) + (0 if cap is None else cap * layout.swa_bytes(stage))
+    left = max(budget - fixed, 0)
+    tokens = int(left / cell) // page * page
+    while tokens > 0 and tokens * cell > left:
+        tokens -= page
+    return _with_windows(layout, settings, tokens, cell, int(left))
+
+
+def _with_windows(layout: CompressedLayout, settings: SglangSettings, tokens: int, cell: float, left: int) -> Sizes:
+    page, cap = layout.page_size, _swa_cap(layout, settings)
+    swa = int(tokens * (settings.swa_ratio or 0)) // page * page if cap is None else cap
+    error = None
+    if tokens <= 0:
+        error = "Not enough memory. Please try to increase --mem-fraction-static."
+    elif cap is None and layout.window + page >= swa:
+        error = f"SWA pool ({swa} tokens) cannot hold even one request."
+    return Sizes(
+        tokens=tokens,
+        swa_tokens=swa,
+        slots=None,
+        running=most_running(settings, tokens, None) if tokens > 0 else 0,
+        after_states_bytes=left,
+        cell=cell,
+        error=error,
+    )

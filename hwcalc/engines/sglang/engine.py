@@ -1,0 +1,155 @@
+"""SGLang as an engine: the models it accepts, what its pools hold, and what fits into a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Budget
+from hwcalc.engines.command import CommandInput
+from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
+from hwcalc.engines.policies import Support
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.reference import known_dtype
+from hwcalc.engines.request import Request
+from hwcalc.engines.saving import Saving
+from hwcalc.engines.sglang.command import flag_text, serve
+from hwcalc.engines.sglang.held import allocations, extras, layer_tensors
+from hwcalc.engines.sglang.memory import plan_budget
+from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
+from hwcalc.engines.sglang.options import OPTIONS
+from hwcalc.engines.sglang.pool import plan_pool
+from hwcalc.engines.sglang.savings import savings, sharing_support
+from hwcalc.engines.sglang.supported import check_supported
+from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.errors import UnknownNameError
+from hwcalc.formulas import LayerKind, Role
+from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.text import brief
+
+__all__ = ["Sglang"]
+
+_MOST_REQUESTS = 4096
+
+
+class Sglang(GeneralEngine):
+    """Pools of tokens, of window tokens and of states, by the rules of SGLang."""
+
+    name: ClassVar[str] = "sglang"
+    title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
+    label: ClassVar[str] = "SGLang"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    has_command: ClassVar[bool] = True
+    pooled: ClassVar[bool] = True
+    counts_copies: ClassVar[bool] = True
+    assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
+    choices: ClassVar[Choices | None] = None
+    versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
+    source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
+    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+
+    def resolve_version(self, requested: str) -> str:
+        """``0.5`` and ``v0.5.23`` are the release whose rules are known."""
+        if requested.removeprefix("v") in ("0.5", "0.5.23"):
+            return self.versions[0]
+        raise UnknownNameError(
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}. Use: --engine {self.name}",
+        )
+
+    def unchecked(self, model: ModelSpec, request: Request) -> Opened:
+        return SglangOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
+
+    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
+        own = of_sglang(opened).own
+        cache, state = known_dtype(_DTYPES.get(own.kv_dtype, own.kv_dtype)), own.state_dtype or opened.model.state_dtype or "fp32"
+        roles = {
+            Role.KEY: cache,
+            Role.VALUE: cache,
+            Role.LATENT: cache,
+            Role.ROPE: cache,
+            Role.INDEX: known_dtype("fp8"),
+            Role.STATE: known_dtype(state),
+            Role.CONV: known_dtype("bf16"),
+        }
+        dtypes = Dtypes(kv=own.kv_dtype, roles=MappingProxyType(roles))
+        if not is_auto(opened.request.dtype):
+            return Noted(dtypes)
+        message = f"KV dtype auto: {own.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
+        return Noted(dtypes, (Note(code="default-dtype", message=message),))
+
+    def check(self, opened: Opened) -> None:
+        own = of_sglang(opened)
+        opened.told(opened.shared("supported", lambda: check_supported(own)))
+
+    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+        """What the sequences have in the pools, on all tensor-parallel ranks together."""
+        return layer_tensors(kind, of_sglang(opened))
+
+    def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
+        return extras(of_sglang(opened))
+
+    def needed_bytes(self, opened: Opened) -> int:
+        """The smallest pools that hold the planned sequences."""
+        return of_sglang(opened).least_bytes
+
+    def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
+        return allocations(of_sglang(opened), stage)
+
+    def prefill_bytes(self, opened: Opened, stage: int) -> int:
+        """Prompts lie in the pools from the start."""
+        return opened.needed_bytes
+
+    def deals_experts(self, opened: Opened) -> bool:
+        return is_on(opened.request.options.get("enable_dp_attention"))
+
+    def most_sequences(self, opened: Opened) -> tuple[int, str]:
+        own = of_sglang(opened).own
+        most = _MOST_REQUESTS if own.own_requests is None else own.own_requests
+        return most * opened.request.parallel.dp, "max_running_requests"
+
+    def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
+        return Noted(plan_pool(of_sglang(opened), budget_bytes))
+
+    def budget(self, opened: Opened) -> Noted[Budget | None]:
+        """Within a family the budget is the same for all lengths and batches."""
+        return opened.shared("budget", lambda: plan_budget(of_sglang(opened), self.weight_rules()))
+
+    def chunks(self, opened: Opened) -> tuple[int, int, int]:
+        chunk = of_sglang(opened).own.chunk
+        return chunk, chunk, chunk
+
+    def flag(self, name: str, value: object) -> str:
+        return flag_text(name, value)
+
+    def command(self, planned: CommandInput) -> list[str]:
+        return serve(planned)
+
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """As SGLang's log names them."""
+        own = of_sglang(opened).own
+        return {"page_size": own.page_size, "chunked_prefill_size": own.chunk}
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        return savings(of_sglang(opened))
+
+    def sharing_support(self, opened: Opened) -> Support:
+        return sharing_support(of_sglang(opened))
+
+    def shared_tokens(self, opened: Opened) -> tuple[int, int]:
+        """Whole pages of what is alike."""
+        prefix, prompt = super().shared_tokens(opened)
+        page = of_sglang(opened).own.page_size
+        return prefix // page * page, prompt // page * page
+
+    def form(self, opened: Opened) -> None:
+        """Pools of several kinds share a budget by fixed parts, which no sum of stairs says."""
+
+
+_DTYPES = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}

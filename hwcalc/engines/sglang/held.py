@@ -1,0 +1,139 @@
+"""What the planned sequences have in SGLang's pools, layer by layer, and what a rank allocates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
+from hwcalc.engines.sglang.layout import SWA
+from hwcalc.engines.sglang.opened import SglangOpened
+from hwcalc.engines.spans import OwnRule
+from hwcalc.engines.stored import StoredTensor, bytes_of
+from hwcalc.formulas import CompressedAttention, LayerKind, Role
+from hwcalc.formulas.tensor import Once
+
+__all__ = ["allocations", "extras", "layer_tensors"]
+
+_FLOAT8: Final = "fp8_e4m3"
+_RATIOS: Final = (4, 128)
+
+
+def layer_tensors(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, ...]:
+    """The rows of all sequences in one layer of this kind, and their slots for states, on all tensor-parallel ranks."""
+    if opened.compressed is not None:
+        assert isinstance(kind, CompressedAttention)
+        return _compressed(kind, opened.compressed, opened)
+    layout = opened.layout
+    windows = layout.pools[kind] == SWA
+    rows = tuple(
+        _rows(opened, row.name, row.role, row.elements, row.bytes, row.dtype, windows=windows) for row in layout.rows[kind]
+    )
+    return rows if kind not in layout.state_bytes else (*rows, *_states(kind, opened))
+
+
+def _rows(opened: SglangOpened, name: str, role: Role, elements: int, size: int, dtype: str, *, windows: bool) -> StoredTensor:
+    places = opened.window_tokens(opened.tokens) if windows else opened.paged(opened.tokens)
+    total, ranks = opened.held_tokens(windows=windows), opened.own.tp
+    each = (
+        f"{total:,} tokens in pages of {opened.own.page_size:,}"
+        if opened.together.unlike
+        else _of_all(opened, f"{places:,} tokens")
+    )
+    return StoredTensor(
+        name=name,
+        role=role,
+        axes=("numbers of a token on a rank",),
+        shape=(elements,),
+        dtype=dtype,
+        positions=places,
+        span=OwnRule(f"{places:,} tokens", places),
+        bytes=total * size * ranks,
+        rule=f"{each} x {size:,} B{_on_ranks(ranks)}",
+    )
+
+
+def _states(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, ...]:
+    """Both states of a layer in every slot of a request."""
+    slots, ranks, sizes = opened.slots, opened.own.tp, opened.layout.state_bytes[kind]
+    names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, opened.dtypes.state))
+    return tuple(
+        StoredTensor(
+            name=name,
+            role=role,
+            axes=("bytes of a slot on a rank",),
+            shape=(size,),
+            dtype=dtype,
+            positions=slots,
+            span=OwnRule(f"{slots:,} slots", slots),
+            bytes=opened.batch * slots * size * ranks,
+            rule=f"{_of_all(opened, f'{slots:,} slots')} x {size:,} B{_on_ranks(ranks)}",
+        )
+        for (name, role, dtype), size in zip(names, sizes, strict=True)
+        if size
+    )
+
+
+def _compressed(kind: CompressedAttention, layout: CompressedLayout, opened: SglangOpened) -> tuple[StoredTensor, ...]:
+    """The rows of a layer of DeepSeek-V4, with their share of the padding of a page; its states are beside the layers."""
+    out = [_page_rows(opened, "window_latent", Role.LATENT, layout.row_bytes(), 1, windows=True)]
+    ratio = kind.compress_ratio
+    if ratio in _RATIOS:
+        out.append(_page_rows(opened, "compressed_latent", Role.LATENT, layout.row_bytes(ratio), ratio, windows=False))
+    if kind.index_head_dim is not None and ratio is not None:
+        out.append(_page_rows(opened, "indexer_keys", Role.INDEX, layout.index_bytes, ratio, windows=False))
+    return tuple(out)
+
+
+def _page_rows(opened: SglangOpened, name: str, role: Role, size: float, ratio: int, *, windows: bool) -> StoredTensor:
+    page = opened.own.page_size
+    page_bytes = round(page // ratio * size)
+    pages = opened.held_tokens(windows=windows) // page
+    return StoredTensor(
+        name=name,
+        role=role,
+        axes=("bytes of a page",),
+        shape=(page_bytes,),
+        dtype=_FLOAT8,
+        positions=pages,
+        span=OwnRule(f"{pages:,} pages of {page:,} tokens", pages),
+        bytes=pages * page_bytes * opened.own.tp,
+        rule=f"{pages:,} pages of {page:,} tokens x {page_bytes:,} B{_on_ranks(opened.own.tp)}",
+    )
+
+
+def extras(opened: SglangOpened) -> tuple[StoredTensor, ...]:
+    """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
+    ranks = opened.own.tp * opened.own.pp * opened.request.parallel.dp
+    stored = sum(group.count * bytes_of(opened.kind_tensors[group.kind]) for group in opened.stack.groups)
+    rest = opened.least_bytes * ranks - stored
+    if rest <= 0:
+        return ()
+    return (
+        StoredTensor(
+            name="unfilled_pools",
+            role=Role.KEY,
+            axes=("bytes",),
+            shape=(rest,),
+            dtype="int8",
+            positions=1,
+            span=Once(),
+            bytes=rest,
+            rule=f"{rest:,} B: pools have fixed shares of the memory, and one is full before the others",
+        ),
+    )
+
+
+def allocations(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:
+    """The buffers of the pools of the planned budget; without one, of the smallest pools that hold the sequences."""
+    from hwcalc.engines.sglang.buffers import pool_buffers
+
+    return pool_buffers(opened, stage)
+
+
+def _of_all(opened: SglangOpened, each: str) -> str:
+    return f"{opened.batch:,} sequences x {each}" if opened.batch > 1 else each
+
+
+def _on_ranks(ranks: int) -> str:
+    return f" x {ranks} ranks" if ranks > 1 else ""

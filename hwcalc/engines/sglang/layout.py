@@ -1,0 +1,220 @@
+"""The pools of a model on each pipeline stage: what a token costs, and what a slot of states costs.
+
+Source: SGLang 0.5.23, ``model_executor/pool_configurator.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WINDOW_OF_CONFIG, is_sparse_latent, splits_windows
+from hwcalc.engines.sglang.rows import ROW_KINDS, Row, rows_of, workspace_bytes
+from hwcalc.engines.sglang.settings import SglangSettings
+from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import (
+    ChunkedAttention,
+    CompressedAttention,
+    LayerKind,
+    NoCache,
+    SharedCache,
+    SlidingAttention,
+    SparseIndexer,
+    Stack,
+)
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import ModelSpec
+
+__all__ = ["FULL", "SWA", "PoolLayout", "StageCells", "plan_layout", "stage_spans"]
+
+FULL: Final = "full"
+SWA: Final = "swa"
+_STATE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
+_LAYER_TYPES: Final = {"sliding_attention": SWA, "full_attention": FULL}
+
+
+@frozen
+class StageCells:
+    """What the layers of one stage take on a rank: bytes of a token in each pool, and of a slot in the pool of states.
+
+    ``full_layers`` counts those whose tokens are all kept, as SGLang counts them for a draft. ``index_bytes`` are those of the indexers.
+    """
+
+    full_bytes: int
+    full_layers: int
+    swa_bytes: int
+    swa_layers: int
+    index_bytes: int
+    index_layers: int
+    workspace_bytes: int
+    slot_bytes: int
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in the layers that keep all."""
+        return self.full_bytes + self.workspace_bytes
+
+
+@frozen
+class PoolLayout:
+    """The stages of a model, the tensors of each kind of layer, and what its pools are divided by.
+
+    ``window`` is the window as SGLang counts it; ``None`` without a pool of its own. ``states`` are elements of a state and its bytes, by kind.
+    """
+
+    stages: tuple[StageCells, ...]
+    rows: Mapping[LayerKind, tuple[Row, ...]]
+    pools: Mapping[LayerKind, str]
+    window: int | None
+    state_bytes: Mapping[LayerKind, tuple[int, int]]
+    state_dtype: str
+
+    @property
+    def has_states(self) -> bool:
+        """Whether there is a pool of states."""
+        return bool(self.state_bytes)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot on the stage with most states; all stages have as many slots."""
+        return max(stage.slot_bytes for stage in self.stages)
+
+
+def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
+    """The layers of each stage: left-over layers go to the last ones (``get_pp_indices``).
+
+    >>> [len(span) for span in stage_spans(61, 4)]
+    [15, 15, 15, 16]
+    """
+    if stages > layers:
+        raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
+    each, more = divmod(layers, stages)
+    sizes = [each + (stage >= stages - more) for stage in range(stages)]
+    starts = [sum(sizes[:stage]) for stage in range(stages)]
+    return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
+
+
+def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> PoolLayout:
+    """The layout of a model other than DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for a kind without a rule."""
+    kinds = tuple(group.kind for group in stack.groups)
+    states = {kind: kind_state(kind, model, settings) for kind in kinds if type(kind) in STATE_RULES}
+    split = splits_windows(model)
+    usual = _usual(kinds, model, fills=not states)
+    rows = {kind: _rows(kind, usual, model, settings) for kind in kinds}
+    pools = {kind: SWA if split and isinstance(kind, SlidingAttention | ChunkedAttention) else FULL for kind in kinds}
+    shared = _shared_pools(model, stack) if split else {}
+    spans = stage_spans(len(stack), settings.pp)
+    stages = tuple(_stage(stack, span, (rows, pools, states, shared), usual, settings) for span in spans)
+    windows = [kind.window if isinstance(kind, SlidingAttention) else kind.chunk for kind in kinds if pools[kind] == SWA]  # type: ignore[attr-defined]
+    exclusive = model.architecture not in WINDOW_OF_CONFIG
+    return PoolLayout(
+        stages=stages,
+        rows=rows,
+        pools=pools,
+        window=max(windows) - exclusive if windows else None,
+        state_bytes=states,
+        state_dtype=settings.state_dtype or model.state_dtype or "fp32",
+    )
+
+
+def kind_state(kind: LayerKind, model: ModelSpec, settings: SglangSettings) -> tuple[int, int]:
+    """Bytes of the convolution state and of the recurrent state of one layer on a rank."""
+    conv, state = state_elements(kind, settings.tp)
+    dtype = settings.state_dtype or (model.state_dtype if isinstance(kind, CONFIG_NAMES_DTYPE) else None) or "fp32"
+    return conv * CONV_BYTES, state * _STATE_BYTES[dtype]
+
+
+def _usual(kinds: Iterable[LayerKind], model: ModelSpec, *, fills: bool) -> LayerKind | None:
+    """The attention that every layer is counted as, also those that keep nothing, where only a model with states has a list of layers.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` where layers differ: SGLang counts one size for all.
+    """
+    kinds = tuple(kinds)
+    empty = any(isinstance(kind, NoCache | SharedCache) for kind in kinds)
+    if not fills or splits_windows(model):
+        return None
+    own = [kind for kind in kinds if isinstance(kind, ROW_KINDS) and not isinstance(kind, SparseIndexer)]
+    sizes = {tuple(tensor.shape for tensor in kind.tensors()) for kind in own}
+    if len(sizes) > 1:
+        raise UnsupportedError(
+            f"SGLang counts the same keys and values for every layer of {model.architecture or model.id}, but its layers differ.",
+            hint="Use: --engine reference",
+        )
+    return own[0] if empty and own else None
+
+
+def _rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: SglangSettings) -> tuple[Row, ...]:
+    if type(kind) in STATE_RULES:
+        return ()
+    if isinstance(kind, NoCache | SharedCache):
+        if usual is None:
+            return ()
+        kind = usual
+    if not isinstance(kind, ROW_KINDS) or isinstance(kind, CompressedAttention):
+        raise UnsupportedError(f"SGLang has no rule for {kind.title} that kvplan knows.", hint="Use: --engine reference")
+    return rows_of(
+        kind,
+        settings,
+        sparse=is_sparse_latent(model),
+        split=splits_windows(model),
+        fp8_index=model.architecture in MINIMAX_SPARSE and settings.kv_dtype == "fp8_e4m3",
+    )
+
+
+def _shared_pools(model: ModelSpec, stack: Stack) -> Mapping[int, str]:
+    """The pool in which a layer that reads another one's cache is counted all the same, by its number (Gemma 4)."""
+    layers = [number for number, layer in enumerate(stack) if any(isinstance(kind, SharedCache) for kind in layer)]
+    types: Any = next((value for path, value in model.bearing.items() if path.split(".")[-1] == "layer_types"), None)
+    if not layers:
+        return {}
+    if not isinstance(types, list | tuple) or len(types) != len(stack):
+        raise UnsupportedError(
+            f"SGLang counts layers of {model.id} that share a cache by their type, which its config does not say.",
+            hint="Use: --engine reference",
+        )
+    return {number: _LAYER_TYPES.get(str(types[number]), FULL) for number in layers}
+
+
+def _stage(
+    stack: Stack,
+    span: range,
+    tables: tuple[
+        Mapping[LayerKind, tuple[Row, ...]], Mapping[LayerKind, str], Mapping[LayerKind, tuple[int, int]], Mapping[int, str]
+    ],
+    usual: LayerKind | None,
+    settings: SglangSettings,
+) -> StageCells:
+    rows, pools, states, shared = tables
+    sizes, layers, index, indexers, slot, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0
+    like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
+    for number in span:
+        for kind in stack.layers[number]:
+            slot += sum(states.get(kind, (0, 0)))
+            pool = shared.get(number, pools[kind]) if isinstance(kind, SharedCache) else pools[kind]
+            own = like[pool] if number in shared and isinstance(kind, SharedCache) else kind
+            size = sum(row.bytes for row in rows[own]) if own is not None else 0
+            if not size:
+                continue
+            sizes[pool] += size
+            if isinstance(kind, SparseIndexer):
+                index, indexers = index + size, indexers + 1
+                continue
+            layers[pool] += 1
+            if not splits_four_bits(pools):
+                workspace = max(workspace, workspace_bytes(usual or kind, settings))
+    return StageCells(
+        full_bytes=sizes[FULL],
+        full_layers=layers[FULL],
+        swa_bytes=sizes[SWA],
+        swa_layers=layers[SWA],
+        index_bytes=index,
+        index_layers=indexers,
+        workspace_bytes=workspace,
+        slot_bytes=slot,
+    )
+
+
+def splits_four_bits(pools: Mapping[LayerKind, str]) -> bool:
+    """Whether windows have a pool, which has no place to unpack."""
+    return SWA in pools.values()

@@ -1,0 +1,184 @@
+"""The memory equation of SGLang: a share of what is free before the weights are loaded, minus the weights, is the pools.
+
+``pools = free after loading - free before x (1 - mem_fraction_static) - what multimodal models reserve`` (SGLang 0.5.23,
+``kv_cache_configurator.py`` _profile_available_bytes). What a pass computes with and CUDA graphs lie in the share that is left free.
+The default of ``mem_fraction_static`` follows from the accelerator (``arg_groups/memory_hook.py``, MiB).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.calibration import calibrated
+from hwcalc.engines.costs import communication, device_context, exact, memory_of, ranked
+from hwcalc.engines.draft_weights import mtp_bytes_rank
+from hwcalc.engines.extra_models import beside
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.sglang.models import shows_images
+from hwcalc.engines.sglang.opened import SglangOpened
+from hwcalc.engines.steps import step
+from hwcalc.formulas import LatentAttention
+from hwcalc.formulas.frozen import replace
+from hwcalc.units import MIB
+
+if TYPE_CHECKING:
+    from hwcalc.engines.rank_weights import Rules
+    from hwcalc.model import ModelSpec
+
+__all__ = ["default_fraction", "plan_budget", "prefill_buckets"]
+
+_ALWAYS_MIB: Final = 512
+_TOKEN_MIB: Final = 1.5
+_LEAST_TOKENS: Final = 2048
+_RANK_MIB: Final = 1024
+_RANKS: Final = 8
+_GRAPH_MIB: Final = 2
+_REPLICA_GRAPH_MIB: Final = 3
+_LARGE_GRAPHS: Final = 300
+_BUCKET_MIB: Final = 8
+_LATENT_PREFILL_MIB: Final = 1536
+_LATENT_PREFILL: Final = 8192
+_LARGE_GPU_MIB: Final = 60 * 1024
+_LEAST_RESERVED_MIB: Final = 10 * 1024
+_IMAGES_MIB: Final = 100
+_AITER_SHARE: Final = 0.85
+_LONG: Final = 8192
+_GRAPHS: Final = ((20, 8, 8), (35, 48, 160), (60, 32, 160), (160, 256, 512))
+"""GiB that the accelerator has less than, and the largest batch of a graph with fewer than four ranks and with more; 512 above."""
+_LARGEST_GRAPH: Final = 512
+_FEW_RANKS: Final = 4
+_TOWER: Final = (24, 1024)
+"""Layers and width of the vision tower that SGLang compares others with, and takes where a config names none."""
+_BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
+
+
+def plan_budget(opened: SglangOpened, rules: Rules) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the pools; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    request, hardware = opened.request, opened.request.hardware
+    if hardware.gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(hardware.gpu)
+    weights = opened.weights
+    notes += weights.notes
+    if memory is None or weights.value is None:
+        return Noted(None, notes)
+    share = _fraction(opened)
+    extra = beside(opened)
+    outside = (device_context(hardware.gpu), *communication(request.parallel, hardware.gpu))
+    parts = (
+        *weights.value,
+        *extra.value,
+        *_drafts(opened, rules),
+        *(_of_free(part, share) for part in outside),
+        *_images(opened.model),
+    )
+    measured = calibrated("sglang", opened.model.id, request, parts, tokens=opened.own.chunk, rows=request.replica_batch)
+    budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
+    return Noted(budget, (*notes, *extra.notes, *measured.notes))
+
+
+def _fraction(opened: SglangOpened) -> float:
+    """The share that the user names, or the default."""
+    named = opened.own.fraction
+    if named is not None:
+        return named
+    if opened.request.hardware.memory_utilization is not None:
+        return opened.request.hardware.memory_utilization
+    return default_fraction(opened)
+
+
+def _of_free(part: BudgetPart, share: float) -> BudgetPart:
+    """A part that is there before the weights: of it the pools lose their share, and the rest comes off what stays free."""
+    return replace(
+        part,
+        low=int(part.low * share),
+        expected=ceil(part.expected * share),
+        high=ceil(part.high * share),
+        source=f"{part.source}; {share:g} of it, since the share is of what is free",
+        steps=(),
+    )
+
+
+def default_fraction(opened: SglangOpened) -> float:
+    """``mem_fraction_static`` where nobody names one.
+
+    An H100 of 81,559 MiB reserves 512 + 1.5 x 8192 + 128 + 2 x 256 + 8 x 58 = 13,904 MiB: 0.83.
+    """
+    gpu = opened.request.hardware.gpu
+    assert gpu is not None
+    total = gpu.memory_total_mib
+    if total is None:
+        return 0.95
+    own = opened.own
+    ranks, latent = own.tp * own.dp, _is_latent(opened.model)
+    graph = _graph_batch(total, ranks)
+    if own.requests is not None:
+        graph = min(graph, own.requests)
+    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(own.chunk * own.dp, _LEAST_TOKENS) + ranks * own.pp / _RANKS * _RANK_MIB
+    reserved += _GRAPH_MIB * graph
+    if own.dp > 1:
+        reserved += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
+    images = shows_images(opened.model)
+    if not images:
+        chunk = own.chunk * own.dp
+        reserved += _LATENT_PREFILL_MIB if latent else _BUCKET_MIB * prefill_buckets(chunk)
+    if total > _LARGE_GPU_MIB:
+        reserved = max(reserved, _LEAST_RESERVED_MIB)
+    share = round((total - reserved) / total, 3)
+    if images:
+        share *= _of_tower(opened.model)
+    if gpu.vendor.lower() == "amd" and own.context > _LONG:
+        share *= _AITER_SHARE
+    return share
+
+
+def prefill_buckets(most: int) -> int:
+    """Lengths for which a prefill graph is captured (``generate_prefill_cuda_graph_batch_sizes``).
+
+    >>> [prefill_buckets(chunk) for chunk in (2048, 4096, 8192, 16384)]
+    [42, 50, 58, 74]
+    """
+    ranges: Iterable[range] = (*(range(*one) for one in _BUCKETS), range(4608, most + 1, 512))
+    return sum(size <= most for one in ranges for size in one)
+
+
+def _graph_batch(total_mib: int, ranks: int) -> int:
+    for below, few, many in _GRAPHS:
+        if total_mib < below * 1024:
+            return few if ranks < _FEW_RANKS else many
+    return _LARGEST_GRAPH
+
+
+def _is_latent(model: ModelSpec) -> bool:
+    return any(isinstance(group.kind, LatentAttention) for group in model.stack.groups)
+
+
+def _of_tower(model: ModelSpec) -> float:
+    """What a vision tower leaves of the share: less the larger it is (``adjust_mem_fraction_for_vlm``)."""
+    sizes = []
+    for name, usual in zip(("num_hidden_layers", "hidden_size"), _TOWER, strict=True):
+        value = model.bearing.get(f"vision_config.{name}", usual)
+        sizes.append(value if isinstance(value, int) else usual)
+    ratio = sizes[0] * sizes[1] ** 2 / (_TOWER[0] * _TOWER[1] ** 2)
+    return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))
+
+
+def _images(model: ModelSpec) -> tuple[BudgetPart, ...]:
+    if not shows_images(model):
+        return ()
+    source = "SGLang 0.5.23 SGLANG_VLM_CACHE_SIZE_MB: embeddings of images"
+    part = exact("image cache", Section.OVERHEAD, _IMAGES_MIB * MIB, source)
+    steps = (step("image cache", "cache_mib x mib", _IMAGES_MIB * MIB, unit="bytes", cache_mib=_IMAGES_MIB, mib=MIB),)
+    return (replace(part, steps=steps),)
+
+
+def _drafts(opened: SglangOpened, rules: Rules) -> tuple[BudgetPart, ...]:
+    """Weights of the layers that draft, where they come with the model; they are loaded before the pools are sized."""
+    if not opened.own.drafts or not opened.model.facts.mtp_modules:
+        return ()
+    size = mtp_bytes_rank(opened.model, opened.request.parallel, rules=rules)
+    return () if size is None else (ranked("draft weights", Section.WEIGHTS, size),)

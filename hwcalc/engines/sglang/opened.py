@@ -1,0 +1,115 @@
+"""A request that SGLang has opened, with its settings and the layout of its pools."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, compressed_layout, compressed_sizes
+from hwcalc.engines.sglang.layout import PoolLayout, plan_layout
+from hwcalc.engines.sglang.models import is_compressed
+from hwcalc.engines.sglang.settings import SglangSettings, read_settings
+from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, plan_sizes, slots_per_request
+
+__all__ = ["SglangOpened", "of_sglang"]
+
+_LARGEST_BUDGET = 2**60
+
+
+class SglangOpened(Opened):
+    """An opened request with the values that the rules of SGLang use again and again."""
+
+    @cached_property
+    def own(self) -> SglangSettings:
+        """The settings with every default filled in; one of the model's lengths, where it has none of its own, is that of the request."""
+        key = "settings" if self.model.max_position_embeddings else ("settings", self.tokens)
+        return self.shared(key, lambda: read_settings(self.model, self.request))
+
+    @cached_property
+    def layout(self) -> PoolLayout:
+        """The layers in pools, of a model other than DeepSeek-V4."""
+        return self.shared("layout", lambda: plan_layout(self.model, self.plain_stack, self.own))
+
+    @cached_property
+    def compressed(self) -> CompressedLayout | None:
+        """The pools of DeepSeek-V4; ``None`` for every other model."""
+        if not is_compressed(self.model):
+            return None
+        return self.shared("compressed", lambda: compressed_layout(self.plain_stack, self.own))
+
+    def sizes(self, budget: int) -> Sizes:
+        """The pools of a budget on each rank."""
+        if self.compressed is not None:
+            return compressed_sizes(self.compressed, self.own, budget)
+        return plan_sizes(self.layout, self.own, budget)
+
+    def paged(self, tokens: int) -> int:
+        """Tokens in whole pages."""
+        page = self.own.page_size
+        return -(-tokens // page) * page
+
+    @property
+    def window(self) -> int | None:
+        """The window as SGLang counts it, where windows have a pool; else ``None``."""
+        return self.layout.window if self.compressed is None else self.compressed.window
+
+    def window_tokens(self, tokens: int) -> int:
+        """Places that a sequence takes in the pool of windows: what has left the window is freed every 128 tokens, in whole pages."""
+        if self.window is None:
+            return 0
+        beyond = EVICTION_INTERVAL * max(1, self.own.draft_tokens) + self.own.page_size
+        return min(self.paged(tokens), self.paged(self.window + beyond))
+
+    def held_tokens(self, *, windows: bool) -> int:
+        """Places that all sequences together take in the pool of windows, or in the other one; what they share is kept once."""
+        together = self.together
+        count = self.window_tokens if windows else self.paged
+        if windows or not together.unlike:
+            return together.branches * sum(many * count(tokens) for tokens, many in together.lengths)
+        prefix, prompt = self.engine.shared_tokens(self)
+        common = prefix * together.copies
+        for tokens, many in together.lengths:
+            own = min(prefix, tokens), min(prompt, tokens)
+            common += many * (together.prompts * (own[1] - own[0]) + together.branches * (count(tokens) - own[1]))
+        return common
+
+    @property
+    def slots(self) -> int:
+        """Slots for states that a request takes."""
+        return slots_per_request(self.own) if self.compressed is None and self.layout.has_states else 0
+
+    def at_once(self, sizes: Sizes) -> int:
+        """How many requests of the planned length these pools hold."""
+        if sizes.error is not None or not sizes.running:
+            return 0
+        if self.together.unlike:
+            return self._unlike_at_once(sizes)
+        found = [sizes.running, sizes.tokens // self.paged(self.tokens)]
+        if sizes.swa_tokens is not None and (each := self.window_tokens(self.tokens)):
+            found.append(sizes.swa_tokens // each)
+        return min(found)
+
+    def _unlike_at_once(self, sizes: Sizes) -> int:
+        """Requests of a replica where they are unlike: all of the planned ones, or none."""
+        replica: SglangOpened = self.replica
+        held = replica.held_tokens(windows=False) <= sizes.tokens and replica.batch <= sizes.running
+        if sizes.swa_tokens is not None:
+            held = held and replica.held_tokens(windows=True) <= sizes.swa_tokens
+        return replica.batch if held else 0
+
+    @cached_property
+    def least_bytes(self) -> int:
+        """The smallest budget of a rank whose pools hold the planned sequences of a replica; beyond all bounds if none does."""
+        wanted, low, high = self.request.replica_batch, 0, _LARGEST_BUDGET
+        if self.at_once(self.sizes(high)) < wanted:
+            return high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.at_once(self.sizes(middle)) >= wanted else (middle, high)
+        return high
+
+
+def of_sglang(opened: Opened) -> SglangOpened:
+    """The request with its SGLang type. Only requests that SGLang has opened reach its rules."""
+    assert isinstance(opened, SglangOpened)
+    return opened
