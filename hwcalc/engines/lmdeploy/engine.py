@@ -297,7 +297,7 @@ def _blocks(opened: LmdeployOpened, piece: Piece) -> StoredTensor:
         role=piece.role,
         axes=("bytes of a block",),
         shape=(piece.bytes,),
-        dtype=piece.dtype if piece.dtype != "none" else opened.settings.model_dtype,
+        dtype=piece.dtype or opened.settings.model_dtype,
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {opened.settings.block_size:,} tokens", blocks),
         bytes=tp * held * piece.bytes,

@@ -30,9 +30,9 @@ class KvFormat:
     value_scales: int = 0
 
     @property
-    def quantized(self) -> bool:
-        """Whether it has integers with scales."""
-        return self.key_scales > 0
+    def spelled(self) -> str:
+        """The name of the format; empty where the cache is in the dtype of the model."""
+        return self.name if self.policy else ""
 
 
 NONE: Final = KvFormat(policy=0, name="none", key_bits=None, value_bits=None)

@@ -46,7 +46,7 @@ _ATTENTION: Final = (FullAttention, SlidingAttention, ChunkedAttention)
 
 
 class Piece(NamedTuple):
-    """One tensor of a layer: bytes of a block, or of a state slot, on one rank."""
+    """One tensor of a layer: bytes of a block, or of a state slot, on one rank. Without a ``dtype`` it is in that of the model."""
 
     name: str
     role: Role
@@ -128,11 +128,11 @@ def _plain_parts(shape: Shape, form: KvFormat, block: int) -> Iterator[tuple[str
     latent = not shape.value
     names = ("latent", "latent_scales") if latent else ("keys", "key_scales")
     role = Role.LATENT if latent else Role.KEY
-    yield names[0], role, form.name, rows * _width(shape.key, form.key_bits)
-    yield "values", Role.VALUE, form.name, rows * _width(shape.value, form.value_bits)
-    yield names[1], role, "16 bits", rows * form.key_scales * _ITEM
+    yield names[0], role, form.spelled, rows * _width(shape.key, form.key_bits)
+    yield "values", Role.VALUE, form.spelled, rows * _width(shape.value, form.value_bits)
+    yield names[1], role, "", rows * form.key_scales * _ITEM
     # There are scales of values even where a latent has none.
-    yield "value_scales", Role.VALUE, "16 bits", rows * form.value_scales * _ITEM
+    yield "value_scales", Role.VALUE, "", rows * form.value_scales * _ITEM
 
 
 def _width(numbers: int, bits: int | None) -> int:
@@ -153,9 +153,9 @@ def turbomind_pieces(shape: Shape, form: KvFormat, block: int) -> tuple[Piece, .
     bits = form.key_bits or 8 * _ITEM
     data, scales = rows * (shape.key * bits // 8), rows * form.key_scales * _ITEM
     key, role = ("latent", Role.LATENT) if shared else ("keys", Role.KEY)
-    parts = [(key, role, form.name, data), (f"{key.removesuffix('s')}_scales", role, "16 bits", scales)]
+    parts = [(key, role, form.spelled, data), (f"{key.removesuffix('s')}_scales", role, "", scales)]
     if not shared:
-        parts += [("values", Role.VALUE, form.name, data), ("value_scales", Role.VALUE, "16 bits", scales)]
+        parts += [("values", Role.VALUE, form.spelled, data), ("value_scales", Role.VALUE, "", scales)]
     return tuple(Piece(*part) for part in parts if part[3])
 
 

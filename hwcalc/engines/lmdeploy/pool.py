@@ -6,6 +6,8 @@ src/turbomind/models/llama/BlockManager.cc and engine/engine.cc of 0.14.0.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from hwcalc.engines.lmdeploy.memory import LEAST_BLOCKS, TOO_FEW
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.pool import PoolGroup, PoolInfo
@@ -64,9 +66,7 @@ def _most_requests(opened: LmdeployOpened, usable: int, per_request: int) -> int
     """How many requests of the planned length the blocks hold; where they begin alike, those behind the first take fewer."""
     if not opened.together.unlike:
         return usable // max(1, per_request)
-    from hwcalc.planner.solve import last_yes
-
-    return last_yes(lambda requests: opened.blocks_for(requests) <= usable, usable, opened.request.replica_requests)
+    return bisect_right(range(1, usable + 1), usable, key=opened.blocks_for)
 
 
 def holds(opened: LmdeployOpened, budget: int) -> bool:

@@ -164,7 +164,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
         rows.extend(compared(name, fact, predicted, 0.0, definition="engine", meaning=meaning))
 
     free = facts.smallest("free_bytes")
-    ends = None if free is None else tuple(int(one) for one in (free.low or 0, free.value, free.high or 0))  # type: ignore[arg-type]
+    ends = None if free is None else tuple(int(one) for one in (free.low or 0, free.value, free.high or 0))
     row("block", facts.last("block_bytes"), spread(planned.layout.block_bytes), "bytes of a block of all layers, on a rank")
     row("state slots", facts.last("num_state_caches"), spread(planned.settings.slots), "slots of recurrent states")
     row("states", facts.last("state_bytes"), spread(planned.state_bytes), "recurrent states of all slots")
