@@ -120,7 +120,7 @@ def question(engine: str, dice: random.Random) -> Opened:
                 wanted["engine_options"]["enable_prefix_caching"] = "false"
         if engine == "tensorrt-llm":
             # Small blocks, so that lengths differ.
-            wanted["engine_options"] = {"tokens_per_block": dice.choice(["2", "4"]), "max_batch_size": "64"}
+            wanted["engine_options"] = {"tokens_per_block": dice.choice(["2", "4"]), "max_batch_size": "256"}
         by_hand = name == GROUPED or dice.random() < 0.5
         if by_hand:
             wanted["kv_memory"] = int(2 ** dice.uniform(10, 26))
