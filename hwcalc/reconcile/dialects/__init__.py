@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, prometheus, sglang, transformers, vllm, vllm_rows, vllm_settings
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -86,6 +86,17 @@ DIALECTS: Final = (
         compare=transformers.compare,
         overheads=transformers.overheads,
         batch_shape=transformers.batch_shape,
+    ),
+    Dialect(
+        name=sglang.NAME,
+        title=sglang.TITLE,
+        engine="sglang",
+        sought=sglang.SOUGHT,
+        parser=sglang.SglangParser,
+        inputs=sglang.plan_inputs,
+        compare=sglang.compare,
+        overheads=sglang.overheads,
+        batch_shape=sglang.batch_shape,
     ),
     Dialect(
         name=llamacpp.NAME,
