@@ -154,7 +154,7 @@ def test_standard_input() -> None:
         ((MODEL,), 2, "no log is named"),
         (("--log", GOOD), 2, "MODEL"),
         (("-", "--log", "-"), 2, "standard input can be only one"),
-        ((MODEL, "--log", GOOD, "--dialect", "sglang"), 2, "Known: vllm, prometheus, transformers"),
+        ((MODEL, "--log", GOOD, "--dialect", "exllama"), 2, "Known: vllm, prometheus, transformers"),
         ((MODEL, "--log", GOOD, "--tolerance", "many"), 2, "tolerance"),
         ((MODEL, "--log", GOOD, "--calibrate"), 2, "--gpu"),
         ((MODEL, "--log", GOOD, "--gpu", "h1000000"), 2, "h1000000"),
