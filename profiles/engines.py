@@ -140,6 +140,7 @@ RUNTIME_ESTIMATES: Final = {
     "context": ("cuda", "rocm", "other"),
     "kernels": (),
     "llamacpp": ("cuda", "rocm", "other"),
+    "tensorrt_llm": ("graphs",),
     "workspace": ("sm_90", "other"),
     "communication": ("nvlink", "pcie", "expert_parallel"),
     "activation": ("hidden_copies", "logit_bytes", "chunk_tokens"),

@@ -21,6 +21,9 @@ ENGINES: dict[str, tuple[str, str]] = {
     "sglang": ("hwcalc.engines.sglang", "Sglang"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
     "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
+    "mlx": ("hwcalc.engines.mlx", "Mlx"),
+    "tensorrt-llm": ("hwcalc.engines.tensorrt_llm", "TensorrtLlm"),
+    "lmdeploy": ("hwcalc.engines.lmdeploy", "Lmdeploy"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
@@ -30,6 +33,7 @@ AT_HOME: Final = "llamacpp"
 """The engine of GGUF files, by which one looks for what runs on a machine of one's own."""
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
+    **dict.fromkeys(("tensorrtllm", "tensorrt", "trtllm", "trtllmserve"), "tensorrt-llm"),
 }
 """Other spellings, by their letters: ``llama.cpp``, ``llama-cpp``, ``llama-server``."""
 _RUNS_LLAMACPP: Final = frozenset(

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, prometheus, sglang, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import (
+    llamacpp,
+    llamacpp_rows,
+    lmdeploy,
+    mlx,
+    prometheus,
+    sglang,
+    tensorrt_llm,
+    transformers,
+    vllm,
+    vllm_rows,
+    vllm_settings,
+)
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -108,6 +120,39 @@ DIALECTS: Final = (
         compare=llamacpp_rows.compare,
         overheads=llamacpp_rows.overheads,
         batch_shape=llamacpp_rows.batch_shape,
+    ),
+    Dialect(
+        name=mlx.NAME,
+        title=mlx.TITLE,
+        engine="mlx",
+        sought=mlx.SOUGHT,
+        parser=mlx.MlxParser,
+        inputs=mlx.plan_inputs,
+        compare=mlx.compare,
+        overheads=mlx.overheads,
+        batch_shape=mlx.batch_shape,
+    ),
+    Dialect(
+        name=tensorrt_llm.NAME,
+        title=tensorrt_llm.TITLE,
+        engine="tensorrt-llm",
+        sought=tensorrt_llm.SOUGHT,
+        parser=tensorrt_llm.TensorrtParser,
+        inputs=tensorrt_llm.plan_inputs,
+        compare=tensorrt_llm.compare,
+        overheads=tensorrt_llm.overheads,
+        batch_shape=tensorrt_llm.batch_shape,
+    ),
+    Dialect(
+        name=lmdeploy.NAME,
+        title=lmdeploy.TITLE,
+        engine="lmdeploy",
+        sought=lmdeploy.SOUGHT,
+        parser=lmdeploy.LmdeployParser,
+        inputs=lmdeploy.plan_inputs,
+        compare=lmdeploy.compare,
+        overheads=lmdeploy.overheads,
+        batch_shape=lmdeploy.batch_shape,
     ),
 )
 """If two dialects know equally many lines of a log, the first one reads it."""

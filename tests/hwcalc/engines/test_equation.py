@@ -13,7 +13,7 @@ import pytest
 from hwcalc import KvplanError, Plan, plan
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.budget import Section
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.result import FitInfo, Verdict
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.gpus import find_gpu, visible_memory
@@ -92,7 +92,12 @@ def test_the_sum_adds_up(engine: str, wanted: dict[str, Any]) -> None:
     places = find_engine(engine)[0].splits_layers
     if places:
         wanted = {name: size for name, size in wanted.items() if name == "pp"}
-    made = plan(LLAMA, seq=4096, batch=4, gpu="h100", engine=engine, **wanted)
+    try:
+        made = plan(LLAMA, seq=4096, batch=4, gpu="h100", engine=engine, **wanted)
+    except UnsupportedError:
+        # Engines without pipeline stages say so.
+        assert "pp" in wanted
+        return
     fit, memory = fit_of(made), made.memory
     budget = fit.budget
 
@@ -301,7 +306,9 @@ def test_the_verdict_says_how_sure_it_is(engine: str) -> None:
     """Where the ends of an estimate disagree the words begin with probably; where even the high end holds, and only there, it fits."""
     seen = set()
     strict = {"n_gpu_layers": "all"} if find_engine(engine)[0].splits_layers else {}
-    for length in range(6_000, 64_000, 2_000):
+    edge = fit_of(plan(LLAMA, seq=6_000, gpu="l4", engine=engine, engine_options=strict)).expected_max_seq or 0
+    # Just beyond the expected end, too: a narrow range of estimates lies between the steps.
+    for length in (*range(6_000, 64_000, 2_000), edge + 70):
         try:
             made = plan(LLAMA, seq=length, gpu="l4", engine=engine, engine_options=strict)
         except KvplanError:
@@ -311,9 +318,10 @@ def test_the_verdict_says_how_sure_it_is(engine: str) -> None:
         holds = fit.needed_high_bytes <= fit.usable_bytes
         fails = fit.needed_low_bytes > fit.usable_bytes
         # A pool is counted in blocks, one of which nobody can have: near the edge it may hold less than the bytes say.
-        if engine != "vllm" or not fails:
+        pooled = find_engine(engine)[0].pooled
+        if not pooled or not fails:
             assert (fit.verdict == "fits") <= holds
-        assert (fit.verdict == "no") <= (fails or engine == "vllm")
+        assert (fit.verdict == "no") <= (fails or pooled)
         for text in (plan_table(made), plan_markdown(made)):
             said = re.findall(r"(?<!probably )\bfits\b|will start", text)
             assert bool(said) is (fit.verdict == "fits"), text

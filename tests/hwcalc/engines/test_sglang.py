@@ -138,9 +138,18 @@ def test_refusals(model: str, options: dict[str, object], error: type[KvplanErro
 
 def test_a_class_that_it_has_not_is_refused() -> None:
     """The classes are those of the release."""
-    config = dict(load_model(LLAMA).config) | {"architectures": ["NoSuchForCausalLM"]}
+    config = dict(load_model(V3).config) | {"architectures": ["NoSuchForCausalLM"]}
     with pytest.raises(UnsupportedError, match="no class NoSuchForCausalLM"):
         plan(config, engine="sglang")
+
+
+def test_plain_attention_of_another_class_runs_by_transformers() -> None:
+    """A note says so, and the pool is the same."""
+    config = dict(load_model(LLAMA).config) | {"architectures": ["NoSuchForCausalLM"]}
+    made = plan(config, engine="sglang", kv_memory="16GiB")
+    assert made.pool is not None
+    assert made.pool.tokens == 131_072
+    assert any(note.code == "not-its-own-class" for note in made.notes)
 
 
 def test_the_command_line() -> None:

@@ -1,0 +1,134 @@
+"""The memory equation of LMDeploy: a share of what is free once the weights are loaded.
+
+PyTorch takes the state slots off what is free, then ``(max_prefill_token_num + 2 x max_batch_size) x vocab_size x 2`` bytes for a forward
+pass, and gives ``cache_max_entry_count`` of the rest to blocks. If those are fewer than 16, it halves the tokens of a prompt until they are
+not. TurboMind takes its share of all that is free, and the state slots off that.
+
+Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs; src/turbomind/models/llama/SequenceManager.cc of 0.14.0.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.calibration import calibrated
+from hwcalc.engines.costs import communication, estimated, memory_of
+from hwcalc.engines.extra_models import beside
+from hwcalc.engines.lmdeploy.opened import LmdeployOpened
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.steps import step
+from hwcalc.formulas.frozen import replace
+from hwcalc.model import Definition
+from hwcalc.profiles.engines import runtime_profile
+
+__all__ = ["LEAST_BLOCKS", "TOO_FEW", "Shares", "plan_budget", "shares_of"]
+
+LEAST_BLOCKS: Final = 16
+"""PyTorch does not start with fewer."""
+TOO_FEW: Final = 2
+"""With so few it does not even look for a smaller forward pass."""
+
+
+class Shares(NamedTuple):
+    """What becomes of the free memory: bytes for a forward pass, for the cache (blocks and states), and what stays free."""
+
+    runtime: int
+    cache: int
+    unused: int
+
+
+def shares_of(opened: LmdeployOpened, free: int) -> Shares:
+    """What LMDeploy makes of ``free`` bytes, the fewest of all ranks. It computes its share in floating point.
+
+    Llama-3-8B on an H100 with 60 GiB free: the forward pass gets (8,192 + 2 x 1,024) x 128,256 x 2 = 2,626,682,880 bytes, and blocks
+    int(61,797,826,560 x 0.8) = 49,438,261,248, which are 5,893 of 8,388,608.
+    """
+    settings, states = opened.settings, opened.state_bytes
+    if settings.num_gpu_blocks is not None:
+        return Shares(0, free, 0)
+    if not settings.pytorch:
+        cache = int(free * settings.ratio) if free > 0 else free
+        return Shares(0, cache, free - cache)
+    left, block = free - states, max(1, opened.layout.block_bytes)
+    tokens = settings.prefill_tokens
+    while True:
+        runtime = (tokens + 2 * settings.max_batch_size) * (opened.model.vocab_size or 0) * 2
+        pool = int((left - runtime) * settings.ratio)
+        blocks = pool // block
+        if blocks >= LEAST_BLOCKS or blocks <= TOO_FEW or tokens <= 1:
+            break
+        tokens //= 2
+    if left < runtime:
+        return Shares(runtime, free - runtime, 0)
+    return Shares(runtime, states + pool, free - runtime - states - pool)
+
+
+def plan_budget(opened: LmdeployOpened) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    request, gpu = opened.request, opened.request.hardware.gpu
+    if gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(gpu)
+    weights = opened.weights
+    notes += weights.notes
+    if memory is None or weights.value is None:
+        return Noted(None, notes)
+    extra = beside(opened)
+    # Kernels are loaded by the first forward pass, which comes later.
+    context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
+    parts = (*weights.value, *extra.value, context, *communication(request.parallel, gpu))
+    settings = opened.settings
+    measured = calibrated(
+        opened.engine.name, opened.model.id, request, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size
+    )
+    before = Budget.of(memory, 1.0, request.hardware.margin or Fraction(0), measured.value)
+    ends = [shares_of(opened, free) for free in (before.low, before.expected, before.high)]
+    return Noted(_less(opened, before, ends), (*notes, *extra.notes, *measured.notes))
+
+
+def _less(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> Budget:
+    """The equation with what LMDeploy does not give to the cache: a part for the forward pass, and the rest, which it leaves alone."""
+    parts = (*before.parts, *_forward_pass(opened, ends))
+    low, expected, high = (size - each.unused for size, each in zip(before.usable, ends, strict=True))
+    return replace(
+        before,
+        requested_bytes=expected,
+        usable=(low, expected, high),
+        margin_bytes=before.total_bytes - expected,
+        parts=parts,
+        low=low - sum(part.high for part in parts),
+        expected=expected - sum(part.expected for part in parts),
+        high=high - sum(part.low for part in parts),
+    )
+
+
+def _forward_pass(opened: LmdeployOpened, ends: list[Shares]) -> tuple[BudgetPart, ...]:
+    """What PyTorch keeps for a forward pass. It is less where little is free."""
+    settings, words = opened.settings, opened.model.vocab_size or 0
+    low, expected, high = min(each.runtime for each in ends), ends[1].runtime, max(each.runtime for each in ends)
+    if not high:
+        return ()
+    tokens = tuple(size // (2 * words) - 2 * settings.max_batch_size for size in (low, expected, high))
+    return (
+        BudgetPart(
+            name="forward pass",
+            section=Section.ACTIVATIONS,
+            low=low,
+            expected=expected,
+            high=high,
+            source="LMDeploy 0.14 executor/base.py _get_runtime_size",
+            definition=Definition.ENGINE,
+            steps=(
+                step(
+                    "forward pass",
+                    "(prefill_tokens + 2 x max_batch_size) x vocab_size x 2",
+                    (low, expected, high),
+                    prefill_tokens=(tokens[0], tokens[1], tokens[2]),
+                    max_batch_size=settings.max_batch_size,
+                    vocab_size=words,
+                ),
+            ),
+        ),
+    )

@@ -1,0 +1,167 @@
+"""The pool that LMDeploy makes of a byte budget, as its log counts.
+
+Sources: pytorch/engine/executor/base.py, pytorch/engine/engine.py _get_max_session_len, pytorch/paging/block_manager;
+src/turbomind/models/llama/BlockManager.cc and engine/engine.cc of 0.14.0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from hwcalc.engines.lmdeploy.memory import LEAST_BLOCKS, TOO_FEW
+from hwcalc.engines.lmdeploy.opened import LmdeployOpened
+from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.steps import Step, step
+from hwcalc.formulas import GatedDeltaNet, LayerNumbers, NoCache, SparseIndexer
+from hwcalc.model import Definition
+
+__all__ = ["group_infos", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks"]
+
+
+def pool_blocks(opened: LmdeployOpened, budget: int) -> int:
+    """The blocks of a budget, behind the state slots."""
+    if opened.settings.num_gpu_blocks is not None:
+        return opened.settings.num_gpu_blocks
+    return max(0, budget - opened.state_bytes) // max(1, opened.layout.block_bytes)
+
+
+def most_tokens(opened: LmdeployOpened, blocks: int) -> int:
+    """The longest session. With a window the blocks behind it are freed, and only the prompt must fit."""
+    settings = opened.settings
+    if settings.window and settings.window <= (blocks - settings.reserved_blocks) * settings.block_size:
+        return max(0, blocks - settings.reserved_blocks) * settings.block_size
+    return max(0, blocks - settings.spare_blocks) * settings.block_size
+
+
+def plan_pool(opened: LmdeployOpened, budget: int, bound: int) -> PoolInfo:
+    """The pool of one replica, for requests of the planned length. The longest one is looked for up to ``bound`` tokens."""
+    settings, layout = opened.settings, opened.layout
+    blocks, per_request = pool_blocks(opened, budget), opened.blocks_for(1)
+    usable = max(0, blocks - settings.reserved_blocks)
+    longest = most_tokens(opened, blocks)
+    message = _message(opened, budget, blocks, longest)
+    return PoolInfo(
+        budget_bytes=budget,
+        tokens=blocks * settings.block_size,
+        bytes_per_token=layout.block_bytes // settings.block_size,
+        blocks=blocks,
+        block_size=settings.block_size,
+        bytes_per_block=layout.block_bytes,
+        blocks_per_request=per_request,
+        max_concurrency=None,
+        max_requests=_most_requests(opened, usable, per_request) if message is None else 0,
+        max_seq=min(bound, longest),
+        swa_tokens=None,
+        state_slots=settings.slots or None,
+        needed_bytes=per_request * layout.block_bytes + opened.state_bytes,
+        fits=message is None,
+        message=message,
+        requires=(),
+        definition=Definition.ENGINE,
+        steps=_steps(opened, budget, blocks, usable, per_request),
+    )
+
+
+def _most_requests(opened: LmdeployOpened, usable: int, per_request: int) -> int:
+    """How many requests of the planned length the blocks hold; where they begin alike, those behind the first take fewer."""
+    if not opened.together.unlike:
+        return usable // max(1, per_request)
+    return bisect_right(range(1, usable + 1), usable, key=opened.blocks_for)
+
+
+def holds(opened: LmdeployOpened, budget: int) -> bool:
+    """Whether the planned sequences fit into the budget at once."""
+    blocks = pool_blocks(opened, budget)
+    if budget < 0 or _message(opened, budget, blocks, most_tokens(opened, blocks)) is not None:
+        return False
+    return opened.blocks_for(opened.request.replica_requests) <= blocks - opened.settings.reserved_blocks
+
+
+def longest(opened: LmdeployOpened, budget: int, bound: int) -> int | None:
+    """The most tokens of each planned sequence; ``None`` where they are unlike or a window frees blocks."""
+    if opened.together.unlike or opened.settings.window:
+        return None
+    blocks = pool_blocks(opened, budget)
+    if _message(opened.sized(seq=1), budget, blocks, most_tokens(opened, blocks)) is not None:  # type: ignore[arg-type]
+        return 0
+    own = (blocks - opened.settings.reserved_blocks) // opened.request.replica_batch
+    return min(bound, own * opened.settings.block_size, most_tokens(opened, blocks))
+
+
+def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> str | None:
+    """Why LMDeploy does not start, or takes no request of this length, in its own words where it has any."""
+    settings = opened.settings
+    if settings.slots and budget <= opened.state_bytes:
+        if settings.pytorch:
+            return "No enough gpu memory for state cache. Please reduce max_batch_size."
+        return "Please decrease max_batch_size to reduce total linear state size or increase cache_max_entry_count."
+    if settings.pytorch and blocks < LEAST_BLOCKS:
+        return f"No enough gpu memory for {'kv cache' if blocks <= TOO_FEW else 'runtime'}."
+    # With a window a session has no end, but its blocks must be there.
+    if opened.tokens <= longest or (settings.window and opened.blocks <= blocks - settings.reserved_blocks):
+        return None
+    if settings.pytorch:
+        return f"A session has at most {longest:,} tokens: one block is reserved, and sessions end a block earlier."
+    return f"`session_len` truncated to {longest} due to limited KV cache memory"
+
+
+def _steps(opened: LmdeployOpened, budget: int, blocks: int, usable: int, per_request: int) -> tuple[Step, ...]:
+    settings, size = opened.settings, opened.layout.block_bytes
+    if settings.num_gpu_blocks is not None:
+        first = step("blocks", "num_gpu_blocks", blocks, unit="blocks", num_gpu_blocks=blocks)
+    elif settings.slots:
+        first = step(
+            "blocks",
+            "max(0, floor((budget - slots x slot_bytes) / bytes_per_block))",
+            blocks,
+            unit="blocks",
+            budget=budget,
+            slots=settings.slots,
+            slot_bytes=opened.layout.slot_bytes,
+            bytes_per_block=size,
+        )
+    else:
+        first = step("blocks", "floor(budget / bytes_per_block)", blocks, unit="blocks", budget=budget, bytes_per_block=size)
+    steps = [first]
+    block = settings.block_size
+    steps.append(step("tokens", "blocks x block_size", blocks * block, unit="tokens", blocks=blocks, block_size=block))
+    reserved = settings.reserved_blocks
+    steps.append(step("usable_blocks", "max(0, blocks - reserved)", usable, unit="blocks", blocks=blocks, reserved=reserved))
+    if not opened.together.unlike and per_request:
+        steps.append(
+            step(
+                "max_requests",
+                "floor(usable_blocks / blocks_per_request)",
+                usable // per_request,
+                unit="requests",
+                usable_blocks=usable,
+                blocks_per_request=per_request,
+            )
+        )
+    return tuple(steps)
+
+
+def group_infos(opened: LmdeployOpened) -> tuple[PoolGroup, ...]:
+    """The layers with keys and values, which share one block table."""
+    settings, layout = opened.settings, opened.layout
+    groups = [group for group in opened.stack.groups if not isinstance(group.kind, (GatedDeltaNet, SparseIndexer, NoCache))]
+    numbers = sorted({number for group in groups for number in group.layers})
+    counted = step(
+        "blocks_per_request",
+        "ceil(tokens / block_size)" if not settings.window else "blocks",
+        opened.blocks,
+        unit="blocks",
+        **({"tokens": opened.tokens, "block_size": settings.block_size} if not settings.window else {"blocks": opened.blocks}),
+    )
+    return (
+        PoolGroup(
+            kind="+".join(dict.fromkeys(group.kind.name for group in groups)),
+            count=layout.layers,
+            layers=LayerNumbers(numbers),
+            block_size=settings.block_size,
+            page_bytes=layout.layer_bytes,
+            block_bytes=layout.block_bytes,
+            blocks_per_request=opened.blocks,
+            steps=(counted,),
+        ),
+    )

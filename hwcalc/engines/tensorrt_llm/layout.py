@@ -1,0 +1,176 @@
+"""The layers of each pipeline stage as the cache manager sees them, and how many tokens a budget holds.
+
+V1 makes one pool of blocks, or with several windows one for each, of equal shares of the budget. V2 has an affine cost: bytes for each
+token, and for each of ``max_batch_size`` requests the blocks of its windows and its states; while prompts are read, windowed layers cost
+each token of a batch too.
+
+Read, not run: pyexecutor/resource_manager.py calculate_max_num_blocks, vswa.py calculate_max_num_blocks_for_vswa,
+kv_cache/kv_cache_manager_v2.py _get_max_tokens_from_quota and _get_quota_from_max_tokens, mamba_cache_manager_v2.py and
+sparse/deepseek_v4/cache_manager.py (the same names) of the sources of 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from hwcalc.engines.tensorrt_llm.pieces import Piece
+from hwcalc.engines.tensorrt_llm.settings import Settings
+from hwcalc.formulas import LayerKind
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["FOREVER", "Layout", "Stage", "ceil_div"]
+
+FOREVER = 2**62
+"""More tokens than any pool has: no layer grows with them."""
+_PADDING = 7 * 2**21
+"""DeepSeek-V4's manager adds 2 MiB for each of its kinds of buffers."""
+
+
+def ceil_div(number: int, by: int) -> int:
+    """Divide and round up."""
+    return -(-number // by)
+
+
+@frozen
+class Stage:
+    """The layers of one pipeline stage: pieces and how many layers have them."""
+
+    pieces: tuple[tuple[Piece, int], ...]
+
+    @cached_property
+    def growing(self) -> int:
+        """Bytes for each token, in layers that keep all of them."""
+        return sum(count * piece.row for piece, count in self.pieces if piece.window is None)
+
+    @cached_property
+    def windows(self) -> dict[int, int]:
+        """Window -> bytes for each token in the layers with that window, the smallest first."""
+        found: dict[int, int] = {}
+        for piece, count in self.pieces:
+            if piece.window is not None:
+                found[piece.window] = found.get(piece.window, 0) + count * piece.row
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def state(self) -> int:
+        """Bytes of a slot of all recurrent states."""
+        return sum(count * piece.state for piece, count in self.pieces)
+
+    def reading(self, scratch: bool) -> int:
+        """Bytes of windowed layers for each token of a prompt that is read; with scratch blocks one layer of each kind."""
+        sliding = [(piece, count) for piece, count in self.pieces if piece.window is not None]
+        if not scratch:
+            return sum(count * piece.row for piece, count in sliding)
+        return sum({piece.key: piece.row for piece, _ in sliding}.values())
+
+
+@frozen
+class Layout:
+    """What the manager knows: the stages, the settings, and the kinds with their pieces."""
+
+    stages: tuple[Stage, ...]
+    settings: Settings
+    kinds: tuple[tuple[LayerKind, tuple[Piece, ...]], ...]
+    compressed: bool
+
+    @cached_property
+    def windows(self) -> tuple[int | None, ...]:
+        """The windows of all stages, the smallest first; ``None`` is every token."""
+        found = sorted({window for stage in self.stages for window in stage.windows})
+        return (*found, None) if any(stage.growing for stage in self.stages) or not found else tuple(found)
+
+    @property
+    def several(self) -> bool:
+        """Whether V1 divides its budget over windows."""
+        return not self.settings.v2 and len(self.windows) > 1
+
+    @cached_property
+    def slots(self) -> int:
+        """Slots of states without those of snapshots: for all requests of all stages, a padded one for graphs, one for attention DP."""
+        one = self.settings
+        return one.sequences * one.pp + 1 + one.attention_dp if any(stage.state for stage in self.stages) else 0
+
+    def rows(self, stage: Stage, window: int | None) -> int:
+        """Bytes for each token of the layers of a stage with this window."""
+        return stage.growing if window is None else stage.windows.get(window, 0)
+
+    def blocks(self, window: int | None, tokens: int) -> int:
+        """The most blocks that a sequence holds in the pool of a window. V1 keeps one more, so that the window is always whole."""
+        size = self.settings.block
+        if window is None or tokens <= window:
+            return ceil_div(tokens, size)
+        return ceil_div(window, size) + (0 if self.settings.v2 else 1)
+
+    def window_bytes(self, stage: Stage) -> int:
+        """Bytes of one request's windows under V2."""
+        size = self.settings.block
+        return sum(ceil_div(window, size) * size * row for window, row in stage.windows.items())
+
+    def snapshots(self, tokens: int) -> int:
+        """Slots of kept states for a pool of so many tokens."""
+        one = self.settings
+        return tokens // one.interval if one.interval is not None and one.reuse and self.slots else 0
+
+    def quota(self, stage: Stage, tokens: int) -> int:
+        """V2: the bytes that a stage takes for so many tokens."""
+        one, kept = self.settings, self.snapshots(tokens)
+        lineages = one.sequences * one.pp
+        return (
+            tokens * stage.growing
+            + min(tokens, one.batched_tokens) * stage.reading(one.scratch)
+            + one.sequences * self.window_bytes(stage)
+            + ((self.slots + kept) * stage.state if stage.state else 0)
+            + (lineages * stage.growing * one.block if kept else 0)
+            + (_PADDING if self.compressed else 0)
+        )
+
+    def tokens_for(self, stage: Stage, budget: int) -> int:
+        """V2: the tokens that a budget holds on one stage."""
+        if self.quota(stage, 0) > budget:
+            return 0
+        if not stage.growing and self.quota(stage, FOREVER) <= budget:
+            return FOREVER
+        low, high = 0, 1
+        while self.quota(stage, high) <= budget:
+            low, high = high, 2 * high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.quota(stage, middle) <= budget else (low, middle)
+        return low
+
+    def pool_blocks(self, budget: int) -> dict[int | None, int]:
+        """The blocks of each pool. V2 has its tokens in blocks of one growing pool."""
+        size, cap = self.settings.block, self.settings.most_tokens
+        if self.settings.v2:
+            tokens = min((self.tokens_for(stage, budget) for stage in self.stages), default=0)
+            return {None: (tokens if cap is None else min(tokens, cap)) // size}
+        if self.several:
+            share = 1.0 / len(self.windows)
+            return {window: min(self._shared(stage, window, budget, share) for stage in self.stages) for window in self.windows}
+        (window,) = self.windows
+        rows = [row for row in (self.rows(stage, window) for stage in self.stages) if row]
+        tokens = min((budget // row for row in rows), default=FOREVER)
+        return {window: (tokens if cap is None else min(tokens, cap)) // size}
+
+    def _shared(self, stage: Stage, window: int | None, budget: int, share: float) -> int:
+        """V1 counts in floating point. Its figure for NVFP4 leaves out the scales, as the manager does."""
+        row = self.rows(stage, window)
+        if self.settings.kv_dtype == "nvfp4":
+            row = row * 8 // 9
+        return int(budget * share / row // self.settings.block) if row else FOREVER
+
+    def needed(self, stage: Stage, blocks: dict[int | None, int]) -> int:
+        """The budget that holds so many blocks in each pool."""
+        size = self.settings.block
+        if self.settings.v2:
+            return self.quota(stage, blocks[None] * size)
+        each = [blocks[window] * size * self.rows(stage, window) for window in self.windows]
+        if self.settings.kv_dtype == "nvfp4" and self.several:
+            each = [ceil_div(bytes_ * 8, 9) for bytes_ in each]
+        return len(each) * max(each, default=0)
+
+
+def stage_of(layers: Iterable[tuple[tuple[Piece, ...], int]]) -> Stage:
+    """The pieces of so many layers of each kind."""
+    return Stage(pieces=tuple((piece, count) for pieces, count in layers for piece in pieces))

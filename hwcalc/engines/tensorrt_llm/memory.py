@@ -1,0 +1,85 @@
+"""The budget of the cache from the GPU alone: a share of what is left after loading.
+
+``available = (total - peak) x free_gpu_memory_fraction``; the peak is that of weights and a batch of ``max_num_tokens`` dummy tokens, and
+what lies outside torch (pyexecutor/_util.py configure_kv_cache_capacity and _cal_max_memory of the sources of 1.4; read, not run). The share
+that stays free is a part of its own here. Its ends are those of what is left, so that the range of the budget is a little wide.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.calibration import calibrated
+from hwcalc.engines.costs import communication, device_context, estimated, forward, memory_of, workspaces
+from hwcalc.engines.extra_models import beside
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.steps import step
+from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.profiles.engines import runtime_profile
+
+__all__ = ["KEPT_FREE", "dummy_rows", "plan_budget"]
+
+KEPT_FREE: Final = "kept free"
+"""The part that ``free_gpu_memory_fraction`` leaves."""
+
+
+def dummy_rows(opened: TensorrtOpened) -> int:
+    """Requests of the dummy batch: prompts of a token less than the longest sequence, until the batch is full."""
+    tokens = opened.settings.batched_tokens
+    return -(-tokens // min(tokens, max(1, opened.tokens - 1)))
+
+
+def plan_budget(opened: TensorrtOpened) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    from hwcalc.quantization.planned import format_name
+
+    request, hardware, one = opened.request, opened.request.hardware, opened.settings
+    if hardware.gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(hardware.gpu)
+    weights = opened.weights
+    notes += weights.notes
+    if memory is None or weights.value is None:
+        return Noted(None, notes)
+    extra, rows, tokens = beside(opened), dummy_rows(opened), one.batched_tokens
+    weight_format = format_name(request.weights)
+    parts = (
+        *weights.value,
+        *extra.value,
+        forward(opened, (tokens, tokens, tokens), rows, dtype=weight_format if weight_format in FLOATS else None),
+        device_context(hardware.gpu),
+        *workspaces(hardware.gpu),
+        *communication(request.parallel, hardware.gpu),
+        estimated("CUDA graphs", Section.OVERHEAD, runtime_profile().estimate("tensorrt_llm.graphs")),
+    )
+    measured = calibrated("tensorrt-llm", opened.model.id, request, parts, tokens=tokens, rows=rows)
+    margin = hardware.margin or Fraction(0)
+    whole = Budget.of(memory, 1.0, margin, measured.value)
+    kept = _kept_free(whole, one.fraction)
+    return Noted(Budget.of(memory, 1.0, margin, (*measured.value, kept)), (*notes, *extra.notes, *measured.notes))
+
+
+def _kept_free(whole: Budget, fraction: float) -> BudgetPart:
+    """What the share leaves of what is left, rounded as the engine rounds: the cache gets ``int(left x fraction)``."""
+    left = tuple(max(0, size) for size in (whole.low, whole.expected, whole.high))
+    low, expected, high = (size - int(size * fraction) for size in left)
+    return BudgetPart(
+        name=KEPT_FREE,
+        section=Section.OVERHEAD,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"TensorRT-LLM pyexecutor/_util.py _cal_max_memory: free_gpu_memory_fraction {fraction:g} of what is left",
+        steps=(
+            step(
+                KEPT_FREE,
+                "left - floor(left x free_gpu_memory_fraction)",
+                (low, expected, high),
+                left=(left[0], left[1], left[2]),
+                free_gpu_memory_fraction=fraction,
+            ),
+        ),
+    )

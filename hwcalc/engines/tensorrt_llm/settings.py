@@ -1,0 +1,230 @@
+"""The settings of a request, every default filled in.
+
+Read, not run: llmapi/llm_args.py KvCacheConfig (dtype, tokens_per_block, free_gpu_memory_fraction), models' ``get_model_defaults``, and
+pyexecutor/py_executor_creator.py (64 tokens in a block for FlashMLA) of the sources of 1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import AUTO, is_auto, is_on
+from hwcalc.engines.request import Request
+from hwcalc.engines.tensorrt_llm.options import is_attention_dp, read_fraction, read_windows
+from hwcalc.engines.tensorrt_llm.supported import is_kimi, reuses_blocks, takes_v2
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.formulas import (
+    CompressedAttention,
+    FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LayerKind,
+    Mamba2,
+    SlidingAttention,
+    SparseIndexer,
+)
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import ModelSpec, Note
+from hwcalc.text import shown
+from hwcalc.units import parse_tokens
+
+__all__ = ["FRACTION", "ITEM_BYTES", "STATE_KINDS", "Settings", "read_settings"]
+
+STATE_KINDS: Final = (Mamba2, GatedDeltaNet, KimiDeltaAttention)
+FRACTION: Final = 0.9
+"""``free_gpu_memory_fraction`` where nobody says otherwise."""
+ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
+_BLOCK: Final = 32
+_FLASH_BLOCK: Final = 64
+_COMPRESSED_BLOCKS: Final = (128, 256)
+_BATCH: Final = 2048
+_TOKENS: Final = 8192
+_OWN_FP8: Final = "fp8_ds_mla"
+_DTYPES: Final = {"fp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "nvfp4", _OWN_FP8: _OWN_FP8}
+_FLOATS: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32"}
+_HOPPER: Final = "9."
+
+
+@frozen
+class Settings:
+    """What the rules of the pool need to know beside the layers. ``v2`` is the manager; ``window_pattern`` is as the option says."""
+
+    kv_dtype: str
+    model_dtype: str
+    state_dtype: str
+    block: int
+    fraction: float
+    sequences: int
+    batched_tokens: int
+    most_tokens: int | None
+    v2: bool
+    window_pattern: tuple[int, ...] | None
+    derives_windows: bool
+    beams: int
+    attention_dp: bool
+    reuse: bool
+    host_bytes: int
+    interval: int | None
+    index_fp4: bool
+    tp: int
+    pp: int
+    scratch: bool
+    """Whether prompts that are read reuse the blocks of one layer of each kind (DeepSeek-V4's default)."""
+    kimi: bool
+
+
+def read_settings(model: ModelSpec, request: Request) -> Noted[Settings]:
+    """The settings of a request. Raises an error for a value that the back end does not take."""
+    options, kinds = request.options, [group.kind for group in model.stack_for("tensorrt-llm").groups]
+    model_dtype = model.dtype or "bf16"
+    kv_dtype, notes = _kv_dtype(model, request, kinds, model_dtype)
+    compressed = any(isinstance(kind, CompressedAttention) for kind in kinds)
+    windows = options.get("max_attention_window")
+    interval = options.get("periodic_snapshot_interval")
+    fraction = options.get("free_gpu_memory_fraction")
+    share = request.hardware.memory_utilization
+    settings = Settings(
+        kv_dtype=kv_dtype,
+        model_dtype=model_dtype,
+        state_dtype=_state_dtype(model, options, model_dtype),
+        block=_block(request, kinds, kv_dtype),
+        fraction=read_fraction("free_gpu_memory_fraction", fraction) if fraction else FRACTION if share is None else share,
+        sequences=_number(options, "max_batch_size", _BATCH),
+        batched_tokens=_number(options, "max_num_tokens", _TOKENS),
+        most_tokens=_number(options, "max_tokens", 0) or None,
+        v2=_manager(model, request, kinds),
+        window_pattern=None if windows is None else read_windows("max_attention_window", windows),
+        derives_windows=_mixes_windows(kinds),
+        beams=max(_number(options, "max_beam_width", 1), request.sharing.beams),
+        attention_dp=is_attention_dp(options),
+        reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else reuses_blocks(model),
+        host_bytes=_number(options, "host_cache_size", 0, least=0),
+        interval=None if interval is None else parse_tokens(interval, "periodic_snapshot_interval", minimum=1),
+        index_fp4=options.get("indexer_k_dtype") == "fp4",
+        tp=request.parallel.tp,
+        pp=request.parallel.pp,
+        scratch=compressed,
+        kimi=is_kimi(model),
+    )
+    if (
+        request.sharing.beams > 1
+        and options.get("max_beam_width")
+        and _number(options, "max_beam_width", 1) < request.sharing.beams
+    ):
+        raise UsageError(
+            f"beams {request.sharing.beams:,} are more than max_beam_width={options['max_beam_width']}.",
+            hint="Leave out max_beam_width, or give as many beams.",
+        )
+    return Noted(settings, notes)
+
+
+def _number(options: Mapping[str, str], name: str, default: int, least: int = 1) -> int:
+    value = options.get(name)
+    return default if value is None else parse_tokens(value, f"engine option {name}", minimum=least)
+
+
+def _mixes_windows(kinds: list[LayerKind]) -> bool:
+    """Whether V2 derives the windows: sliding layers of one size beside full ones."""
+    sizes = {kind.window for kind in kinds if isinstance(kind, SlidingAttention)}
+    return len(sizes) == 1 and any(isinstance(kind, FullAttention) for kind in kinds)
+
+
+def _manager(model: ModelSpec, request: Request, kinds: list[LayerKind]) -> bool:
+    """Whether the V2 manager runs: the model's layers need it, it is asked for, or it is the model's own default and has no beams."""
+    asked, beams = request.options.get("manager"), max(request.sharing.beams, _number(request.options, "max_beam_width", 1))
+    heads = {(kind.num_key_value_heads, kind.head_dim) for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
+    several = len({dim for _, dim in heads}) > 1
+    needs = several or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
+    if needs and asked == "v1":
+        raise UnsupportedError(
+            "these layers take the V2 manager: V1 has one width for all of them, and its pool of states is not known.",
+            hint="Leave out --engine-option manager=v1.",
+        )
+    if needs and beams > 1:
+        raise UnsupportedError(
+            "the V2 manager, which these layers take, has no beams.", hint="Leave out beams and max_beam_width."
+        )
+    if asked is not None:
+        return asked == "v2" and beams == 1
+    return needs or (takes_v2(model) and beams == 1)
+
+
+def _block(request: Request, kinds: list[LayerKind], kv_dtype: str) -> int:
+    """Tokens in a block: what is asked, or what the attention kernels take."""
+    gpu = request.hardware.gpu
+    latent = any(isinstance(kind, LatentAttention) for kind in kinds)
+    asked = request.options.get("tokens_per_block")
+    if any(isinstance(kind, CompressedAttention) for kind in kinds):
+        size = _COMPRESSED_BLOCKS[0] if asked is None else int(asked)
+        if size not in _COMPRESSED_BLOCKS:
+            raise UsageError(
+                f"DeepseekV4CacheManager requires tokens_per_block in [128, 256], got {size:,}.",
+                hint="Use: --engine-option tokens_per_block=128 or 256",
+            )
+        return size
+    sparse = latent and any(isinstance(kind, SparseIndexer) for kind in kinds)
+    hopper = gpu is None or (gpu.compute_capability or _HOPPER).startswith(_HOPPER)
+    if kv_dtype == _OWN_FP8 and asked not in (None, str(_FLASH_BLOCK)):
+        raise UsageError(
+            f"FlashInfer DSA FMHA requires tokens_per_block=64, got {asked}.", hint="Use: --engine-option tokens_per_block=64"
+        )
+    if latent and (hopper or (sparse and asked is None)):
+        return _FLASH_BLOCK
+    return _BLOCK if asked is None else parse_tokens(asked, "engine option tokens_per_block", minimum=2)
+
+
+def _state_dtype(model: ModelSpec, options: Mapping[str, str], model_dtype: str) -> str:
+    """The format of recurrent states: what is asked, what the config says of the cache, or that of the model; Kimi's are fp32."""
+    asked = options.get("mamba_ssm_cache_dtype", AUTO)
+    if is_kimi(model):
+        return "fp32"
+    if asked != AUTO:
+        return _FLOATS[asked]
+    named = next((value for path, value in model.bearing.items() if path.endswith("mamba_ssm_cache_dtype")), None)
+    return _FLOATS.get(str(named), model_dtype)
+
+
+def _kv_dtype(model: ModelSpec, request: Request, kinds: list[LayerKind], model_dtype: str) -> tuple[str, tuple[Note, ...]]:
+    """The KV dtype, and a note where nobody named it. A checkpoint may name one for ``auto``."""
+    spelled = (request.dtype or AUTO).strip().lower()
+    sparse = any(isinstance(kind, LatentAttention) for kind in kinds) and any(isinstance(kind, SparseIndexer) for kind in kinds)
+    if is_auto(request.dtype):
+        published = _published(model)
+        why = f"that of the checkpoint, {published}" if published else f"the model's dtype, {model_dtype}"
+        return published or model_dtype, (Note(code="default-dtype", message=f"KV dtype auto: {why}. Set it with --dtype."),)
+    if _FLOATS.get(spelled) == model_dtype:
+        return model_dtype, ()
+    chosen = _DTYPES.get(spelled)
+    if chosen is None:
+        raise UnknownNameError(
+            f"--dtype {shown(spelled, 40)} is no kv_cache_config.dtype of TensorRT-LLM for this model.",
+            option="dtype",
+            hint=f"Known: auto (here {model_dtype}), fp8, nvfp4, and {_OWN_FP8} for sparse latent attention.",
+        )
+    if chosen == _OWN_FP8 and not (sparse and all(_is_576(kind) for kind in kinds)):
+        raise UnsupportedError(
+            f"--dtype {_OWN_FP8} is a row of 656 bytes for sparse latent attention of 512 + 64 numbers.", hint="Use: --dtype fp8"
+        )
+    if chosen == "nvfp4" and (sparse or any(isinstance(kind, CompressedAttention) for kind in kinds)):
+        raise UnsupportedError("TensorRT-LLM has no nvfp4 cache for sparse latent attention.", hint="Use: --dtype fp8")
+    return chosen, ()
+
+
+def _is_576(kind: LayerKind) -> bool:
+    return not isinstance(kind, LatentAttention) or (kind.kv_lora_rank, kind.qk_rope_head_dim) == (512, 64)
+
+
+def _published(model: ModelSpec) -> str | None:
+    """The KV dtype that a checkpoint of ModelOpt names (``kv_cache_quant_algo``); ``None`` for others."""
+    for place in (model.quantization or {}, (model.quantization or {}).get("quantization")):
+        if isinstance(place, Mapping):
+            named = _DTYPES.get(str(place.get("kv_cache_quant_algo")).lower())
+            scheme = place.get("kv_cache_scheme")
+            if named is None and isinstance(scheme, Mapping) and scheme.get("type") == "float":
+                named = {8: "fp8", 4: "nvfp4"}.get(scheme.get("num_bits", 0))
+            if named is not None:
+                return named
+    return None

@@ -1,0 +1,129 @@
+"""The tensors of a plan: the blocks of all sequences, and what the manager keeps beside them; and what a rank allocates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.spans import OwnRule
+from hwcalc.engines.stored import StoredTensor
+from hwcalc.engines.tensorrt_llm.layout import Stage
+from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
+from hwcalc.engines.tensorrt_llm.pieces import Piece
+from hwcalc.formulas import Role
+from hwcalc.formulas.tensor import Once
+
+__all__ = ["buffers", "extra_tensors", "stored_piece"]
+
+_WORDS = {
+    "idle_windows": "windows of max_batch_size requests are kept free",
+    "prompt_windows": "windowed layers keep all tokens of a batch while prompts are read",
+    "idle_states": "states of max_batch_size requests, and of dummy requests",
+    "partial_blocks": "a block of each request at its kept state",
+    "padding": "2 MiB for each kind of buffer",
+    "unequal_windows": "each window has an equal share of the memory",
+}
+
+
+def stored_piece(opened: TensorrtOpened, piece: Piece) -> StoredTensor:
+    """One buffer of one layer, of all sequences on all tensor-parallel ranks together."""
+    size, tp, batch = opened.settings.block, opened.request.parallel.tp, opened.batch
+    if piece.state:
+        positions, total, span = 1, batch * piece.state * tp, OwnRule("1 slot", 1)
+        width, counted = piece.state, f"{batch:,} x {piece.state:,} B"
+    else:
+        blocks = opened.layout.blocks(piece.window, opened.tokens)
+        held, width = opened.blocks_of(piece.window), piece.row
+        positions, total = blocks * size, held * size * piece.row * tp
+        span = OwnRule(f"{blocks:,} blocks of {size:,} tokens", positions)
+        counted = f"{held:,} blocks x {size:,} x {piece.row:,} B"
+    return StoredTensor(
+        name=piece.name,
+        role=piece.role,
+        axes=("bytes of a slot" if piece.state else "bytes of a token",),
+        shape=(width,),
+        dtype=piece.dtype,
+        positions=positions,
+        span=span,
+        bytes=total,
+        rule=f"{counted}{f' x {tp} ranks' if tp > 1 else ''}",
+    )
+
+
+def extra_tensors(opened: TensorrtOpened) -> tuple[StoredTensor, ...]:
+    """What the manager keeps beside the blocks of the planned sequences, on all GPUs."""
+    replica, parallel, sizes = of_tensorrt(opened.replica), opened.request.parallel, dict.fromkeys(_WORDS, 0)
+    for stage in opened.layout.stages:
+        for name, size in _beside(opened, replica, stage):
+            sizes[name] += max(0, size) * parallel.tp
+    return tuple(_extra(name, size) for name, size in sizes.items() if size)
+
+
+def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> Iterator[tuple[str, int]]:
+    """The bytes beside on one rank of a stage, of all replicas together."""
+    one, layout, dp = opened.settings, opened.layout, opened.request.parallel.dp
+    if not one.v2:
+        used = sum(opened.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
+        yield "unequal_windows", layout.needed(stage, opened.all_blocks) - used
+        return
+    tokens = replica.all_blocks[None] * one.block
+    held = sum(opened.blocks_of(window) * one.block * row for window, row in stage.windows.items())
+    kept = layout.snapshots(tokens)
+    yield "idle_windows", dp * one.sequences * layout.window_bytes(stage) - held
+    yield "prompt_windows", dp * min(tokens, one.batched_tokens) * stage.reading(one.scratch)
+    yield "idle_states", (dp * (layout.slots + kept) - opened.batch) * stage.state
+    yield "partial_blocks", dp * one.sequences * one.pp * stage.growing * one.block if kept else 0
+    yield "padding", dp * (layout.quota(stage, 0) - one.sequences * layout.window_bytes(stage)) if layout.compressed else 0
+
+
+def _extra(name: str, size: int) -> StoredTensor:
+    return StoredTensor(
+        name=name,
+        role=Role.KEY,
+        axes=("bytes",),
+        shape=(size,),
+        dtype="int8",
+        positions=1,
+        span=Once(),
+        bytes=size,
+        rule=f"{size:,} B: {_WORDS[name]}",
+    )
+
+
+def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]:
+    """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
+    replica, size = of_tensorrt(opened.replica), opened.settings.block
+    layout, one = replica.layout, opened.settings
+    stage, given = layout.stages[stage_number], opened.request.hardware.kv_memory
+    pools = layout.pool_blocks(given) if given is not None else replica.all_blocks
+    if one.v2:
+        return tuple(_v2_buffers(replica, stage, pools[None]))
+    found = []
+    for window in layout.windows:
+        row, blocks = layout.rows(stage, window), pools[window]
+        if layout.several and given is None:
+            # Every window has as much memory as the one that needs most.
+            share = layout.needed(stage, replica.all_blocks) // len(layout.windows)
+            found.append(Allocation(name=f"pool.{window or 'full'}", layer=-1, dtype="uint8", shape=(share,), bytes=share))
+        elif row and blocks:
+            shape = (blocks, row * size)
+            found.append(
+                Allocation(name=f"pool.{window or 'full'}", layer=-1, dtype="uint8", shape=shape, bytes=blocks * row * size)
+            )
+    return tuple(one for one in found if one.bytes)
+
+
+def _v2_buffers(opened: TensorrtOpened, stage: Stage, blocks: int) -> Iterator[Allocation]:
+    """V2's quota in its parts: blocks of growing layers, slots of states, and blocks of windows."""
+    layout, size = opened.layout, opened.settings.block
+    tokens = blocks * size
+    slots = layout.slots + layout.snapshots(tokens)
+    rest = layout.quota(stage, tokens) - tokens * stage.growing - slots * stage.state
+    for name, shape in (
+        ("pool.full", (blocks, stage.growing * size)),
+        ("pool.states", (slots, stage.state)),
+        ("pool.windows", (rest,)),
+    ):
+        bytes_ = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        if bytes_:
+            yield Allocation(name=name, layer=-1, dtype="uint8", shape=shape, bytes=bytes_)

@@ -1,0 +1,112 @@
+"""Which models and requests TensorRT-LLM's PyTorch back end takes.
+
+Read, not run: docs/source/models/supported-models.md (00b6d5a), ``register_auto_model`` in _torch/models, and
+_torch/pyexecutor/_util.py of the sources of 1.4. A model that is there for AutoDeploy alone has a cache manager of another back end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.tensorrt_llm.options import is_attention_dp
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.text import shown
+
+if TYPE_CHECKING:
+    from hwcalc.engines.request import Request
+    from hwcalc.model import ModelSpec
+
+__all__ = ["check_supported", "is_kimi", "reuses_blocks", "runs_states", "takes_v2"]
+
+_RUN: Final = frozenset(
+    {
+        *("AfmoeForCausalLM", "Cohere2ForCausalLM", "DeciLMForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"),
+        *("DeepseekV4ForCausalLM", "Exaone4ForCausalLM", "Exaone4_5_ForConditionalGeneration", "ExaoneMoEForCausalLM"),
+        *("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+        *("Gemma4UnifiedForConditionalGeneration", "Glm4MoeForCausalLM", "GlmMoeDsaForCausalLM", "GptOssForCausalLM"),
+        *("HCXVisionForCausalLM", "HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM", "InklingForConditionalGeneration"),
+        *("KimiK25ForConditionalGeneration", "KimiK3ForConditionalGeneration", "KimiLinearForCausalLM", "Kolibri1ForCausalLM"),
+        *("LagunaForCausalLM", "LlamaForCausalLM", "Llama4ForConditionalGeneration", "LlavaNextForConditionalGeneration"),
+        *("MiniCPMV4_6ForConditionalGeneration", "MiniMaxM2ForCausalLM", "MiniMaxM3SparseForCausalLM"),
+        *("MiniMaxM3SparseForConditionalGeneration", "Mistral3ForConditionalGeneration", "MistralForCausalLM"),
+        *("MistralLarge3ForCausalLM", "MixtralForCausalLM", "MllamaForConditionalGeneration", "NemotronForCausalLM"),
+        *("NemotronHForCausalLM", "NemotronH_Nano_VL_V2", "NemotronNASForCausalLM", "PaliGemmaForConditionalGeneration"),
+        *("Phi3ForCausalLM", "Phi4MMForCausalLM", "PixtralForConditionalGeneration", "Qwen2ForCausalLM"),
+        *("Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen3ForCausalLM"),
+        *("Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "Qwen3VLForConditionalGeneration"),
+        *("Qwen3VLMoeForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+        *("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "SeedOssForCausalLM", "Starcoder2ForCausalLM"),
+        *("Step3p5ForCausalLM", "Step3p7FlashForCausalLM", "Step3p7ForConditionalGeneration"),
+    }
+)
+_AUTO_DEPLOY: Final = frozenset(
+    {
+        *("DeepseekV2ForCausalLM", "ExaoneForCausalLM", "Gemma3nForConditionalGeneration", "Glm4MoeLiteForCausalLM"),
+        *("GraniteForCausalLM", "GraniteMoeHybridForCausalLM", "InternLM3ForCausalLM", "Olmo3ForCausalLM"),
+        *("OpenELMForCausalLM", "SkyworkR1V2ForConditionalGeneration", "SmolLM3ForCausalLM"),
+    }
+)
+_V2: Final = (
+    *("NemotronH", "Qwen3Next", "Qwen3_5", "KimiLinear", "KimiK3", "DeepseekV4", "GptOss", "Gemma3", "Gemma4"),
+    *("LlamaFor", "Llama4", "Inkling"),
+)
+"""Architectures whose own default is the V2 manager (docs/source/features/kvcache.md, 0076e93: Selecting the KV Cache Manager)."""
+_STATES: Final = ("NemotronH", "Qwen3Next", "Qwen3_5", "KimiLinear", "KimiK3", "MiniCPMV4_6")
+"""Architectures that ``is_hybrid_linear`` knows (_torch/pyexecutor/config_utils.py)."""
+_WITHOUT_REUSE: Final = ("Inkling", "KimiLinear", "KimiK3", "NemotronH", "Qwen3Next", "Qwen3_5")
+"""Architectures that turn block reuse off by ``get_model_defaults``."""
+_KIMI: Final = ("KimiLinear", "KimiK3")
+
+
+def _named(model: ModelSpec, names: tuple[str, ...]) -> bool:
+    return (model.architecture or "").startswith(names)
+
+
+def takes_v2(model: ModelSpec) -> bool:
+    """Whether the model's own default is the V2 manager."""
+    return _named(model, _V2)
+
+
+def runs_states(model: ModelSpec) -> bool:
+    """Whether the back end has a manager for the recurrent states of this model; one without a named class may be any."""
+    return model.architecture is None or _named(model, _STATES)
+
+
+def reuses_blocks(model: ModelSpec) -> bool:
+    """Whether blocks of finished requests are kept where nobody says so."""
+    return not _named(model, _WITHOUT_REUSE)
+
+
+def is_kimi(model: ModelSpec) -> bool:
+    """Whether the states are Kimi's, which are fp32 and whose convolution keeps a column more."""
+    return _named(model, _KIMI)
+
+
+def check_supported(model: ModelSpec, request: Request) -> None:
+    """Raise an error for a model or a request that the back end refuses."""
+    name, gpu, parallel = model.architecture, request.hardware.gpu, request.parallel
+    if name in _AUTO_DEPLOY:
+        raise UnsupportedError(
+            f"TensorRT-LLM runs {name} on its AutoDeploy back end alone, whose cache has rules of its own.",
+            hint="Plan it with --engine vllm or --engine reference.",
+        )
+    if name is not None and name not in _RUN:
+        raise UnsupportedError(
+            f"TensorRT-LLM's PyTorch back end has no model class {shown(name, 60)}.",
+            hint="Plan it with --engine vllm or --engine reference.",
+        )
+    if gpu is not None and gpu.vendor.lower() != "nvidia":
+        raise UnsupportedError(
+            f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."
+        )
+    if parallel.dcp > 1:
+        raise UnsupportedError(
+            "TensorRT-LLM's estimate of its pool does not know context parallelism.",
+            hint="Leave out --dcp, or use --engine vllm.",
+        )
+    experts = bool(model.facts.experts_per_token)
+    if parallel.dp > 1 and experts and not is_attention_dp(request.options):
+        raise UsageError(
+            f"dp {parallel.dp:,}: replicas of TensorRT-LLM are servers of their own, each with all experts.",
+            hint="Use attention DP (--tp N --engine-option enable_attention_dp=true), or plan one server without --dp.",
+        )

@@ -1,0 +1,222 @@
+"""The log of LMDeploy: of its PyTorch back end, and of TurboMind.
+
+PyTorch states the memory in whole MiB, rounded down (``minimal free gpu memory: 61440 mb``, at level DEBUG), and all settings of its cache in
+one line (``CacheConfig(max_batches=1024, block_size=64, ... num_gpu_blocks=5893, ...)``, INFO). TurboMind of 0.14 states the bytes of a
+block, blocks and slots of states (``[SeqMgr]``); later releases their budget (``Object cache budget: ... MB from free ... MB``).
+Sources: pytorch/engine/executor/base.py; src/turbomind/models/llama/BlockManager.cc and SequenceManager.cc of 0.14.0, src/turbomind/turbomind.cc
+of 0.16.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.lmdeploy.memory import shares_of
+from hwcalc.engines.lmdeploy.opened import of_lmdeploy
+from hwcalc.engines.lmdeploy.pool import pool_blocks
+from hwcalc.model import Note
+from hwcalc.reconcile.facts import Fact, Facts, number_after
+from hwcalc.reconcile.rows import Range, Row, compared, spread
+from hwcalc.units import MIB
+
+__all__ = ["NAME", "SOUGHT", "TITLE", "LmdeployParser", "batch_shape", "compare", "overheads", "plan_inputs"]
+
+NAME: Final = "lmdeploy"
+TITLE: Final = "LMDeploy, PyTorch or TurboMind"
+SOUGHT: Final = (
+    "minimal free gpu memory: 61440 mb",
+    "estimated max runtime memory: 2505 mb",
+    "CacheConfig(max_batches=1024, block_size=64, num_cpu_blocks=0, num_gpu_blocks=5893",
+    "max_block_count = 6142",
+    "Object cache budget: 49152.00 MB from free 61440.00 MB and ratio 0.800",
+)
+
+_LONGEST: Final = 4096
+_WHOLE: Final[Mapping[str, str]] = {
+    "minimal free gpu memory:": "free_bytes",
+    "estimated max runtime memory:": "runtime_bytes",
+}
+"""What stands before a size in whole MiB -> the name of the fact."""
+_SETTING: Final = re.compile(
+    r"\b(max_batches|block_size|num_gpu_blocks|max_prefill_token_num|kernel_block_size|prefix_cache_state_budget|num_state_caches)=([0-9]{1,15})\b"
+)
+_RATIO: Final = re.compile(r"\bcache_max_entry_count=(0\.[0-9]{1,18})\b")
+_POLICY: Final = re.compile(r"\bquant_policy=(?:<QuantPolicy\.[A-Z0-9_]{1,20}: )?([0-9]{1,3})\b")
+_CACHING: Final = re.compile(r"\benable_prefix_caching=(True|False)\b")
+_COUNTS: Final[Mapping[str, str]] = {"max_block_count =": "num_gpu_blocks", "max cached tokens:": "cached_tokens"}
+_SIZES: Final[Mapping[str, str]] = {
+    "Object cache budget:": "cache_bytes",
+    " from free": "free_bytes",
+    "free_before": "free_bytes",
+    "linear-state combined total:": "state_bytes",
+}
+_TURBOMIND: Final = re.compile(r"\b(session_len|max_batch_size|tp|quant_policy|cache_block_seq_len)=([0-9]{1,12})\b")
+_OPTIONS: Final[Mapping[str, str]] = {
+    "max_batches": "max_batch_size",
+    "block_size": "cache_block_seq_len",
+    "kernel_block_size": "kernel_block_size",
+    "max_prefill_token_num": "max_prefill_token_num",
+    "quant_policy": "quant_policy",
+    "prefix_cache_state_budget": "prefix_cache_state_budget",
+}
+"""Fact -> engine option."""
+_PYTORCH_ALONE: Final = frozenset({"kernel_block_size", "prefix_cache_state_budget"})
+
+
+class LmdeployParser:
+    """Reads the log line by line."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.starts = 1
+
+    def feed(self, number: int, text: str) -> None:
+        """Read one line."""
+        text = text[:_LONGEST]
+        for wording, name in _WHOLE.items():
+            if wording in text:
+                self._whole(name, wording, number, text)
+        if "CacheConfig(" in text:
+            self._config(number, text)
+        elif "turbomind engine config" in text or "cache_block_seq_len=" in text:
+            self._turbomind(number, text)
+        elif "block_size = " in text and " MB" in text:
+            self._backend(number, text)
+            self.facts.add_bytes("block_bytes", number_after(text, "block_size ="), line=number, text=text)
+        elif "SeqMgr]" in text or "Object cache budget" in text:
+            self._backend(number, text)
+            for wording, name in _SIZES.items():
+                if wording in text:
+                    self.facts.add_bytes(name, number_after(text, wording), line=number, text=text)
+        for wording, name in _COUNTS.items():
+            printed = number_after(text, wording) if wording in text else None
+            if printed is not None and not printed.decimals and printed.digits >= 0:
+                self._backend(number, text)
+                self.facts.add(name, printed.digits, line=number, text=text)
+
+    def _whole(self, name: str, wording: str, number: int, text: str) -> None:
+        printed = number_after(text, wording)
+        if printed is None or printed.decimals or printed.digits < 0:
+            return
+        low = printed.digits * MIB
+        self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1)
+
+    def _backend(self, number: int, text: str) -> None:
+        self.facts.add("backend", "turbomind", line=number, text=text)
+
+    def _config(self, number: int, text: str) -> None:
+        """The first config counts: that of a draft comes behind it."""
+        if "num_gpu_blocks" in self.facts:
+            return
+        self.facts.add("backend", "pytorch", line=number, text=text)
+        for found in _SETTING.finditer(text):
+            self.facts.add(found[1], int(found[2]), line=number, text=text)
+        for name, pattern in (("cache_max_entry_count", _RATIO), ("enable_prefix_caching", _CACHING)):
+            one = pattern.search(text)
+            if one is not None:
+                self.facts.add(name, one[1].lower(), line=number, text=text)
+        policy = _POLICY.search(text)
+        if policy is not None:
+            self.facts.add("quant_policy", policy[1], line=number, text=text)
+
+    def _turbomind(self, number: int, text: str) -> None:
+        self._backend(number, text)
+        names = {"max_batch_size": "max_batches", "cache_block_seq_len": "block_size"}
+        for found in _TURBOMIND.finditer(text):
+            self.facts.add(names.get(found[1], found[1]), int(found[2]), line=number, text=text)
+        ratio = _RATIO.search(text)
+        if ratio is not None:
+            self.facts.add("cache_max_entry_count", ratio[1], line=number, text=text)
+
+
+def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
+    """The keywords of a plan and the engine options that the log states."""
+    stated: dict[str, object] = {}
+    for keyword, name in {"seq": "session_len", "tp": "tp"}.items():
+        value = facts.number(name)
+        if value:
+            stated[keyword] = int(value)
+    options: dict[str, str] = {}
+    backend = facts.word("backend")
+    if backend is not None:
+        options["backend"] = backend
+    for name, option in _OPTIONS.items():
+        fact = facts.last(name)
+        if fact is not None and not (backend == "turbomind" and name in _PYTORCH_ALONE):
+            options[option] = str(fact.value)
+    ratio = facts.word("cache_max_entry_count")
+    if ratio is not None:
+        options["cache_max_entry_count"] = ratio
+    if facts.word("enable_prefix_caching") == "true":
+        options["enable_prefix_caching"] = "true"
+    return stated, options
+
+
+def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+    """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
+    planned, rows = of_lmdeploy(opened), []
+    notes: list[Note] = []
+
+    def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
+        rows.extend(compared(name, fact, predicted, 0.0, definition="engine", meaning=meaning))
+
+    free = facts.smallest("free_bytes")
+    ends = None if free is None else tuple(int(one) for one in (free.low or 0, free.value, free.high or 0))
+    row("block", facts.last("block_bytes"), spread(planned.layout.block_bytes), "bytes of a block of all layers, on a rank")
+    row("state slots", facts.last("num_state_caches"), spread(planned.settings.slots), "slots of recurrent states")
+    row("states", facts.last("state_bytes"), spread(planned.state_bytes), "recurrent states of all slots")
+    if ends is not None:
+        shares = [shares_of(planned, size) for size in ends]
+        runtime = sorted(one.runtime for one in shares)
+        row(
+            "forward pass",
+            facts.last("runtime_bytes"),
+            Range(low=runtime[0], expected=shares[1].runtime, high=runtime[-1]),
+            "(prefill tokens + 2 x max_batches) x vocabulary x 2",
+        )
+        cache = sorted(one.cache for one in shares)
+        row(
+            "cache",
+            facts.last("cache_bytes"),
+            Range(low=cache[0], expected=shares[1].cache, high=cache[-1]),
+            "the share of what is free",
+        )
+        blocks = [pool_blocks(planned, max(0, one.cache)) for one in shares]
+        meaning = "blocks of the share of what the log says is free"
+        row("blocks", facts.last("num_gpu_blocks"), Range(low=min(blocks), expected=blocks[1], high=max(blocks)), meaning)
+    counted = facts.last("num_gpu_blocks")
+    if counted is not None and not isinstance(counted.value, str):
+        tokens = int(counted.value) * planned.settings.block_size
+        row("tokens", facts.last("cached_tokens"), spread(tokens), "blocks x tokens of a block")
+    budget = opened.budget if opened.request.hardware.gpu is not None else None
+    if budget is None:
+        notes.append(Note(code="no-gpu", message="Name the GPU with --gpu to compare what is free once the weights are loaded."))
+        return rows, notes
+    outside = [part for part in budget.parts if part.name != "forward pass"]
+    left = Range(
+        low=budget.total_low_bytes - sum(part.high for part in outside),
+        expected=budget.total_bytes - sum(part.expected for part in outside),
+        high=budget.total_high_bytes - sum(part.low for part in outside),
+    )
+    meaning = "what weights and the context leave of the GPU"
+    rows += compared("free", free, left, tolerance, definition="estimate", meaning=meaning)
+    if ends is None:
+        low, expected, high = (pool_blocks(planned, max(0, size)) for size in (budget.low, budget.expected, budget.high))
+        predicted = Range(low=low, expected=expected, high=high)
+        meaning = "blocks of the memory equation"
+        rows += compared("blocks", counted, predicted, tolerance, definition="estimate", meaning=meaning)
+    return rows, notes
+
+
+def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+    """None are stated: the log has only what is free, with the weights."""
+    return {}
+
+
+def batch_shape(opened: Opened) -> tuple[int, int]:
+    """Tokens of one forward pass, and rows of logits."""
+    settings = of_lmdeploy(opened).settings
+    return settings.prefill_tokens, settings.max_batch_size
