@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from hwcalc.cli import completion
+from hwcalc.reconcile.dialects import DIALECTS
 from tests.hwcalc.command import Capture, python, run
 from tests.paths import TESTS
 
