@@ -1,0 +1,112 @@
+"""What mlx-lm prints: its peak of memory, and its warning of a model that is close to the limit of the Mac.
+
+``mlx_lm.generate`` ends with ``Peak memory: 4.905 GB``, where a GB is 10^9 bytes; the warning has whole MiB, rounded down.
+Source: mlx-lm 0.32.2 generate.py (generate, wired_limit).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Section
+from hwcalc.model import Note
+from hwcalc.reconcile.facts import Facts
+from hwcalc.reconcile.rows import Range, Row, compared
+from hwcalc.units import MIB
+
+__all__ = ["NAME", "SOUGHT", "TITLE", "MlxParser", "batch_shape", "compare", "overheads", "plan_inputs"]
+
+NAME: Final = "mlx"
+TITLE: Final = "mlx-lm"
+SOUGHT: Final = (
+    "Prompt: 11 tokens, 98.762 tokens-per-sec",
+    "Generation: 100 tokens, 35.4 tokens-per-sec",
+    "Peak memory: 4.905 GB",
+    "[WARNING] Generating with a model that requires 15000 MB which is close to the maximum recommended size of 16384 MB",
+)
+_LONGEST: Final = 4096
+_PEAK: Final = re.compile(r"^Peak memory: ([0-9]{1,6})\.([0-9]{1,6}) GB")
+_TOKENS: Final = re.compile(r"^(Prompt|Generation): ([0-9]{1,12}) tokens, [0-9.]{1,20} tokens-per-sec")
+_CLOSE: Final = re.compile(
+    r"model that requires ([0-9]{1,9}) MB which is close to the maximum recommended size of ([0-9]{1,9}) MB"
+)
+_GB: Final = 10**9
+
+
+class MlxParser:
+    """Reads the output line by line."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.starts = 1
+
+    def feed(self, number: int, text: str) -> None:
+        """Read one line."""
+        text = text[:_LONGEST].strip()
+        peak, tokens, close = _PEAK.match(text), _TOKENS.match(text), _CLOSE.search(text)
+        if peak is not None:
+            unit = _GB // 10 ** len(peak[2])
+            size = int(peak[1] + peak[2]) * unit
+            self.facts.add("peak_bytes", size, line=number, text=text, unit="bytes", low=size - unit // 2, high=size + unit // 2)
+        if tokens is not None:
+            self.facts.add(f"{tokens[1].lower()}_tokens", int(tokens[2]), line=number, text=text, unit="tokens")
+        if close is not None:
+            for name, found in (("model_bytes", close[1]), ("limit_bytes", close[2])):
+                low = int(found) * MIB
+                self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1)
+
+
+def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
+    """The length: prompt and answer."""
+    prompt, generated = facts.last("prompt_tokens"), facts.last("generation_tokens")
+    if prompt is None or not isinstance(prompt.value, int):
+        return {}, {}
+    more = generated.value if generated is not None and isinstance(generated.value, int) else 0
+    return {"seq": prompt.value + more}, {}
+
+
+def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+    """A row for every figure that the output and the plan have."""
+    rows: list[Row] = []
+    budget = opened.budget if opened.request.hardware.gpu is not None else None
+    held = _sum(opened, Section.WEIGHTS)
+    meaning = "weights of the model"
+    rows += compared("weights", facts.last("model_bytes"), held, tolerance, definition="estimate", meaning=meaning)
+    if budget is None:
+        message = "Name the Mac with --gpu to compare the peak and the limit."
+        unread = "peak_bytes" in facts or "limit_bytes" in facts
+        return rows, [Note(code="no-gpu", message=message)] if unread else []
+    limit = Range(low=budget.total_low_bytes, expected=budget.total_bytes, high=budget.total_high_bytes)
+    meaning = "memory that Metal recommends to use at most"
+    rows += compared("device memory", facts.last("limit_bytes"), limit, tolerance, definition="profile", meaning=meaning)
+    weights, working = _sum(opened, Section.WEIGHTS), _sum(opened, Section.ACTIVATIONS)
+    if weights is not None and working is not None:
+        low, expected, high = (
+            opened.needed_bytes + getattr(weights, end) + getattr(working, end) for end in ("low", "expected", "high")
+        )
+        meaning = "weights, cache and activations at the fullest"
+        peak = Range(low=low, expected=expected, high=high)
+        rows += compared("peak", facts.last("peak_bytes"), peak, tolerance, definition="estimate", meaning=meaning)
+    return rows, []
+
+
+def _sum(opened: Opened, section: Section) -> Range | None:
+    budget = opened.budget if opened.request.hardware.gpu is not None else None
+    parts = opened.told(opened.weights) if budget is None else budget.parts
+    counted = [part for part in parts or () if part.section is section]
+    if not counted:
+        return None
+    low, expected, high = (sum(getattr(part, end) for part in counted) for end in ("low", "expected", "high"))
+    return Range(low=low, expected=expected, high=high)
+
+
+def batch_shape(opened: Opened) -> tuple[int, int]:
+    """Tokens of one forward pass and rows of logits, as in the general memory equation."""
+    return opened.engine.forward_tokens(opened)[1], opened.request.replica_batch
+
+
+def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+    """Nothing: the peak is of all arrays together."""
+    return {}
