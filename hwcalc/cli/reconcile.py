@@ -28,7 +28,7 @@ OPTIONS = (
         "dialect",
         ("--dialect",),
         "D",
-        "How to read it: vllm, prometheus, transformers, llamacpp. Default: by its lines.",
+        "How to read it: prometheus, or the name of an engine. Default: by its lines.",
         complete="dialects",
         group="log",
     ),

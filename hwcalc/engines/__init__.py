@@ -24,6 +24,8 @@ ENGINES: dict[str, tuple[str, str]] = {
     "mlx": ("hwcalc.engines.mlx", "Mlx"),
     "tensorrt-llm": ("hwcalc.engines.tensorrt_llm", "TensorrtLlm"),
     "lmdeploy": ("hwcalc.engines.lmdeploy", "Lmdeploy"),
+    "mistral-rs": ("hwcalc.engines.mistral_rs", "MistralRs"),
+    "tgi": ("hwcalc.engines.tgi", "Tgi"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
@@ -34,6 +36,8 @@ AT_HOME: Final = "llamacpp"
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
     **dict.fromkeys(("tensorrtllm", "tensorrt", "trtllm", "trtllmserve"), "tensorrt-llm"),
+    **dict.fromkeys(("mistralrs", "mistralrsserve"), "mistral-rs"),
+    **dict.fromkeys(("textgenerationinference", "textgenerationlauncher", "huggingfacetgi"), "tgi"),
 }
 """Other spellings, by their letters: ``llama.cpp``, ``llama-cpp``, ``llama-server``."""
 _RUNS_LLAMACPP: Final = frozenset(

@@ -45,6 +45,7 @@ _STATED_AS: Final = {
     "dcp": ("decode_context_parallel_size",),
     "ep": ("enable_expert_parallel",),
     "memory_utilization": ("gpu_memory_utilization",),
+    "kv_memory": ("pool_mb",),
     "dtype": ("kv_cache_dtype",),
     "weights": ("quantization",),
 }

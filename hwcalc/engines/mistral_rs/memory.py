@@ -1,0 +1,88 @@
+"""The memory equation of mistral.rs with PagedAttention: its share of the whole GPU, minus all that is there after loading.
+
+``pool = total x fraction - used - reserved``, and no more than ``available - max(2 % of available, 512 MiB) - reserved``
+(``calculate_cache_config`` in ``mistralrs-core/src/paged_attention/mod.rs``, 0.9.2; read, not run). ``used`` is weights, context, and the
+states, which :func:`~hwcalc.engines.mistral_rs.pool.plan_pool` takes off; ``reserved`` is what its loader predicts for activations.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.calibration import calibrated
+from hwcalc.engines.costs import chunk_tokens, communication, device_context, forward, memory_of, workspaces
+from hwcalc.engines.extra_models import beside
+from hwcalc.engines.forms import passed_tokens
+from hwcalc.engines.noted import Noted
+from hwcalc.formulas.frozen import replace
+from hwcalc.units import MIB
+
+if TYPE_CHECKING:
+    from hwcalc.engines.mistral_rs.opened import MistralOpened
+
+__all__ = ["plan_budget"]
+
+_KEPT_FREE: Final = 512 * MIB
+_SHARE_FREE: Final = Fraction(2, 100)
+_SOURCE: Final = "mistral.rs 0.9.2 paged_attention/mod.rs device_memory_cap: 2 % of what is available, at least 512 MiB"
+
+
+def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for pages and states; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    request, hardware = opened.request, opened.request.hardware
+    if hardware.gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(hardware.gpu)
+    weights = opened.weights
+    notes += weights.notes
+    if memory is None or weights.value is None:
+        return Noted(None, notes)
+    extra, rows = beside(opened), request.replica_batch
+    parts: tuple[BudgetPart, ...] = (
+        *weights.value,
+        *extra.value,
+        forward(opened, chunk_tokens(), rows),
+        device_context(hardware.gpu),
+        *workspaces(hardware.gpu),
+        *communication(request.parallel, hardware.gpu),
+    )
+    measured = calibrated(
+        opened.engine.name,
+        opened.model.id,
+        request,
+        parts,
+        tokens=passed_tokens(opened.tokens, rows, chunk_tokens()[1]),
+        rows=rows,
+    )
+    budget = Budget.of(memory, opened.settings.fraction, hardware.margin or Fraction(0), measured.value)
+    totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
+    return Noted(_capped(budget, totals), (*notes, *extra.notes, *measured.notes))
+
+
+def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:
+    """With a share near the whole, what must stay free as a further part."""
+    more = [
+        max(0, left - _most(total, usable - left))
+        for left, total, usable in zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
+    ]
+    if not any(more):
+        return budget
+    # The low end of what is left is the high end of a part.
+    high, expected, low = more
+    low, high = min(low, expected), max(high, expected)
+    part = BudgetPart(name="kept free", section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
+    return replace(
+        budget,
+        parts=(*budget.parts, part),
+        low=budget.low - high,
+        expected=budget.expected - expected,
+        high=budget.high - low,
+    )
+
+
+def _most(total: int, used: int) -> int:
+    available = max(0, total - used)
+    return max(0, available - max(floor(available * _SHARE_FREE), _KEPT_FREE))

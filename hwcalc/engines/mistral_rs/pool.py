@@ -1,0 +1,200 @@
+"""The pool of PagedAttention: blocks for a byte budget, in the figures of the log.
+
+Read, not run: ``calculate_cache_config`` in ``mistralrs-core/src/paged_attention/mod.rs`` of 0.9.2 (commit 9e922623f24b). Its MB are 2^20
+bytes, and its divisions are those of whole numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, counted_elements, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.ranks import stage_groups
+from hwcalc.engines.steps import Step, step
+from hwcalc.engines.stored import bytes_of
+from hwcalc.formulas import Role
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import Definition
+from hwcalc.units import MIB
+
+__all__ = ["Pages", "blocks_of_requests", "pages_of", "plan_pool"]
+
+_NO_BLOCKS: Final = (
+    "Num GPU blocks is 0. This means there is not enough memory. Either reduce the memory amount/utilization/context size or disable "
+    "PagedAttention."
+)
+
+
+@frozen
+class Pages:
+    """The blocks of a rank. ``elements`` are those by which blocks are counted, of all layers, also with several pipeline stages.
+
+    ``block_bytes`` is what a block takes on the fullest stage, and ``state_bytes`` what all state slots take there.
+    """
+
+    block_size: int
+    item_bytes: int
+    elements: int
+    block_bytes: int
+    state_bytes: int
+
+
+def pages_of(opened: MistralOpened) -> Pages:
+    """The blocks of a rank, for a request with pages."""
+    return opened.shared("pages", lambda: _pages(opened))
+
+
+def _pages(opened: MistralOpened) -> Pages:
+    tp, block = opened.request.parallel.tp, opened.settings.block_size
+    local = of_mistral(opened.replica.sized(seq=1, batch=1))
+    kinds = {group.kind: MISTRAL_RS.shard(opened.model, group.kind, tp) for group in opened.stack.groups}
+    paged: dict[object, int] = {}
+    states: dict[object, int] = {}
+    for kind, shard in kinds.items():
+        tensors = layer_tensors(shard, local, tp)
+        states[kind] = sum(tensor.bytes for tensor in tensors if tensor.once)
+        paged[kind] = bytes_of(tensors) - states[kind]
+    stages = stage_groups(opened)
+    return Pages(
+        block_size=block,
+        item_bytes=opened.dtypes.roles[Role.KEY].block_bytes,
+        elements=sum(group.count * counted_elements(kinds[group.kind], opened, tp) for group in opened.stack.groups),
+        block_bytes=max(sum(group.count * paged[group.kind] for group in groups) for groups in stages),
+        state_bytes=max(sum(group.count * states[group.kind] for group in groups) for groups in stages),
+    )
+
+
+def blocks_of_requests(opened: MistralOpened) -> int:
+    """Blocks that the sequences of the fullest replica take."""
+    local = opened.replica
+    branches = local.request.sharing.branches
+    return sum(count * branches * -(-tokens // opened.settings.block_size) for tokens, count in local.request.lengths_of)
+
+
+def plan_pool(opened: MistralOpened, budget: int) -> PoolInfo:
+    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``."""
+    pages = pages_of(opened)
+    free = max(0, budget - _states(opened)) // MIB
+    wanted = _wanted_mb(opened)
+    size = free if wanted is None else wanted
+    size, cap = _capped(opened, size)
+    blocks = size * MIB // pages.item_bytes // pages.block_size // pages.elements
+    message = _message(size, free, blocks)
+    usable, per_request = max(0, blocks - 1), -(-opened.tokens // pages.block_size) * opened.request.sharing.branches
+    bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
+    slots = opened.slots if any(is_state(group.kind) for group in opened.stack.groups) else None
+    requests = usable // per_request
+    fits = message is None and requests > 0
+    if message is None and not fits:
+        message = (
+            f"A request of {opened.tokens:,} tokens needs {per_request:,} blocks; {usable:,} are there beside the null block."
+        )
+    return PoolInfo(
+        budget_bytes=budget,
+        tokens=blocks * pages.block_size,
+        bytes_per_token=pages.elements * pages.item_bytes,
+        blocks=blocks,
+        block_size=pages.block_size,
+        bytes_per_block=pages.elements * pages.item_bytes * pages.block_size,
+        blocks_per_request=per_request,
+        max_concurrency=None,
+        max_requests=requests,
+        max_seq=min(bound, usable // opened.request.sharing.branches * pages.block_size),
+        swa_tokens=None,
+        state_slots=slots,
+        needed_bytes=_needed(opened, per_request),
+        fits=fits,
+        message=message,
+        requires=(),
+        definition=Definition.ENGINE,
+        steps=(*_size_steps(opened, budget, size, wanted, cap), *_block_steps(opened, size, blocks, per_request)),
+    )
+
+
+def _states(opened: MistralOpened) -> int:
+    return pages_of(opened).state_bytes if opened.request.hardware.kv_memory is None else 0
+
+
+def _needed(opened: MistralOpened, per_request: int) -> int:
+    """The budget with which one request fits: whole MB for its blocks and the null block, and the states."""
+    pages = pages_of(opened)
+    size = (per_request + 1) * pages.block_size * pages.elements * pages.item_bytes
+    return -(-size // MIB) * MIB + _states(opened)
+
+
+def _wanted_mb(opened: MistralOpened) -> int | None:
+    settings, pages = opened.settings, pages_of(opened)
+    if settings.context_tokens is not None:
+        return -(-settings.context_tokens * pages.item_bytes * pages.elements // MIB)
+    return settings.memory_mb
+
+
+def _capped(opened: MistralOpened, size: int) -> tuple[int, int | None]:
+    """On Metal the pool has no more than the tokens that the model can use."""
+    gpu, longest = opened.request.hardware.gpu, opened.model.max_position_embeddings
+    if gpu is None or gpu.vendor.lower() != "apple" or longest is None:
+        return size, None
+    cap = longest * pages_of(opened).item_bytes * pages_of(opened).elements // MIB
+    return min(size, cap), cap
+
+
+def _message(size: int, free: int, blocks: int) -> str | None:
+    if size > free:
+        return f"PagedAttention KV cache requires {size} MB but only {free} MB is safely available after model loading."
+    return _NO_BLOCKS if not blocks else None
+
+
+def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | None, cap: int | None) -> tuple[Step, ...]:
+    pages, settings = pages_of(opened), opened.settings
+    if wanted is not None and settings.context_tokens is not None:
+        made = step(
+            "pool_mb",
+            "ceil(context_tokens x item_bytes x elements_per_token / mb)",
+            wanted,
+            unit="MB",
+            context_tokens=settings.context_tokens,
+            item_bytes=pages.item_bytes,
+            elements_per_token=pages.elements,
+            mb=MIB,
+        )
+    elif wanted is not None:
+        made = step("pool_mb", "pa_memory_mb", wanted, unit="MB", pa_memory_mb=wanted)
+    else:
+        states = _states(opened)
+        free = max(0, budget - states) // MIB
+        made = step("pool_mb", "max(0, floor((budget - states) / mb))", free, unit="MB", budget=budget, states=states, mb=MIB)
+    if cap is None or size == int(made.expected):
+        return (made,)
+    return (made, step("capped_mb", "min(pool_mb, model_mb)", size, unit="MB", pool_mb=int(made.expected), model_mb=cap))
+
+
+def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int) -> tuple[Step, ...]:
+    pages = pages_of(opened)
+    usable = max(0, blocks - 1)
+    return (
+        step(
+            "blocks",
+            "floor(floor(floor(pool_mb x mb / item_bytes) / block_size) / elements_per_token)",
+            blocks,
+            unit="blocks",
+            pool_mb=size,
+            mb=MIB,
+            item_bytes=pages.item_bytes,
+            block_size=pages.block_size,
+            elements_per_token=pages.elements,
+        ),
+        step(
+            "tokens", "blocks x block_size", blocks * pages.block_size, unit="tokens", blocks=blocks, block_size=pages.block_size
+        ),
+        step("usable_blocks", "max(0, blocks - null_block)", usable, unit="blocks", blocks=blocks, null_block=1),
+        step(
+            "max_requests",
+            "floor(usable_blocks / blocks_per_request)",
+            usable // per_request,
+            unit="requests",
+            usable_blocks=usable,
+            blocks_per_request=per_request,
+        ),
+    )

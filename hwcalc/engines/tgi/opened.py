@@ -1,0 +1,192 @@
+"""A request to TGI, with what its options and the model come to.
+
+Read, not run, in 3.3.6-dev0 (commit db931fcf42da): ``launcher/src/main.rs`` resolve_attention,
+``server/text_generation_server/models/{globals,__init__,flash_causal_lm}.py``, ``layers/attention/kv_cache.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final, cast
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.options import AUTO, integer_option, is_on, number_option
+from hwcalc.engines.tgi.warmup import prefill_tokens
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import AttentionKind, LatentAttention, Mamba1
+from hwcalc.formulas.frozen import frozen
+from hwcalc.text import brief
+
+__all__ = ["BLOCKS", "FRACTION", "NATIVE", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi"]
+
+BLOCKS: Final[Mapping[str, int]] = MappingProxyType(
+    {"flashinfer": 1, "flashdecoding": 256, "paged": 16, "flashdecoding-ipex": 64}
+)
+"""Back end -> tokens in a block."""
+FRACTION: Final = 1.0
+WIGGLE_ROOM: Final = 0.9
+REQUESTS: Final = 128
+_LAUNCHER_ROOM: Final = 0.95
+_FLASHINFER_WIDTHS: Final = (64, 128, 256)
+_NO_FLASHINFER: Final = frozenset({"falcon", "deepseek_v2"})
+_AMPERE: Final = 8
+NATIVE: Final = frozenset(
+    (
+        *(
+            "deepseek_v2",
+            "deepseek_v3",
+            "idefics2",
+            "idefics3",
+            "llava_next",
+            "llama",
+            "phi3",
+            "granite",
+            "gemma",
+            "paligemma",
+            "gemma2",
+        ),
+        *(
+            "gemma3",
+            "gemma3_text",
+            "cohere",
+            "dbrx",
+            "mamba",
+            "mistral",
+            "mixtral",
+            "gpt_bigcode",
+            "phi",
+            "phimoe",
+            "baichuan",
+            "falcon",
+        ),
+        *("starcoder2", "qwen2", "qwen2_vl", "qwen2_5_vl", "gpt2", "gpt_neox", "gptj", "RefinedWeb", "RefinedWebModel"),
+    )
+)
+"""Model types with a flash class of TGI's own."""
+_BF16: Final = frozenset(
+    (
+        *("deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "dbrx", "qwen2_vl", "qwen2_5_vl", "idefics3"),
+        *("paligemma", "mamba", "llama4"),
+    )
+)
+
+
+@frozen
+class Settings:
+    """What the options come to. ``share`` is that of the whole GPU: ``cuda_memory_fraction`` x ``TGI_WIGGLE_ROOM``."""
+
+    attention: str
+    block_size: int
+    share: float
+    prefix_caching: bool
+    prefill_tokens: int
+    most_requests: int
+
+
+@frozen
+class TgiOpened(Opened):
+    """It also keeps the settings."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the options come to."""
+        return self.shared("settings", self._read)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether there is a pool of blocks: not for Mamba, whose states are made for each batch."""
+        return not any(isinstance(group.kind, Mamba1) for group in self.plain_stack.groups)
+
+    @property
+    def model_format(self) -> str:
+        """The dtype that TGI loads a model in without ``--dtype``, whatever its config says (``default_dtype`` in models/__init__.py)."""
+        return "bf16" if self.model.model_type in _BF16 else "fp16"
+
+    @property
+    def vendor(self) -> str:
+        """The maker of the GPU; NVIDIA where none is named."""
+        gpu = self.request.hardware.gpu
+        return "nvidia" if gpu is None else gpu.vendor.lower()
+
+    def _read(self) -> Settings:
+        options = self.request.options
+        attention = options.get("attention", AUTO)
+        if attention == AUTO:
+            attention = _attention(self)
+        cached = options.get("prefix_caching")
+        return Settings(
+            attention=attention,
+            block_size=BLOCKS[attention],
+            share=_fraction(self) * _room(options, WIGGLE_ROOM),
+            prefix_caching=_caches_prefixes(self, attention) if cached is None else is_on(cached),
+            prefill_tokens=_whole(options, "max_batch_prefill_tokens")
+            or prefill_tokens(
+                self.model, self.request.hardware.gpu, self.request.parallel.tp, _fraction(self) * _room(options, _LAUNCHER_ROOM)
+            ),
+            most_requests=_whole(options, "max_concurrent_requests") or REQUESTS,
+        )
+
+
+def of_tgi(opened: Opened) -> TgiOpened:
+    """An opened request of this engine, with its type."""
+    return cast("TgiOpened", opened)
+
+
+def _whole(options: Mapping[str, str], name: str) -> int | None:
+    return None if name not in options else integer_option(1)(name, options[name])
+
+
+def _room(options: Mapping[str, str], default: float) -> float:
+    named = options.get("wiggle_room")
+    return default if named is None else number_option(1)("wiggle_room", named)
+
+
+def _fraction(opened: TgiOpened) -> float:
+    """``cuda_memory_fraction``, or the share that the user gives."""
+    options = opened.request.options
+    check = number_option(1)
+    utilization = opened.request.hardware.memory_utilization
+    named = options.get("cuda_memory_fraction")
+    if named is not None and utilization is not None and check("cuda_memory_fraction", named) != utilization:
+        raise UsageError(
+            f"--memory-utilization {utilization:g} and the engine option cuda_memory_fraction={brief(named, 20)} are the same.",
+            hint=f"Give one: --memory-utilization {utilization:g}",
+        )
+    fraction = FRACTION if named is None else check("cuda_memory_fraction", named)
+    return fraction if utilization is None else utilization
+
+
+def _attention(opened: TgiOpened) -> str:
+    """The back end that the launcher chooses: flashinfer, or another where the width of a head or the model is none of its."""
+    if opened.vendor == "amd":
+        # The images for ROCm set ATTENTION=paged.
+        return "paged"
+    if opened.vendor == "intel":
+        return "flashdecoding-ipex"
+    if opened.vendor != "nvidia":
+        raise UnsupportedError(f"TGI has no back end for {opened.vendor} GPUs.", hint="Use: --gpu h100-sxm5-80gb")
+    if head_width(opened) in _FLASHINFER_WIDTHS and opened.model.model_type not in _NO_FLASHINFER:
+        return "flashinfer"
+    gpu = opened.request.hardware.gpu
+    capability = None if gpu is None else gpu.compute_capability
+    return "paged" if capability is not None and int(capability.partition(".")[0]) < _AMPERE else "flashdecoding"
+
+
+def head_width(opened: TgiOpened) -> int | None:
+    """``head_dim`` as the launcher reads it; for latent attention, the hidden width shared out over the heads."""
+    for group in opened.plain_stack.groups:
+        if isinstance(group.kind, AttentionKind):
+            return group.kind.head_dim
+        if isinstance(group.kind, LatentAttention) and opened.model.hidden_size is not None:
+            return opened.model.hidden_size // group.kind.num_attention_heads
+    return None
+
+
+def _caches_prefixes(opened: TgiOpened, attention: str) -> bool:
+    """Prefix caching is on with flashinfer, unless there are adapters or the model sees pictures."""
+    pictures = opened.model.facts is not None and "vision_config" in opened.model.config
+    if attention == "paged" or opened.request.lora is not None or pictures:
+        return False
+    return head_width(opened) in _FLASHINFER_WIDTHS

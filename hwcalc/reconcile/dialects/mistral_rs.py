@@ -1,0 +1,101 @@
+"""The start-up log of mistral.rs: the pool of PagedAttention.
+
+Read in ``mistralrs-core/src/paged_attention/mod.rs`` of 0.9.2: its MB are 2^20 bytes, whole ones, and its counts are exact.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
+from hwcalc.reconcile.facts import Facts, number_after, number_before
+from hwcalc.reconcile.rows import Row, compared, spread
+from hwcalc.units import MIB
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+    from hwcalc.model import Note
+
+__all__ = ["NAME", "SOUGHT", "TITLE", "MistralRsParser", "batch_shape", "compare", "overheads", "plan_inputs"]
+
+NAME: Final = "mistral-rs"
+TITLE: Final = "mistral.rs's start-up log"
+SOUGHT: Final = (
+    "for PagedAttention KV cache per GPU",
+    "PagedAttention KV cache type is",
+    "Using PagedAttention with block size",
+    "Recurrent state pool grew to capacity",
+)
+_LONGEST: Final = 4096
+_TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8E4M3": "fp8"}
+
+
+class MistralRsParser:
+    """Reads a log line by line."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.starts = 1
+
+    def feed(self, number: int, text: str) -> None:
+        """Read one line."""
+        text = text[:_LONGEST]
+        if "for PagedAttention KV cache per GPU" in text:
+            if "pool_mb" in self.facts:
+                self.facts.clear()
+                self.starts += 1
+            self._count("pool_mb", number_before(text, " for PagedAttention KV cache per GPU"), "MB", number, text)
+        if "PagedAttention KV cache type is" in text:
+            word = text.partition("KV cache type is ")[2].split(" ")[0].strip(".")
+            if word in _TYPES:
+                self.facts.add("kv_cache_dtype", _TYPES[word], line=number, text=text)
+        if "Using PagedAttention with block size" in text:
+            self._count("pa_block_size", number_after(text, "with block size"), "tokens", number, text)
+            self._count("blocks", number_before(text, " GPU blocks"), "blocks", number, text)
+            self._count("tokens", number_after(text, "available context length is"), "tokens", number, text)
+        if "Metal: capping KV cache from" in text:
+            self._count("uncapped_mb", number_after(text, "capping KV cache from"), "MB", number, text)
+        if "on the primary device for runtime components" in text or "on the primary device and" in text:
+            self._count("reserved_mb", number_after(text, "Reserving"), "MB", number, text)
+        if "Recurrent state pool grew to capacity" in text:
+            self._count("state_slots", number_after(text, "grew to capacity"), "slots", number, text)
+
+    def _count(self, name: str, printed: object, unit: str, number: int, text: str) -> None:
+        digits, decimals = getattr(printed, "digits", -1), getattr(printed, "decimals", 0)
+        if digits > 0 and not decimals:
+            self.facts.add(name, digits, line=number, text=text, unit=unit)
+
+
+def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
+    """The pool's size, block and format."""
+    stated: dict[str, object] = {}
+    size, word, block = facts.number("pool_mb"), facts.word("kv_cache_dtype"), facts.number("pa_block_size")
+    if size is not None:
+        stated["kv_memory"] = int(size) * MIB
+    if word is not None:
+        stated["dtype"] = word
+    return stated, {} if block not in (8, 16, 32) else {"pa_block_size": str(block)}
+
+
+def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+    """A row for every figure that the log and the plan have."""
+    rows, pool, notes = budget_rows(facts, opened, tolerance, size=None if "pool_mb" not in facts else _size(facts))
+    if pool is not None and pool.state_slots is not None:
+        meaning = "slots of every layer with a state"
+        predicted = spread(pool.state_slots)
+        rows += compared("state slots", facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
+    return rows, notes
+
+
+def _size(facts: Facts) -> int:
+    return int(facts.number("pool_mb") or 0) * MIB
+
+
+def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+    """None are measured: what it reserves is its own prediction."""
+    return {}
+
+
+def batch_shape(opened: Opened) -> tuple[int, int]:
+    """Tokens of one forward pass and rows of logits."""
+    return forward_shape(opened)

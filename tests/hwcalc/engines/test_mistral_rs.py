@@ -1,0 +1,233 @@
+"""mistral.rs: the worked cases of its pool, its caches without pages, its refusals, and its command line.
+
+The expected numbers are worked out by hand from the source of 0.9.2 (commit 9e922623f24b), as each comment says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwcalc import load_model, plan
+from hwcalc.engines import find_engine
+from hwcalc.engines.command import CommandInput
+from hwcalc.engines.mistral_rs.spans import Rotating
+from hwcalc.engines.request import ALONE
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas import KINDS
+from hwcalc.planner.context import open_request
+from hwcalc.reconcile.core import reconcile
+from hwcalc.units import MIB
+from tests.paths import TESTS
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+QWEN = "Qwen/Qwen3.5-35B-A3B"
+GEMMA = "google/gemma-3-27b-it"
+
+
+def planned(model: str, seq: int = 4096, *, options: dict[str, str] | None = None, **asked: Any) -> Any:
+    """A plan for mistral.rs."""
+    return plan(model, seq=seq, engine="mistral-rs", engine_options=options or {}, **asked)
+
+
+def pool_of(model: str, mb: int, **asked: Any) -> Any:
+    """The pool of so many MB."""
+    return planned(model, kv_memory=mb * MIB, **asked).pool
+
+
+@pytest.mark.parametrize(
+    ("model", "mb", "asked", "blocks"),
+    [
+        # 32 layers x 2 x 8 x 128 = 65,536 elements: 40,000 x 2^20 / 2 / 32 / 65,536.
+        (LLAMA, 40_000, {}, 10_000),
+        (LLAMA, 40_000, {"dtype": "fp8"}, 20_000),
+        (LLAMA, 40_000, {"options": {"pa_block_size": "16"}}, 20_000),
+        # Half of the heads on each of two ranks, and one of eight on sixteen.
+        (LLAMA, 40_000, {"tp": 2}, 20_000),
+        (LLAMA, 40_000, {"tp": 16}, 80_000),
+        # All layers count on each of two stages.
+        (LLAMA, 40_000, {"pp": 2}, 10_000),
+        # 61 x (512 + 64) = 35,136 elements on every rank: 40,000 x 2^20 // 2 // 32 // 35,136.
+        ("deepseek-ai/DeepSeek-V3", 40_000, {}, 18_652),
+        ("deepseek-ai/DeepSeek-V3", 40_000, {"tp": 8}, 18_652),
+        # All 62 layers: 62 x 2 x 16 x 128 = 253,952 elements.
+        (GEMMA, 40_000, {}, 2_580),
+        # Ten of forty layers have attention: 10 x 2 x 2 x 256 = 10,240.
+        (QWEN, 5_000, {}, 8_000),
+    ],
+)
+def test_blocks_as_the_log_counts_them(model: str, mb: int, asked: dict[str, Any], blocks: int) -> None:
+    """Whole MB, and whole divisions one after the other."""
+    pool = pool_of(model, mb, **asked)
+
+    size = int(asked.get("options", {}).get("pa_block_size", 32))
+    assert (pool.blocks, pool.block_size, pool.tokens) == (blocks, size, blocks * size)
+    assert pool.max_requests == (blocks - 1) // (4096 // size)
+
+
+def test_a_part_of_a_mb_is_no_memory() -> None:
+    """One byte below a MB is the MB below."""
+    assert pool_of(LLAMA, 40_000).blocks - planned(LLAMA, kv_memory=40_000 * MIB - 1).pool.blocks == 1
+
+
+def test_states_of_slots() -> None:
+    """30 x (8,192 x 4 x 2 + 32 x 128 x 128 x 4) = 64,880,640 B for a slot; 9 at the start are 557 MiB, 33 are reserved for 32 sequences."""
+    nine = planned(QWEN, options={"max_seqs": "8"})
+    assert nine.cache.total_bytes - 4096 * 20_480 == 9 * 64_880_640
+    assert round(9 * 64_880_640 / MIB) == 557
+
+    assert planned(QWEN).cache.total_bytes - 4096 * 20_480 == 33 * 64_880_640
+    assert pool_of(QWEN, 5_000).state_slots == 33
+    # Without pages the slots double: 20 sequences have 36.
+    grown = planned(QWEN, 512, batch=20, options={"paged_attn": "off"})
+    assert grown.cache.total_bytes == 36 * 64_880_640 + 20 * 512 * 20_480
+
+
+def test_hybrids_that_page_every_layer() -> None:
+    """Qwen3-Next does not say which of its 48 layers have pages: 48 x 2 x 2 x 256 elements for each token."""
+    pool = pool_of("Qwen/Qwen3-Next-80B-A3B-Instruct", 1_000)
+
+    assert pool.bytes_per_token == 48 * 2 * 2 * 256 * 2
+
+
+def test_context_and_memory_options() -> None:
+    """A context of N tokens takes whole MB; what is more than the GPU has is refused in its own words."""
+    asked = planned(LLAMA, kv_memory=40_000 * MIB, options={"pa_context_len": "8000"}).pool
+    # 8,000 x 2 x 65,536 = 1,000 MB: 250 blocks.
+    assert (asked.blocks, asked.tokens) == (250, 8_000)
+    small = planned(LLAMA, kv_memory=100 * MIB, options={"pa_memory_mb": "200"}).pool
+    assert not small.fits
+    assert small.message == "PagedAttention KV cache requires 200 MB but only 100 MB is safely available after model loading."
+    none = planned(LLAMA, kv_memory=MIB).pool
+    assert none.message.startswith("Num GPU blocks is 0.")
+    with pytest.raises(UsageError, match="cannot be used with"):
+        planned(LLAMA, options={"pa_memory_mb": "10", "pa_context_len": "10"})
+    assert planned(LLAMA, kv_memory=MIB * 900, options={"pa_gpu_mem": "800"}).pool.blocks == 200
+    with pytest.raises(UsageError, match=r"Block size must be in \[8, 16, 32\], got 64"):
+        planned(LLAMA, options={"pa_blk_size": "64"})
+
+
+def test_the_share_of_the_gpu() -> None:
+    """``total x 0.9 - used - reserved``; near the whole, 2 % or 512 MiB of what is available stay free."""
+    budget = open_request(load_model("Qwen/Qwen3-8B"), seq=4096, engine="mistral-rs", gpu="h100-sxm5-80gb").budget
+    assert budget is not None
+    assert budget.requested_bytes == pytest.approx(0.9 * budget.total_bytes, abs=1)
+    assert not any(part.name == "kept free" for part in budget.parts)
+    whole = open_request(
+        load_model("Qwen/Qwen3-8B"),
+        seq=4096,
+        engine="mistral-rs",
+        gpu="h100-sxm5-80gb",
+        engine_options={"pa_memory_fraction": "1"},
+    ).budget
+    assert whole is not None
+    (kept,) = [part for part in whole.parts if part.name == "kept free"]
+    assert kept.expected == pytest.approx(0.02 * (whole.expected + kept.expected), abs=2)
+
+
+def test_without_pages() -> None:
+    """Full layers grow by 512, windows up to 512 more than the window; latent attention is expanded."""
+    off = {"paged_attn": "off"}
+    assert planned(LLAMA, 513, options=off).cache.total_bytes == 1024 * 131_072
+    # 10 full layers of 32,768 and 52 of 1,024 + 512 positions, 2 x 16 x 128 x 2 bytes each.
+    assert planned(GEMMA, 32_768, options=off).cache.total_bytes == (10 * 32_768 + 52 * 1_536) * 8_192
+    assert planned("deepseek-ai/DeepSeek-V3", 512, options=off).cache.total_bytes == 61 * 128 * (192 + 128) * 2 * 512
+    assert planned(LLAMA, 513, options=off, kv_memory=MIB).pool is None
+
+
+def appended(window: int, tokens: int) -> int:
+    """Positions of a rotating cache after so many tokens one by one, as ``RotatingCache::append`` does it."""
+    capacity, written, seen = min(512, window), 0, 0
+    for _ in range(tokens):
+        retained = min(seen, window)
+        if written + 1 > capacity:
+            kept = min(retained, window - 1)
+            if capacity < window + 512:
+                blocks = max(-(-(kept + 1) // 512), capacity // 512 + 1)
+                capacity = min(blocks * 512, window + 512)
+            written = kept
+        written, seen = written + 1, seen + 1
+    return capacity
+
+
+@given(st.integers(2, 1500), st.integers(1, 3000))
+def test_a_window_that_rotates(window: int, tokens: int) -> None:
+    """The stairs are what the loop of the source comes to."""
+    assert Rotating(window).positions(tokens) == appended(window, tokens)
+
+
+def test_metal() -> None:
+    """Off by default; forced on, the pool has no more than the tokens of the model, and latents are expanded in it."""
+    gpu = "m3-ultra-512gb"
+    assert planned(LLAMA, gpu=gpu).pool is None
+    pool = planned(LLAMA, gpu=gpu, options={"paged_attn": "on"}, kv_memory=200_000 * MIB).pool
+    assert pool.tokens == 131_072
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "words"),
+    [
+        ("EleutherAI/gpt-neox-20b", {}, "unsupported model class"),
+        ("deepseek-ai/DeepSeek-V3", {"dtype": "fp8"}, "not supported for MLA"),
+        (LLAMA, {"dtype": "fp8", "options": {"paged_attn": "off"}}, "in pages alone"),
+        (LLAMA, {"dtype": "q8_0"}, "keeps its cache in the model's dtype or in f8e4m3"),
+        (LLAMA, {"tp": 3}, "must be divisible by tensor parallel size"),
+        (LLAMA, {"gpu": "mi300x"}, "no back end for amd"),
+        (LLAMA, {"beams": 2, "prompt": 100}, "no beam search"),
+    ],
+)
+def test_refusals(model: str, asked: dict[str, Any], words: str) -> None:
+    """In its own words where it has any, with a way on."""
+    with pytest.raises(KvplanError, match=words) as refused:
+        planned(model, **asked)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_has_a_rule_or_a_refusal(kind: str) -> None:
+    """No kind of layer is guessed."""
+    from hwcalc.engines.mistral_rs.layers import _RULES
+
+    known = KINDS[kind] in _RULES
+    assert known or kind in {
+        *("sink_attention", "expanded_latent_attention", "sparse_indexer", "cross_attention", "compressed_attention", "mamba1"),
+        *("kimi_delta_attention", "lightning_attention", "real_gated_lru", "rwkv4", "rwkv_matrix", "matrix_lstm"),
+    }
+
+
+def test_heads_that_are_not_divided() -> None:
+    """gpt-oss has room for all eight heads on both ranks (models/gpt_oss.rs: num_kv_heads is not divided)."""
+    one, two = (pool_of("openai/gpt-oss-20b", 1_000, tp=tp) for tp in (1, 2))
+    assert one.blocks == two.blocks
+
+
+def test_command_line() -> None:
+    """The words of ``mistralrs serve``."""
+    given = CommandInput(
+        version=None, model=LLAMA, revision=None, seq=4096, batch=1, kv_dtype="fp8_e4m3", kv_dtype_named=True, parallel=ALONE,
+        memory_utilization=None, kv_memory=2_000 * MIB, weights="q4_k_m", lora=None, draft=None,
+        options={"max_seqs": "4", "pa_blk_size": "16"}, requires=(),
+    )  # fmt: skip
+    made = " ".join(find_engine("mistral.rs")[0].command(given))
+    assert made == (
+        f"mistralrs serve -m {LLAMA} --max-seq-len 4096 --max-batch-size 1 --pa-cache-type f8e4m3 --isq q4k --pa-memory-mb 2000 "
+        "--max-seqs 4 --pa-block-size 16"
+    )
+
+
+@pytest.mark.parametrize(("log", "model"), [("llama-3.1-8b", LLAMA), ("qwen3.5-35b-a3b", QWEN)])
+def test_logs(log: str, model: str) -> None:
+    """The figures of the log are those of the plan, to the block."""
+    found = reconcile(model, TESTS / "logs" / "mistral-rs" / f"{log}.log")
+
+    assert {row.name for row in found.rows} >= {"blocks", "tokens"}
+    assert all(row.within and row.difference == 0 for row in found.rows)
+
+
+def test_the_weights_that_it_makes() -> None:
+    """``--isq`` makes some formats of the published weights; others must be published."""
+    with pytest.raises(UnsupportedError, match="does not make awq weights"):
+        planned(LLAMA, weights="awq")
