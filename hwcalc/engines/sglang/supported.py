@@ -15,7 +15,7 @@ from hwcalc.model import Note
 
 __all__ = ["check_supported"]
 
-_OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note")
+_OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _VENDORS: Final = ("nvidia", "amd")
 _FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
