@@ -91,7 +91,8 @@ def plan_budget(opened: LmdeployOpened) -> Noted[Budget | None]:
 def _less(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> Budget:
     """The equation with what LMDeploy does not give to the cache: a part for the forward pass, and the rest, which it leaves alone."""
     parts = (*before.parts, *_forward_pass(opened, ends))
-    low, expected, high = (size - each.unused for size, each in zip(before.usable, ends, strict=True))
+    # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
+    low, expected, high = (size - ends[1].unused for size in before.usable)
     return replace(
         before,
         requested_bytes=expected,

@@ -16,6 +16,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
+    FullAttention,
     LayerKind,
     NoCache,
     SharedCache,
@@ -131,17 +132,18 @@ def _usual(kinds: Iterable[LayerKind], model: ModelSpec, *, fills: bool) -> Laye
     Raises :class:`~hwcalc.errors.UnsupportedError` where layers differ: SGLang counts one size for all.
     """
     kinds = tuple(kinds)
-    empty = any(isinstance(kind, NoCache | SharedCache) for kind in kinds)
     if not fills or splits_windows(model):
         return None
     own = [kind for kind in kinds if isinstance(kind, ROW_KINDS) and not isinstance(kind, SparseIndexer)]
+    # The config's first numbers of heads and their width are those of the layers that keep every token.
+    own = [kind for kind in own if isinstance(kind, FullAttention)] or own
     sizes = {tuple(tensor.shape for tensor in kind.tensors()) for kind in own}
     if len(sizes) > 1:
         raise UnsupportedError(
             f"SGLang counts the same keys and values for every layer of {model.architecture or model.id}, but its layers differ.",
             hint="Use: --engine reference",
         )
-    return own[0] if empty and own else None
+    return own[0] if own else None
 
 
 def _rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: SglangSettings) -> tuple[Row, ...]:
@@ -150,6 +152,8 @@ def _rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: 
     if isinstance(kind, NoCache | SharedCache):
         if usual is None:
             return ()
+        kind = usual
+    elif usual is not None and isinstance(kind, SlidingAttention | ChunkedAttention):
         kind = usual
     if not isinstance(kind, ROW_KINDS) or isinstance(kind, CompressedAttention):
         raise UnsupportedError(f"SGLang has no rule for {kind.title} that kvplan knows.", hint="Use: --engine reference")

@@ -10,12 +10,12 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.sglang.classes import CLASSES
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CrossAttention
+from hwcalc.formulas import CrossAttention, FullAttention, NoCache, SlidingAttention
 from hwcalc.model import Note
 
 __all__ = ["check_supported"]
 
-_OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note")
+_OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _VENDORS: Final = ("nvidia", "amd")
 _FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
@@ -25,7 +25,8 @@ def check_supported(opened: SglangOpened) -> Noted[None]:
     """Raise an error for a model or a request that SGLang refuses, or that kvplan has no rules for. Notes say what is assumed."""
     model, request, own = opened.model, opened.request, opened.own
     name = model.architecture
-    if name is not None and name not in CLASSES:
+    plain = all(isinstance(group.kind, FullAttention | SlidingAttention | NoCache) for group in model.stack.groups)
+    if name is not None and name not in CLASSES and not plain:
         raise UnsupportedError(f"SGLang 0.5.23 has no class {name}.", hint="Use: --engine reference, or another engine")
     if name is not None and name.startswith(_OWN_CACHES):
         raise UnsupportedError(
@@ -57,6 +58,10 @@ def _notes(opened: SglangOpened) -> Iterator[Note]:
         raise UnsupportedError(f"SGLang's rules for {gpu.name} are not known.", hint="Known: NVIDIA and AMD GPUs.")
     elif gpu.vendor.lower() != "nvidia":
         yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
+    name = opened.model.architecture
+    if name is not None and name not in CLASSES:
+        message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
+        yield Note(code="not-its-own-class", message=message)
     if own.kv_dtype in _FOUR_BITS:
         message = f"KV dtype {own.kv_dtype}: one layout of scales is counted; kernels that read two add as much again."
         yield Note(code="one-scale-layout", message=message)

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from hwcalc.cli import completion
+from hwcalc.reconcile.dialects import DIALECTS
 from tests.hwcalc.command import Capture, python, run
 from tests.paths import TESTS
 
@@ -154,7 +155,7 @@ def test_standard_input() -> None:
         ((MODEL,), 2, "no log is named"),
         (("--log", GOOD), 2, "MODEL"),
         (("-", "--log", "-"), 2, "standard input can be only one"),
-        ((MODEL, "--log", GOOD, "--dialect", "sglang"), 2, "Known: vllm, prometheus, transformers"),
+        ((MODEL, "--log", GOOD, "--dialect", "exllama"), 2, "Known: vllm, prometheus, transformers"),
         ((MODEL, "--log", GOOD, "--tolerance", "many"), 2, "tolerance"),
         ((MODEL, "--log", GOOD, "--calibrate"), 2, "--gpu"),
         ((MODEL, "--log", GOOD, "--gpu", "h1000000"), 2, "h1000000"),
@@ -206,7 +207,7 @@ def test_hostile_names_are_shown_clean(capsys: Capture) -> None:
 
 def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dialects, and files of the folder."""
-    assert completion.dialects("") == ["vllm", "prometheus", "transformers", "llamacpp"]
+    assert set(completion.dialects("")) == {dialect.name for dialect in DIALECTS}
     assert completion.dialects("pro") == ["prometheus"]
     (tmp_path / "server.log").touch()
     monkeypatch.chdir(tmp_path)

@@ -266,7 +266,7 @@ def test_a_release_before_all_that_are_known() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"dialect": "sglang"},
+        {"dialect": "exllama"},
         {"engine": "transformers"},
         {"engine": "nobody"},
         {"calibrate": True},

@@ -1,0 +1,178 @@
+"""What SGLang does differently: shares of a budget, defaults by accelerator, refusals, and its command line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hwcalc import load_model, plan
+from hwcalc.engines import find_engine
+from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.engines.sglang.memory import default_fraction
+from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
+from hwcalc.engines.sglang.rows import ROW_KINDS
+from hwcalc.engines.sglang.states import STATE_RULES
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas import KINDS, NoCache, SharedCache
+from hwcalc.profiles.gpus import find_gpu
+from hwcalc.report.emit import emitted
+from hwcalc.units import GIB
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+QWEN = "Qwen/Qwen3.5-35B-A3B"
+GPT = "openai/gpt-oss-120b"
+V3 = "deepseek-ai/DeepSeek-V3"
+
+
+def opened(
+    model: str,
+    *,
+    gpu: str | None = None,
+    tp: int = 1,
+    dp: int = 1,
+    pp: int = 1,
+    seq: int = 1024,
+    batch: int = 1,
+    dtype: str | None = None,
+    **options: str,
+) -> SglangOpened:
+    """An opened request."""
+    hardware = Hardware(gpu=None if gpu is None else find_gpu(gpu))
+    parallel = Parallel(tp=tp, dp=dp, pp=pp)
+    request = Request(seq=seq, batch=batch, dtype=dtype, parallel=parallel, hardware=hardware, options=options)
+    return of_sglang(find_engine("sglang")[0].open(load_model(model), request))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model", "tp", "share"),
+    [
+        ("h100-sxm5-80gb", LLAMA, 1, 0.83),
+        ("h100-sxm5-80gb", V3, 1, 0.816),
+        ("h100-sxm5-80gb", LLAMA, 8, 0.812),
+        ("h100-sxm5-80gb", V3, 8, 0.799),
+        ("h200-sxm-141gb", LLAMA, 1, 0.903),
+        ("h200-sxm-141gb", V3, 8, 0.886),
+        ("rtx-4090", LLAMA, 1, 0.704),
+    ],
+)
+def test_the_share_follows_from_the_gpu(gpu: str, model: str, tp: int, share: float) -> None:
+    """Worked by SGLang's heuristic for totals of nvidia-smi."""
+    assert default_fraction(opened(model, gpu=gpu, tp=tp)) == share
+
+
+def test_the_share_is_of_what_is_free() -> None:
+    """Of the context the pools lose their share alone, and a pass computes in what stays free."""
+    made = plan(LLAMA, engine="sglang", gpu="h100-sxm5-80gb", engine_options={"mem_fraction_static": "0.5"})
+    assert made.fit is not None
+    budget = made.fit.budget
+    assert budget is not None
+    assert budget.utilization == 0.5
+    assert {part.name for part in budget.parts} == {"weights", "context"}
+
+
+def test_states_take_their_share_whatever_the_length() -> None:
+    """On a GPU each request of a model with states has five slots; the prefix cache copies while the next batch runs."""
+    assert opened(QWEN, gpu="h200-sxm-141gb").slots == 5
+    assert opened(QWEN).slots == 3
+    assert opened(QWEN, disable_radix_cache="true").slots == 1
+    assert opened(QWEN, gpu="h200-sxm-141gb", mamba_scheduler_strategy="extra_buffer_lazy").slots == 4
+
+
+def test_replicas_of_attention_divide_requests() -> None:
+    """Attention of tp 1 on eight replicas: latents once on each, and an eighth of the requests."""
+    one = opened(V3, dp=8, enable_dp_attention="true", max_running_requests="256")
+    assert one.own.own_requests == 32
+    assert one.own.chunk == 1024
+
+
+def test_stages_have_as_many_tokens_as_the_longest_one() -> None:
+    """61 layers on 4 stages: the last has 16."""
+    one = opened(V3, pp=4)
+    assert [stage.full_layers for stage in one.layout.stages] == [15, 15, 15, 16]
+    assert one.sizes(64 * GIB).tokens == 64 * GIB // (16 * 576 * 2)
+
+
+@given(st.integers(1, 2**37), st.integers(1, 2**30), st.sampled_from([LLAMA, QWEN, GPT, "deepseek-ai/DeepSeek-V4-Flash"]))
+def test_more_memory_never_holds_less(budget: int, more: int, model: str) -> None:
+    """With a number of requests named."""
+    one = opened(model, max_running_requests="64")
+    less, larger = one.sizes(budget), one.sizes(budget + more)
+    assert one.at_once(less) <= one.at_once(larger)
+
+
+@given(st.integers(1, 200_000), st.integers(1, 64), st.sampled_from([LLAMA, QWEN, GPT]))
+def test_the_least_budget_holds_and_a_byte_less_does_not(seq: int, batch: int, model: str) -> None:
+    """What a plan says that it needs."""
+    one = opened(model, seq=seq, batch=batch)
+    least = one.needed_bytes
+    assert one.at_once(one.sizes(least)) >= batch > one.at_once(one.sizes(least - 1))
+    assert one.stored_bytes == least
+
+
+def test_every_kind_has_a_rule_or_is_refused() -> None:
+    """Kinds without a rule are refused by name; none is guessed."""
+    ruled = {*ROW_KINDS, *STATE_RULES, NoCache, SharedCache}
+    assert {kind.name for kind in KINDS.values() if kind not in ruled} == {
+        *("compressed_attention", "cross_attention", "expanded_latent_attention", "matrix_lstm", "real_gated_lru", "rwkv4"),
+        *("rwkv_matrix", "sink_attention"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "error"),
+    [
+        (LLAMA, {"dtype": "int4"}, KvplanError),
+        (LLAMA, {"engine_options": {"swa_full_tokens_ratio": "0"}}, UsageError),
+        (LLAMA, {"engine_options": {"speculative": "draft:4"}}, UsageError),
+        ("deepseek-ai/DeepSeek-V4-Flash", {"engine_options": {"page_size": "64"}}, UnsupportedError),
+        (QWEN, {"tp": 3}, UsageError),
+    ],
+)
+def test_refusals(model: str, options: dict[str, object], error: type[KvplanError]) -> None:
+    """An error that says what to do."""
+    with pytest.raises(error) as caught:
+        plan(model, engine="sglang", **options)  # type: ignore[arg-type]
+    assert caught.value.hint
+
+
+def test_a_class_that_it_has_not_is_refused() -> None:
+    """The classes are those of the release."""
+    config = dict(load_model(V3).config) | {"architectures": ["NoSuchForCausalLM"]}
+    with pytest.raises(UnsupportedError, match="no class NoSuchForCausalLM"):
+        plan(config, engine="sglang")
+
+
+def test_plain_attention_of_another_class_runs_by_transformers() -> None:
+    """A note says so, and the pool is the same."""
+    config = dict(load_model(LLAMA).config) | {"architectures": ["NoSuchForCausalLM"]}
+    made = plan(config, engine="sglang", kv_memory="16GiB")
+    assert made.pool is not None
+    assert made.pool.tokens == 131_072
+    assert any(note.code == "not-its-own-class" for note in made.notes)
+
+
+def test_the_command_line() -> None:
+    """Flags by SGLang's names; replicas of attention are ranks of one group."""
+    made = plan(
+        V3,
+        engine="sglang",
+        gpu="h200",
+        tp=2,
+        dp=4,
+        seq=4096,
+        dtype="fp8_e4m3",
+        engine_options={"enable_dp_attention": "true", "speculative": "eagle:1:4", "mem_fraction_static": "0.8"},
+    )
+    assert emitted(made, "sglang") == (
+        "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --context-length 4096 --kv-cache-dtype fp8_e4m3 "
+        "--tp-size 8 --dp-size 4 --enable-dp-attention --speculative-algorithm EAGLE --speculative-num-steps 3 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --mem-fraction-static 0.8"
+    )
+
+
+def test_bytes_have_no_flag() -> None:
+    """SGLang takes a share or a number of tokens."""
+    made = plan(LLAMA, engine="sglang", kv_memory="20GiB")
+    with pytest.raises(UnsupportedError, match="no flag for the bytes"):
+        emitted(made, "sglang")
