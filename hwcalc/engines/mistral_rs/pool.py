@@ -88,9 +88,10 @@ def plan_pool(opened: MistralOpened, budget: int) -> PoolInfo:
     requests = usable // per_request
     fits = message is None and requests > 0
     if message is None and not fits:
-        message = (
-            f"A request of {opened.tokens:,} tokens needs {per_request:,} blocks; {usable:,} are there beside the null block."
-        )
+        held = blocks * pages.block_size
+        message = f"Sequence 0 with {opened.tokens} tokens exceeds the total KV cache capacity of {held} tokens."
+        if opened.tokens <= held:
+            message = f"Sequence 0 with {opened.tokens} tokens cannot be scheduled: KV cache exhausted even after preempting all running sequences."
     return PoolInfo(
         budget_bytes=budget,
         tokens=blocks * pages.block_size,

@@ -50,7 +50,7 @@ def plan_pool(opened: TgiOpened, budget: int) -> PoolInfo:
     if not blocks:
         message = _SHORT.format(tokens=opened.settings.prefill_tokens)
     elif not requests:
-        message = f"A request of {opened.tokens:,} tokens needs {per_request:,} blocks; {usable:,} are there beside that of health checks."
+        message = f"Not enough memory to handle `max_total_tokens={opened.tokens}`"
     return PoolInfo(
         budget_bytes=budget,
         tokens=blocks * block,
