@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from hwcalc import Plan, load_model, plan
+from hwcalc import Plan, load_model
 from hwcalc.cli.options import given_options
 from hwcalc.cli.quick import read
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import LEAST_TOKENS
 from hwcalc.explore.polynomials import DIMENSIONS
+from hwcalc.library.plan import load_request
 from hwcalc.model import ModelSpec
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.plan import plan_model
 
 __all__ = ["agree", "plan_of", "planned"]
 
@@ -33,9 +36,10 @@ def plan_of(command: str) -> Plan:
     name, values = line
     assert name == "plan"
     given = given_options("plan", values)
-    # With other dimensions, or an assumed type, the config is read anew.
+    # With other dimensions, or an assumed type, the config is read anew. Advice would take longer than the plans.
     model = values["model"] if given.keys() & {*DIMENSIONS, "assume"} else _read(values["model"])
-    return plan(model, **given)
+    spec, request = load_request(model, read_options(given))
+    return plan_model(spec, advise=False, **request)
 
 
 def planned(command: str) -> dict[str, Any] | str:
