@@ -72,6 +72,9 @@ def hand_of(
 
 
 def _hand(family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    # What the model cannot have is said once, before any form is made.
+    for node in family.nodes(1):
+        family.at(node)
     engines: dict[str, Any] = {}
     found = False
     for name in axes.engines:
@@ -180,6 +183,7 @@ class _Runs:
     def __init__(self, engine: str, family: _Family, axes: PageAxes, pools: Pools, own: Mapping[str, Any]) -> None:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
         self._still: set[int] = set()
+        self._irregular: set[tuple[Any, ...]] = set()
         self._opened: dict[Place, Opened] = {}
         self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
 
@@ -202,13 +206,9 @@ class _Runs:
                 refused[place] = self._pools.text(_ONE_GPU)
                 continue
             cells = [cell_of(grid, place) for grid in (own["curve"], *own["parts"])]
-            tp = self._ranks(place)
             # Pieces that are the same as the model has them are the same by hand, on as many ranks.
-            pieces = [
-                None if cell is None else self._piece(first.setdefault((tp, number, cell), place), number, cell)
-                for number, cell in enumerate(cells)
-            ]
-            if any(piece == -1 for piece in pieces):
+            pieces = list(self._pieces(place, cells, first))
+            if len(pieces) < len(cells):
                 refused[place] = self._pools.text(_NO_POLYNOMIAL)
                 continue
             curves[place], rests[place] = pieces[0], self._rest(place)
@@ -249,14 +249,25 @@ class _Runs:
         least = 1 + max((_early_tokens(pools["parts"][cell]) for cell in cells), default=0)
         return rest if least == 1 else self._pools.put("rests", {**pools["rests"][rest], "least_tokens": least})
 
+    def _pieces(self, place: Place, cells: Sequence[int | None], first: dict[tuple[Any, ...], Place]) -> Iterator[int | None]:
+        """The places of the curve and of the parts by hand, up to the first that is no polynomial."""
+        tp = self._ranks(place)
+        for number, cell in enumerate(cells):
+            # A curve that is none in one format is none in others, and on other accelerators.
+            key = (tp, number, cell) if number else (tp, 0)
+            if key in self._irregular:
+                return
+            try:
+                yield None if cell is None else self._piece(first.setdefault((tp, number, cell), place), number, cell)
+            except (Irregular, KvplanError):
+                self._irregular.add(key)
+                return
+
     def _piece(self, place: Place, number: int, cell: int) -> int:
-        """The place of a curve (number 0) or a part by hand; -1 where there is no polynomial."""
+        """The place of a curve (number 0) or a part by hand. Raises where there is no polynomial."""
         if number in self._still:
             return cell
-        try:
-            return self._part(place, number, cell) if number else self._curve(place)
-        except (Irregular, KvplanError):
-            return -1
+        return self._part(place, number, cell) if number else self._curve(place)
 
     def _curve(self, place: Place) -> int:
         try:

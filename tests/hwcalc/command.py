@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from hwcalc.cli import main
+from hwcalc.cli.options import given_options
+from hwcalc.cli.quick import read
 from tests.paths import ROOT as REPOSITORY
 
-__all__ = ["QWEN", "REPOSITORY", "Capture", "python", "run"]
+__all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read_plan", "run"]
 
 QWEN = "Qwen/Qwen3-8B"
 Capture = pytest.CaptureFixture[str]
@@ -23,6 +26,17 @@ def run(capsys: Capture, *words: str) -> tuple[int, str, str]:
     status = main(list(words))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
+
+
+def read_plan(command: str) -> tuple[str, dict[str, Any]]:
+    """The model of a ``kvplan plan`` line and its options, as the command itself reads them."""
+    words = shlex.split(command)
+    assert words[0] == "kvplan"
+    line = read(words[1:])
+    assert line is not None, command
+    name, values = line
+    assert name == "plan"
+    return values["model"], given_options("plan", values)
 
 
 def python(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:

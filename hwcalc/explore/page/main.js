@@ -172,7 +172,7 @@ function start(root) {
   const sections = SECTIONS.map((make) => guarded(make, page));
   document.querySelector("header")?.append(themeButton());
   root.replaceChildren(...sections.map((section) => section.element));
-  const update = updaterOf(sections);
+  const { update, settled } = updaterOf(sections);
   const arrive = () => {
     if (fragmentOf(page.state()) === location.hash) return;
     page.set(page.valid(wantedBy(location.hash)), false);
@@ -187,6 +187,7 @@ function start(root) {
     set: (change) => page.set(change),
     answer: (state) => page.answer(whole(state)),
     command: (state) => page.command(whole(state)),
+    settled: () => drawn === 0 && settled(),
   };
   followSkips();
   draw();

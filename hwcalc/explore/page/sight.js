@@ -29,21 +29,25 @@ function idle(work) {
 }
 
 /**
- * Updates sections, those in sight at once.
+ * Updates sections, those in sight at once. `settled` says whether all are up to date.
  * @param {Section[]} sections
  */
 export function updaterOf(sections) {
   const seen = sightOf(sections.map((section) => section.element));
   let turn = 0;
-  return (/** @type {State} */ state, /** @type {Answer | NoAnswer} */ answer) => {
+  let waiting = 0;
+  const update = (/** @type {State} */ state, /** @type {Answer | NoAnswer} */ answer) => {
     const own = ++turn;
     const later = sections.filter((section) => !seen(section.element));
     for (const section of sections) if (!later.includes(section)) section.update(state, answer);
+    waiting = later.length;
     const next = () => {
       if (own !== turn) return;
       later.shift()?.update(state, answer);
-      if (later.length > 0) idle(next);
+      waiting = later.length;
+      if (waiting > 0) idle(next);
     };
-    if (later.length > 0) idle(next);
+    if (waiting > 0) idle(next);
   };
+  return { update, settled: () => waiting === 0 };
 }

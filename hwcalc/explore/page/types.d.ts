@@ -424,4 +424,4 @@ interface Section {
 }
 
 /** For tests, and for whoever has a console. */
-declare var kvplan: { payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string };
+declare var kvplan: { payload: Payload; state(): State; set(change: Partial<State>): void; answer(state?: Partial<State>): Answer | NoAnswer; command(state?: Partial<State>): string; settled(): boolean };

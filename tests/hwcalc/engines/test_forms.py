@@ -27,7 +27,7 @@ from tests.hwcalc.command import QWEN
 
 GPU: Final = "h100-sxm5-80gb"
 ENGINES: Final = ("reference", "transformers")
-SAMPLED: Final = 60
+SAMPLED: Final = 40
 LAYOUTS: Final[tuple[dict[str, int], ...]] = (
     {}, {"tp": 2}, {"tp": 8}, {"dp": 2}, {"tp": 2, "dp": 4}, {"pp": 2}, {"tp": 4, "pp": 2, "dp": 3}, {"tp": 16, "dcp": 2},
 )  # fmt: skip

@@ -23,7 +23,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import differences, form_of
 from hwcalc.profiles.catalog import list_models
 
-PLANNED, SAMPLED = 70, 250
+PLANNED, SAMPLED = 40, 150
 """So many requests are planned, which takes the solvers; of so many the bytes alone are compared, at several lengths and batches."""
 UNLIKE = (
     "google/gemma-3-27b-it",

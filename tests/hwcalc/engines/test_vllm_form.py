@@ -23,7 +23,7 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.units import MOST_TOKENS
 from tests.hwcalc.engines.vllm_rows import rows
 
-EACH = 3
+EACH = 5
 """Of so many models one is planned; with 1 it takes minutes, and finds no other fault."""
 UNLIKE = (
     "google/gemma-3-27b-it",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from hwcalc import Plan, load_model, plan
-from hwcalc.cli.options import given_options
-from hwcalc.cli.quick import read
+from hwcalc import Plan, load_model
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import LEAST_TOKENS
 from hwcalc.explore.polynomials import DIMENSIONS
+from hwcalc.library.plan import load_request
 from hwcalc.model import ModelSpec
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.plan import plan_model
+from tests.hwcalc.command import read_plan
 
 __all__ = ["agree", "plan_of", "planned"]
 
@@ -26,16 +27,11 @@ def _read(name: str) -> ModelSpec:
 
 def plan_of(command: str) -> Plan:
     """The plan that a command line gives."""
-    words = shlex.split(command)
-    assert words[0] == "kvplan"
-    line = read(words[1:])
-    assert line is not None, command
-    name, values = line
-    assert name == "plan"
-    given = given_options("plan", values)
-    # With other dimensions, or an assumed type, the config is read anew.
-    model = values["model"] if given.keys() & {*DIMENSIONS, "assume"} else _read(values["model"])
-    return plan(model, **given)
+    named, given = read_plan(command)
+    # With other dimensions, or an assumed type, the config is read anew. Advice would take longer than the plans.
+    model = named if given.keys() & {*DIMENSIONS, "assume"} else _read(named)
+    spec, request = load_request(model, read_options(given))
+    return plan_model(spec, advise=False, **request)
 
 
 def planned(command: str) -> dict[str, Any] | str:

@@ -17,6 +17,7 @@ from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.explore.polynomials import on_rank
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
+from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access
 from hwcalc.planner.forms import differences
 from tests.hwcalc.explore.evaluate import form_at, options_at
@@ -101,3 +102,18 @@ def test_numbers_by_hand_are_those_of_the_plan(name: str) -> None:
         assert differences(form, found) == {}, (dimensions, given, seq, batch)
         compared += 1
     assert compared >= POINTS // 3
+
+
+def test_a_model_that_cannot_have_other_dimensions_says_so_at_once() -> None:
+    """Its first refusal is the sentence; no other model is made for each format, layout and accelerator."""
+    name, asked = "nvidia/Llama-3_3-Nemotron-Super-49B-v1", []
+    changed = with_dimensions(name, ACCESS, {})
+    assert changed is not None
+
+    def counted(dimensions: Mapping[str, int]) -> ModelSpec:
+        asked.append(dimensions)
+        return changed(dimensions)
+
+    payload = payload_of((PageModel(spec=load(name, ACCESS), argument=name, changed=counted),), AXES)
+    assert "--kv-heads changes nothing" in payload["models"][0]["hand"]
+    assert len(asked) <= 4, "all dimensions, then all but the layers"

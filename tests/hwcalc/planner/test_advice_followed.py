@@ -13,8 +13,6 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.cli import main
-from hwcalc.cli.options import given_options
-from hwcalc.cli.quick import read
 from hwcalc.engines import ENGINES
 from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError
@@ -26,6 +24,7 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, list_gpus
 from hwcalc.profiles.instances import list_instances
 from hwcalc.units import human_bytes
+from tests.hwcalc.command import read_plan
 
 PLANS = 500
 MODELS = 60
@@ -95,13 +94,8 @@ def requests(part: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def followed(command: str) -> Plan:
     """The plan of a command line, as the command itself reads it."""
-    words = shlex.split(command)
-    assert words[0] == "kvplan"
-    line = read(words[1:])
-    assert line is not None, command
-    name, values = line
-    assert name == "plan"
-    return plan_loaded(model_of(values["model"]), given_options("plan", values))
+    model, given = read_plan(command)
+    return plan_loaded(model_of(model), given)
 
 
 def is_machine(gpu: str | None) -> bool:

@@ -21,7 +21,7 @@ from hwcalc.planner.result import UNLIMITED, Verdict
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.command import QWEN
 
-DRAWN: Final = 80
+DRAWN: Final = 50
 OF_EVERY_KIND: Final = (
     "mistralai/Mistral-7B-v0.1", "google/gemma-3-27b-it", "meta-llama/Llama-4-Scout-17B-16E-Instruct", "deepseek-ai/DeepSeek-V3.2",
     "deepseek-ai/DeepSeek-V4-Flash", "facebook/bart-large", "RWKV/rwkv-5-world-3b", "google/gemma-4-E4B-it", "Zyphra/Zamba2-2.7B",

@@ -37,7 +37,7 @@ def test_no_serious_fault(browser: Any, small_file: Path, scheme: str, size: dic
 
 def test_the_keyboard_alone(small: Watched) -> None:
     """Tab reaches every control that can be seen, once, in the order of the page, and shows where it is; nothing holds it."""
-    small.set(**VLLM)
+    small.settle(**VLLM)
     small.run(
         "() => { document.querySelectorAll('details').forEach((table) => { table.open = false; }); document.activeElement.blur(); scrollTo(0, 0); }"
     )
@@ -64,13 +64,13 @@ def test_the_keyboard_alone(small: Watched) -> None:
 
 def test_the_answer_is_read_out(small: Watched) -> None:
     """A screen reader hears the verdict once the sliders rest."""
-    small.set(**VLLM)
+    small.settle(**VLLM)
     small.page.wait_for_function("() => [...document.querySelectorAll('[role=status]')].some((e) => /fit/.test(e.textContent))")
 
 
 def test_signs_beside_colours(small: Watched) -> None:
     """The verdict is a word, and each part of the bar has a pattern or a word of its own."""
-    small.set(**VLLM)
+    small.settle(**VLLM)
     words = small.answer()
 
     assert "fits" in words
@@ -80,7 +80,7 @@ def test_signs_beside_colours(small: Watched) -> None:
 
 def test_a_slider_is_answered_in_a_frame(page: Watched) -> None:
     """With 20 models in the chart, everything that a move of the length's slider changes is worked out and drawn within a frame."""
-    page.set(**VLLM, model="google/gemma-3-12b-it")
+    page.settle(**VLLM, model="google/gemma-3-12b-it")
     times = page.run(
         """async () => {
           const slider = document.getElementById("seq");

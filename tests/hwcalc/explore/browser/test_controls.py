@@ -173,7 +173,7 @@ def test_the_command_line_can_be_copied(small: Watched) -> None:
 
 def test_a_layer_has_its_formula(small: Watched) -> None:
     """Each cell of the strip shows its layer's numbers on focus, and the arrow keys go from cell to cell."""
-    small.set(**{**START, "model": "google/gemma-3-12b-it"})
+    small.settle(**{**START, "model": "google/gemma-3-12b-it"})
     cells = small.page.locator("button[name=layer]")
     assert cells.count() == 48
     cells.first.focus()
@@ -185,7 +185,7 @@ def test_a_layer_has_its_formula(small: Watched) -> None:
 
 def test_the_cache_alone_or_all(small: Watched) -> None:
     """The chart shows the cache, or everything on the GPU."""
-    small.set(**START)
+    small.settle(**START)
     radios = small.page.locator("input[name=lengths-shown]")
     assert radios.count() == 2
     before = small.page.locator("main").inner_text()
@@ -198,7 +198,7 @@ def test_the_cache_alone_or_all(small: Watched) -> None:
 
 def test_a_line_can_be_hidden(small: Watched) -> None:
     """The legend has a button for each model, which says whether its line is drawn."""
-    small.set(**START)
+    small.settle(**START)
     entry = small.page.locator("button[name=line]").last
     before = entry.get_attribute("aria-pressed")
     entry.click()
@@ -211,7 +211,7 @@ def test_a_line_can_be_hidden(small: Watched) -> None:
 
 def test_tables_behind_charts(small: Watched) -> None:
     """Every chart has its numbers as a table, which opens with the keyboard and has rows and a caption."""
-    small.set(**{**START, "count": 1, "tp": 1})
+    small.settle(**{**START, "count": 1, "tp": 1})
     small.run("() => document.querySelectorAll('details').forEach((table) => { table.open = false; })")
     summaries = small.page.locator("summary:visible")
     assert summaries.count() >= 6

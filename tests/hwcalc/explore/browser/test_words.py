@@ -53,7 +53,7 @@ def test_the_verdict_and_its_reason(small: Watched, name: str) -> None:
 
 def test_all_verdicts(small: Watched) -> None:
     """The words of a verdict in a table are those of the command line as well."""
-    small.set(engine="vllm", gpu="l4", seq=1 << 20, batch=8)
+    small.settle(engine="vllm", gpu="l4", seq=1 << 20, batch=8)
     small.run(
         "() => { document.querySelector('#engines details').open = true; document.querySelector('#engines').scrollIntoView(); }"
     )
@@ -69,7 +69,7 @@ def test_a_cell_for_each_layer(page: Watched, name: str) -> None:
     page.run("() => { document.querySelector('#strip details').open = true; document.querySelector('#strip').scrollIntoView(); }")
     for engine in ("reference", "transformers", "vllm"):
         change: dict[str, Any] = {"model": name, "engine": engine, "gpu": "b200-180gb", "seq": 4_000, "batch": 1}
-        page.set(**change)
+        page.settle(**change)
         command, answer = page.run("() => [kvplan.command(), kvplan.answer()]")
         if "refused" in answer:
             continue

@@ -38,6 +38,11 @@ class Watched:
         self.run("(change) => kvplan.set(change)", change)
         self.frame()
 
+    def settle(self, **change: Any) -> None:
+        """Choose something else, and wait until the sections out of sight have followed, too."""
+        self.set(**change)
+        self.page.wait_for_function("() => kvplan.settled()")
+
     def answer(self) -> str:
         """What the page says of its state, as text."""
         return "\n".join(self.page.locator("#answer, #gauge").all_inner_texts())
