@@ -62,6 +62,8 @@ class Vllm(Engine):
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
     label: ClassVar[str] = "vLLM"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks that the planned sequences hold"
+    pool_is: ClassVar[str] = "GPU KV cache size"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
