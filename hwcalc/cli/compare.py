@@ -25,8 +25,7 @@ OPTIONS: Final = (
 )
 EXAMPLES: Final = (
     Example("Two models side by side", "kvplan compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --seq 32k"),
-    Example("Two cache formats on two accelerators", "kvplan compare Qwen/Qwen3-8B --engine vllm --dtype bf16,fp8 --gpu l4,l40s"),
-    Example("All engines, and why their numbers differ", "kvplan compare openai/gpt-oss-20b --engine all --seq 8k"),
+    Example("All engines, and why their numbers differ", "kvplan compare openai/gpt-oss-20b --engine all --gpu h100 --seq 8k"),
     Example("All models of a family", "kvplan compare 'Qwen/Qwen3-?B' --seq 32k"),
 )
 

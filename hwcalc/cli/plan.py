@@ -56,11 +56,16 @@ def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | 
     from hwcalc.cli import compare
 
     shared = {option.name for option in compare.OPTIONS}
-    given = {"emit": emit is not None, "plot": plot, **{name: value not in (None, False, (), "") for name, value in options.items()}}
+    given = {
+        "emit": emit is not None,
+        "plot": plot,
+        **{name: value not in (None, False, (), "") for name, value in options.items()},
+    }
     for option in OPTIONS:
         if option.name not in {"model", *shared} and given.get(option.name):
             raise UsageError(
-                f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one.", hint="Name one: --engine vllm"
+                f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one.",
+                hint="Name one: --engine vllm",
             )
     models = None if model is None else [model]
     return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})

@@ -20,7 +20,7 @@ from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.formulas import LayerKind, Role
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["Cause", "causes", "growth_bytes", "stored_words"]
+__all__ = ["Cause", "causes", "growth_bytes", "request_bytes", "stored_words"]
 
 _STEP: Final = 2**10 * 3**2 * 5 * 7 * 11
 """Tokens beyond the planned ones: whole blocks of nearly every size, and more than any window."""
@@ -50,12 +50,24 @@ class Cause:
 def causes(opened: Opened, formulas: Opened) -> tuple[Cause, ...]:
     """Why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer to the same request, keeps once.
 
-    Largest first; causes in the same words are one.
+    Largest first; causes in the same words are one. What sequences have in common is one cause, beside those of as many sequences that
+    have nothing in common.
     """
+    alone, plain = opened.unshared, formulas.unshared
     found: dict[str, int] = {}
-    for words, added in (*_of_layers(opened, formulas), *_of_extras(opened), *_of_ranks(opened)):
+    for words, added in (*_of_layers(alone, plain), *_of_extras(alone), *_of_ranks(alone)):
         found[words] = found.get(words, 0) + added
+    if opened.request.sharing.asked:
+        saved = request_bytes(alone) - request_bytes(opened)
+        found["shared in whole blocks" if saved else "shared tokens kept for each"] = (
+            plain.stored_bytes - formulas.stored_bytes - saved
+        )
     return tuple(Cause(words=words, bytes=added) for words, added in sorted(found.items(), key=lambda one: -abs(one[1])) if added)
+
+
+def request_bytes(opened: Opened) -> int:
+    """The cache on all GPUs together, each counted as the fullest."""
+    return opened.request.gpus * opened.needed_bytes
 
 
 def growth_bytes(opened: Opened) -> int:
@@ -191,7 +203,7 @@ def _of_extras(opened: Opened) -> Iterator[tuple[str, int]]:
 
 def _of_ranks(opened: Opened) -> Iterator[tuple[str, int]]:
     """What GPUs hold beyond their share, where each is counted as the fullest one."""
-    parallel, left = opened.request.parallel, opened.request.gpus * opened.needed_bytes - opened.stored_bytes
+    parallel, left = opened.request.parallel, request_bytes(opened) - opened.stored_bytes
     if left and parallel.tp == opened.request.gpus and not opened.engine.counts_copies:
         for group in opened.stack.groups:
             layer, held = _Layer(group.kind, opened), bytes_of(opened.rank_tensors[group.kind])

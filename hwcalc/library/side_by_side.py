@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.causes import Cause, causes, growth_bytes, stored_words
-from hwcalc.engines.request import UNSHARED, Request
+from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
+from hwcalc.engines.request import Request
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import fields, frozen
 from hwcalc.model import ModelSpec
@@ -14,6 +14,7 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
 
 __all__ = ["EngineRow", "SideBySide", "flat_row"]
+
 
 @frozen
 class EngineRow:
@@ -23,7 +24,7 @@ class EngineRow:
     more takes of one sequence in the long run, with blocks spread over their tokens, on the GPUs that hold it together. ``pool_tokens`` are
     those of the pool that it makes of the GPU or the budget, as its own log counts them; null without a pool, or without a GPU and budget.
     ``all_gpus_bytes`` is the cache with each GPU counted as the fullest. ``reasons`` say why that is not what the formulas keep once: their
-    bytes add up to the difference. They are null where sequences share tokens or differ in length, and under a policy.
+    bytes add up to the difference. They are null where sequences differ in length, and under a policy.
     """
 
     stores: str
@@ -44,15 +45,14 @@ class SideBySide:
     def row(self, model: ModelSpec, opened: Opened, plan: Plan) -> EngineRow:
         """The row of an opened request about ``model`` and its plan."""
         engine, request = opened.engine, opened.request
-        alone = request.sharing == UNSHARED and not request.lengths and opened.evicted is None
-        formulas = self._of(model, request) if alone else None
+        formulas = None if request.lengths or opened.evicted is not None else self._of(model, request)
         return EngineRow(
             stores=stored_words(opened),
             cache_is=engine.cache_is,
             pool_is=engine.pool_is or None,
-            growth_bytes=growth_bytes(opened),
+            growth_bytes=growth_bytes(opened) if opened.evicted is None else plan.cache.bytes_per_token,
             pool_tokens=None if plan.pool is None else plan.pool.tokens,
-            all_gpus_bytes=request.gpus * opened.needed_bytes,
+            all_gpus_bytes=request_bytes(opened),
             reasons=None if formulas is None else causes(opened, formulas),
         )
 
@@ -61,9 +61,15 @@ class SideBySide:
 
         A format that no formula has, such as one of a single engine, is left out: the cache is then that of the model's own dtype.
         """
-        key = (id(model), request.seq, request.sequences, request.encoder_seq, request.dtype)
+        sharing = request.sharing
+        workload = {
+            **{name: getattr(request, name) for name in ("seq", "batch", "encoder_seq", "prompt")},
+            "shared_prefix": sharing.prefix or None,
+            "samples": sharing.samples,
+            "beams": sharing.beams,
+        }
+        key = (id(model), request.dtype, *workload.values())
         if key not in self._formulas:
-            workload = {"seq": request.seq, "batch": request.sequences, "encoder_seq": request.encoder_seq}
             self._formulas[key] = None
             for dtype in dict.fromkeys((request.dtype, None)):
                 try:
@@ -81,5 +87,7 @@ def flat_row(row: EngineRow | None) -> dict[str, Any]:
     True
     """
     values = {each.name: None if row is None else getattr(row, each.name) for each in fields(EngineRow)}
-    reasons = None if row is None or row.reasons is None else "; ".join(f"{cause.words}: {cause.bytes:+,} B" for cause in row.reasons)
+    reasons = (
+        None if row is None or row.reasons is None else "; ".join(f"{cause.words}: {cause.bytes:+,} B" for cause in row.reasons)
+    )
     return {**values, "reasons": reasons}
