@@ -16,6 +16,7 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
+from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Policies
@@ -41,7 +42,7 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
+class Engine(Kinds, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]
@@ -149,7 +150,7 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["
 
     @abstractmethod
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        """The tensors that the engine stores for one layer of this kind. Raises an error for a kind without a rule: it never guesses."""
+        """The tensors that the engine stores for one layer of this kind. It is one of :attr:`kinds`."""
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         """The tensors that the engine stores once for the whole model, beside those of the layers."""
@@ -295,6 +296,7 @@ class Opened(Alive):
 
     def checked(self) -> Opened:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
+        check_kinds(self)
         self.dtypes  # noqa: B018 - so that the notes on defaults come first
         self.encoder_tokens  # noqa: B018
         self.engine.check(self)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.mistral_rs.command import ISQ, flag_text, serve
-from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, check_shared, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, RULES, check_shared, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.models import check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
 from hwcalc.engines.mistral_rs.pool import blocks_of_requests, pages_of, plan_pool
@@ -76,6 +77,10 @@ class MistralRs(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}
+    )
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "q8_0", "q4_k_m")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import AttentionKind, CrossAttention, LatentAttention
+from hwcalc.formulas import AttentionKind, LatentAttention
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
@@ -110,11 +110,6 @@ def check_model(model: ModelSpec) -> None:
         raise UnsupportedError(f"mistral.rs has no latent attention in {brief(name, 60)}.", hint="Use: --engine reference")
     if not any(issubclass(kind, (AttentionKind, LatentAttention)) for kind in kinds):
         raise UnsupportedError("mistral.rs has no model without attention.", hint="Use: --engine reference")
-    if CrossAttention in kinds:
-        raise UnsupportedError(
-            "mistral.rs has no rule for cross attention in kvplan: its cache lies outside the pool and was not read.",
-            hint="Use: --engine reference",
-        )
 
 
 def keeps_all_heads(model: ModelSpec) -> bool:

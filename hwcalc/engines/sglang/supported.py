@@ -10,7 +10,7 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.sglang.classes import CLASSES
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CrossAttention, FullAttention, NoCache, SlidingAttention
+from hwcalc.formulas import FullAttention, NoCache, SlidingAttention
 from hwcalc.model import Note
 
 __all__ = ["check_supported"]
@@ -32,8 +32,6 @@ def check_supported(opened: SglangOpened) -> Noted[None]:
         raise UnsupportedError(
             f"SGLang keeps caches of its own for {name}, which kvplan does not know yet.", hint="Use: --engine reference"
         )
-    if any(isinstance(group.kind, CrossAttention) for group in model.stack.groups):
-        raise UnsupportedError("kvplan has no rules for the encoder's keys and values in SGLang.", hint="Use: --engine reference")
     if request.sharing.beams > 1:
         raise UnsupportedError("SGLang has no beam search.", hint="Leave out --beams, or use: --samples")
     if request.parallel.dcp > 1:
