@@ -296,7 +296,7 @@ class Opened(Alive):
 
     def checked(self) -> Opened:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
-        check_kinds(self)
+        self.shared("kinds", lambda: check_kinds(self))
         self.dtypes  # noqa: B018 - so that the notes on defaults come first
         self.encoder_tokens  # noqa: B018
         self.engine.check(self)

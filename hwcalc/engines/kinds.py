@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.request import UNSHARED
 from hwcalc.errors import UnsupportedError
@@ -37,6 +37,9 @@ class Kinds:
             return NO
         return self.unbounded.get(kind, YES)
 
+    def check_class(self, opened: Any) -> None:
+        """Raise an error if the engine has no class for the model. This is asked before its kinds of layers."""
+
     def refuse_kinds(self, layers: Stack) -> None:
         """Raise an error that names the first kind of these layers without a rule."""
         if self.kinds is None:
@@ -50,8 +53,9 @@ class Kinds:
 
 
 def check_kinds(opened: Opened) -> None:
-    """Raise an error for a layer of the model, or of its draft, without a rule."""
+    """Raise an error for a model without a class, and for a layer of the model, or of its draft, without a rule."""
     engine, request = opened.engine, opened.request
+    engine.check_class(opened)
     engine.refuse_kinds(opened.plain_stack)
     for draft in (request.draft, request.option_draft):
         if draft is not None:

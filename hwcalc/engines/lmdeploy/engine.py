@@ -100,10 +100,12 @@ class Lmdeploy(Engine):
         what = "FlashMLA's fp8 rows" if settings.sparse else f"the dtype that the model runs in, {settings.model_dtype}"
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
 
+    def check_class(self, opened: Opened) -> None:
+        check_architecture(opened.model, of_lmdeploy(opened).settings.backend)
+
     def check(self, opened: Opened) -> None:
         planned = of_lmdeploy(opened)
         _check_request(planned)
-        check_architecture(opened.model, planned.settings.backend)
         # Plan the layout here, since LMDeploy refuses a model that it cannot lay out.
         planned.layout  # noqa: B018
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))

@@ -27,7 +27,7 @@ from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
 from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.pool import plan_pool
 from hwcalc.engines.sglang.savings import savings, sharing_support
-from hwcalc.engines.sglang.supported import check_supported
+from hwcalc.engines.sglang.supported import check_class, check_supported
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas import ChunkedAttention, LayerKind, Role, SlidingAttention
@@ -89,6 +89,9 @@ class Sglang(GeneralEngine):
             return Noted(dtypes)
         message = f"KV dtype auto: {own.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
         return Noted(dtypes, (Note(code="default-dtype", message=message),))
+
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
 
     def check(self, opened: Opened) -> None:
         own = of_sglang(opened)

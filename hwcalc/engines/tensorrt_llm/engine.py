@@ -22,7 +22,7 @@ from hwcalc.engines.tensorrt_llm.pieces import RULES
 from hwcalc.engines.tensorrt_llm.pool import group_infos, holds, plan_pool
 from hwcalc.engines.tensorrt_llm.settings import Settings
 from hwcalc.engines.tensorrt_llm.stored import buffers, extra_tensors, stored_piece
-from hwcalc.engines.tensorrt_llm.supported import check_supported, runs_states
+from hwcalc.engines.tensorrt_llm.supported import check_class, check_supported, runs_states
 from hwcalc.engines.tensorrt_llm.weights import TENSORRT
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import ChunkedAttention, LayerKind, Role, SlidingAttention
@@ -87,6 +87,9 @@ class TensorrtLlm(GeneralEngine):
             Role.CONV: known_dtype(one.model_dtype),
         }
         return Noted(Dtypes(kv=one.kv_dtype, roles=MappingProxyType(roles)))
+
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
 
     def check(self, opened: Opened) -> None:
         planned = of_tensorrt(opened)

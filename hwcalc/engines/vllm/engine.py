@@ -25,6 +25,7 @@ from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.builder import KINDS
+from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
@@ -137,6 +138,9 @@ class Vllm(Engine):
             return Noted(dtypes)
         what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
+
+    def check_class(self, opened: Opened) -> None:
+        check_architecture(opened.model, opened.version)
 
     def check(self, opened: Opened) -> None:
         planned = of_vllm(opened)
