@@ -11,7 +11,6 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
     from hwcalc.formulas import LayerKind, Stack
 
 __all__ = ["BY_MODEL", "EVERY_TOKEN", "NO", "YES", "Kinds", "check_kinds"]
@@ -52,7 +51,7 @@ class Kinds:
                 )
 
 
-def check_kinds(opened: Opened) -> None:
+def check_kinds(opened: Any) -> None:
     """Raise an error for a model without a class, and for a layer of the model, or of its draft, without a rule."""
     engine, request = opened.engine, opened.request
     engine.check_class(opened)

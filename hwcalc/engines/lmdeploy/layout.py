@@ -180,6 +180,11 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
             hint="Use: --engine vllm, or --engine reference",
         )
     ((shape, layers),) = shapes.items()
+    if index and not shape.index_dim:
+        raise UnsupportedError(
+            f"LMDeploy has indexers beside latents alone, which {model.id} does not have.",
+            hint="Use: --engine vllm, or --engine reference",
+        )
     if settings.pytorch:
         sizes = settings.block_size, settings.kernel_block_size
         pieces = pytorch_pieces(shape, settings.form, *sizes, sparse=settings.sparse)

@@ -18,7 +18,7 @@ from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.formulas import ChunkedAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ class Mlx(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
     source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
-        {SlidingAttention: BY_MODEL, ChunkedAttention: BY_MODEL}
-    )
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     has_command: ClassVar[bool] = True
     stores_prompts_apart: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "mlx_8bit", "mlx_6bit", "mlx_4bit")

@@ -30,7 +30,7 @@ from hwcalc.engines.sglang.savings import savings, sharing_support
 from hwcalc.engines.sglang.supported import check_class, check_supported
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas import ChunkedAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.text import brief
 
@@ -54,9 +54,7 @@ class Sglang(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
-        {SlidingAttention: BY_MODEL, ChunkedAttention: BY_MODEL}
-    )
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def resolve_version(self, requested: str) -> str:

@@ -10,7 +10,6 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
-from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.policies import PagedGroup, Support
@@ -41,7 +40,7 @@ from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
-from hwcalc.formulas import LayerKind, Role, SlidingAttention
+from hwcalc.formulas import LayerKind, Role
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
@@ -74,7 +73,6 @@ class Vllm(Engine):
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
-    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
             name: EngineOption(name=name, help=text, default=default, check=check)
