@@ -84,6 +84,7 @@ class Transformers(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
+    sums_in_32_bits: ClassVar[bool] = True
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "bnb8", "bnb4")

@@ -66,6 +66,8 @@ class Vllm(Engine):
     definition: ClassVar[Definition] = Definition.ENGINE
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
+    drafts_in_cache: ClassVar[bool] = True
+    sums_in_32_bits: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
