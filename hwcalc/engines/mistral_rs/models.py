@@ -13,7 +13,15 @@ from hwcalc.formulas import AttentionKind, CrossAttention, LatentAttention
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
-__all__ = ["EXACT_WIDTHS", "MTP_LAYERS", "STATE_COPIES", "check_model", "counts_states_as_attention", "keeps_all_heads"]
+__all__ = [
+    "EXACT_WIDTHS",
+    "STATE_COPIES",
+    "check_model",
+    "counts_states_as_attention",
+    "grows_where_shared",
+    "is_text",
+    "keeps_all_heads",
+]
 
 _TEXT: Final = frozenset(
     f"{name}ForCausalLM"
@@ -92,7 +100,13 @@ EXACT_WIDTHS: Final = frozenset(
     }
 )
 """Classes whose pool is counted by the heads and widths of each layer; all others have the model's for every layer."""
-MTP_LAYERS: Final = _ATTENTION_ALONE
+_HIDDEN_OVER_HEADS: Final = frozenset(
+    {
+        *("LlamaForCausalLM", "MixtralForCausalLM", "Qwen2ForCausalLM", "SmolLM3ForCausalLM", "Starcoder2ForCausalLM"),
+        *("Llama4ForConditionalGeneration", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+    }
+)
+"""Classes that take ``hidden_size / num_attention_heads`` for the width of a head, whatever ``head_dim`` says."""
 STATE_COPIES: Final = {"GraniteMoeHybridForCausalLM": 1}
 """Class -> slots of a second set of states, which the model keeps beside the pool of slots (``GraniteHybridCache``)."""
 
@@ -102,12 +116,22 @@ def check_model(model: ModelSpec) -> None:
     name = model.architecture
     if name is not None and name not in _TEXT | _MULTIMODAL:
         raise UnsupportedError(
-            f"mistral.rs 0.9.2: unsupported model class `{brief(name, 60)}`.",
-            hint="Use: --engine reference. Its classes: mistral.rs, pipeline/loaders.",
+            f"mistral.rs: Unsupported Hugging Face Transformers -CausalLM model class `{brief(name, 60)}`.",
+            hint="Use: --engine reference",
         )
     kinds = {type(group.kind) for group in model.stack.groups}
     if name is not None and LatentAttention in kinds and name not in _LATENT:
         raise UnsupportedError(f"mistral.rs has no latent attention in {brief(name, 60)}.", hint="Use: --engine reference")
+    if name in _HIDDEN_OVER_HEADS and model.hidden_size is not None:
+        for group in model.stack.groups:
+            if (
+                isinstance(group.kind, AttentionKind)
+                and group.kind.head_dim * group.kind.num_attention_heads != model.hidden_size
+            ):
+                raise UnsupportedError(
+                    f"mistral.rs takes hidden_size / num_attention_heads for the head width of {name}, which is not head_dim here.",
+                    hint="Use: --engine reference",
+                )
     if not any(issubclass(kind, (AttentionKind, LatentAttention)) for kind in kinds):
         raise UnsupportedError("mistral.rs has no model without attention.", hint="Use: --engine reference")
     if CrossAttention in kinds:
@@ -115,6 +139,16 @@ def check_model(model: ModelSpec) -> None:
             "mistral.rs has no rule for cross attention in kvplan: its cache lies outside the pool and was not read.",
             hint="Use: --engine reference",
         )
+
+
+def is_text(model: ModelSpec) -> bool:
+    """Whether one of the loaders of text models takes it, which all predict the same activations."""
+    return model.architecture in _TEXT and model.architecture not in _MULTIMODAL
+
+
+def grows_where_shared(model: ModelSpec) -> bool:
+    """Whether without pages the windowed layers from which later ones read keep every token (``donor_layers`` of Gemma 4)."""
+    return model.architecture in EXACT_WIDTHS
 
 
 def keeps_all_heads(model: ModelSpec) -> bool:

@@ -69,8 +69,8 @@ _FOUR_BITS: Final = "bnb4"
 
 
 def is_native(model: ModelSpec) -> bool:
-    """Whether TGI has a class of its own; also for the bare equation, which names no model type."""
-    return model.architecture is None or model.model_type in _NATIVE
+    """Whether TGI has a class of its own; also for dimensions by hand, which are of no model type."""
+    return model.model_type in _NATIVE or "model_type" not in model.config
 
 
 def is_bf16(model: ModelSpec) -> bool:

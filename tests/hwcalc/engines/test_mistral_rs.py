@@ -170,7 +170,7 @@ def test_metal() -> None:
 @pytest.mark.parametrize(
     ("model", "asked", "words"),
     [
-        ("EleutherAI/gpt-neox-20b", {}, "unsupported model class"),
+        ("EleutherAI/gpt-neox-20b", {}, "-CausalLM model class `GPTNeoXForCausalLM`"),
         ("deepseek-ai/DeepSeek-V3", {"dtype": "fp8"}, "not supported for MLA"),
         (LLAMA, {"dtype": "fp8", "options": {"paged_attn": "off"}}, "in pages alone"),
         (LLAMA, {"dtype": "q8_0"}, "keeps its cache in the model's dtype or in f8e4m3"),
