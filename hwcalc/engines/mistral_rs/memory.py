@@ -3,8 +3,8 @@
 ``pool = total x fraction - used - reserved``, and no more than ``available - max(2 % of available, 512 MiB) - reserved``
 (``calculate_cache_config`` in ``mistralrs-core/src/paged_attention/mod.rs``, 0.9.2; read, not run). ``used`` is weights, context, and the
 states, which :func:`~hwcalc.engines.mistral_rs.pool.plan_pool` takes off; ``reserved`` is what its loader predicts for activations:
-attention scores of at most 1,024 x 1,024 positions (``mapped_max_act_size_elems`` of every text loader). With NCCL no layers are mapped
-and nothing is predicted, so that activations have the share that stays free.
+attention scores of at most 1,024 x 1,024 positions (``mapped_max_act_size_elems`` of every text loader). With NCCL, or with layers that
+the user maps, nothing is predicted, so that activations have the share that stays free.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hwcalc.units import MIB
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.opened import MistralOpened
 
-__all__ = ["plan_budget"]
+__all__ = ["plan_budget", "predicted_activations"]
 
 _SCORES: Final = 1024
 _KEPT_FREE: Final = 512 * MIB
@@ -67,15 +67,29 @@ def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
     return Noted(_capped(budget, totals), (*notes, *extra.notes, *measured.notes))
 
 
+def predicted_activations(opened: MistralOpened) -> int | None:
+    """The bytes that its loader predicts, as the log has them in whole MB; ``None`` for models that see pictures."""
+    if not is_text(opened.model):
+        return None
+    heads, tokens = _scores(opened)
+    return opened.request.replica_batch * heads * tokens**2 * opened.model_format.block_bytes
+
+
+def _scores(opened: MistralOpened) -> tuple[int, int]:
+    """Heads and positions of the scores."""
+    heads = max(getattr(group.kind, "num_attention_heads", 0) for group in opened.plain_stack.groups)
+    return heads, min(opened.tokens, _SCORES)
+
+
 def _reserved(opened: MistralOpened, rows: int) -> tuple[BudgetPart, ...]:
     """What is set aside for activations. The loaders of models that see pictures count those too: the general estimate stands for them."""
-    if opened.request.parallel.tp > 1:
+    parallel = opened.request.parallel
+    if parallel.tp * parallel.pp > 1:
         return ()
-    if not is_text(opened.model):
+    count = predicted_activations(opened)
+    if count is None:
         return (forward(opened, chunk_tokens(), rows),)
-    heads = max(getattr(group.kind, "num_attention_heads", 0) for group in opened.plain_stack.groups)
-    tokens, size = min(opened.tokens, _SCORES), opened.model_format.block_bytes
-    count = rows * heads * tokens**2 * size
+    heads, tokens = _scores(opened)
     made = step(
         "activations",
         "batch x heads x tokens x tokens x element_bytes",
@@ -83,7 +97,7 @@ def _reserved(opened: MistralOpened, rows: int) -> tuple[BudgetPart, ...]:
         batch=rows,
         heads=heads,
         tokens=tokens,
-        element_bytes=size,
+        element_bytes=opened.model_format.block_bytes,
     )
     return (
         BudgetPart(

@@ -6,21 +6,32 @@ of 0.9.2 (commit 9e922623f24b).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import AttentionKind, CrossAttention, LatentAttention
+from hwcalc.formulas import (
+    AttentionKind,
+    CrossAttention,
+    FullAttention,
+    LatentAttention,
+    LayerKind,
+    SharedCache,
+    SlidingAttention,
+    Stack,
+)
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
 __all__ = [
     "EXACT_WIDTHS",
     "STATE_COPIES",
+    "as_built",
     "check_model",
     "counts_states_as_attention",
-    "grows_where_shared",
     "is_text",
     "keeps_all_heads",
+    "layer_types",
 ]
 
 _TEXT: Final = frozenset(
@@ -146,9 +157,40 @@ def is_text(model: ModelSpec) -> bool:
     return model.architecture in _TEXT and model.architecture not in _MULTIMODAL
 
 
-def grows_where_shared(model: ModelSpec) -> bool:
-    """Whether without pages the windowed layers from which later ones read keep every token (``donor_layers`` of Gemma 4)."""
-    return model.architecture in EXACT_WIDTHS
+def layer_types(model: ModelSpec) -> tuple[str, ...]:
+    """What the config calls each layer; empty where it does not say."""
+    text = model.config.get("text_config")
+    named = (text if isinstance(text, Mapping) else model.config).get("layer_types")
+    return tuple(map(str, named)) if isinstance(named, (list, tuple)) else ()
+
+
+def as_built(stack: Stack, types: Sequence[str], *, paged: bool) -> Stack:
+    """Layers of which later ones read the cache of the last earlier one of their type, as mistral.rs allocates them.
+
+    In pages each later one has as much as the one that it reads, and nothing uses it. Without pages it has nothing, and the one that
+    it reads keeps every token, whatever its window (``donor_layers`` in ``vision_models/gemma4/text.rs``).
+    """
+    layers = list(stack)
+    shared = [number for number, layer in enumerate(layers) if any(isinstance(kind, SharedCache) for kind in layer)]
+    last = {types[number]: number for number in range(len(layers)) if number not in shared}
+    for number in shared:
+        read = last.get(types[number])
+        if read is not None and paged:
+            layers[number] = layers[read]
+        elif read is not None:
+            layers[read] = tuple(_unwindowed(kind) for kind in layers[read])
+    return Stack(tuple(layers))
+
+
+def _unwindowed(kind: LayerKind) -> LayerKind:
+    if not isinstance(kind, SlidingAttention):
+        return kind
+    return FullAttention(
+        num_attention_heads=kind.num_attention_heads,
+        num_key_value_heads=kind.num_key_value_heads,
+        head_dim=kind.head_dim,
+        v_head_dim=kind.v_head_dim,
+    )
 
 
 def keeps_all_heads(model: ModelSpec) -> bool:
