@@ -218,7 +218,7 @@ def _check_layout(opened: MistralOpened) -> None:
         if getattr(parallel, name) > 1:
             raise UsageError(f"mistral.rs has no --{name}.", hint=f"Leave out --{name}.")
     if parallel.tp > 1 and parallel.pp > 1:
-        raise UsageError(
+        raise UnsupportedError(
             "mistral.rs divides a model over GPUs by NCCL (--tp) or maps its layers to them (--pp), and does not do both.",
             hint=f"Use: --tp {parallel.tp * parallel.pp}, or --pp {parallel.tp * parallel.pp}",
         )

@@ -106,7 +106,7 @@ class Tgi(GeneralEngine):
         own = of_tgi(opened)
         for name in ("pp", "dcp", "ep"):
             if getattr(opened.request.parallel, name) > 1:
-                raise UsageError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
+                raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
         if opened.request.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
         _check_weights(opened.request.weights)

@@ -236,7 +236,7 @@ def test_devices_in_the_command_line() -> None:
     assert words(pp=2, gpus=2) == f"env CUDA_VISIBLE_DEVICES=0,1 MISTRALRS_NO_NCCL=1 {tail} --device-layers '0:16;1:16'"
     # The flags for the size of the pool exclude each other.
     assert words(memory_utilization=0.8, kv_memory=8_000 * MIB) == f"{tail} --pa-memory-mb 8000"
-    with pytest.raises(UsageError, match="does not do both"):
+    with pytest.raises(UnsupportedError, match="does not do both"):
         planned(LLAMA, tp=2, pp=2)
 
 
