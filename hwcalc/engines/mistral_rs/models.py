@@ -12,7 +12,6 @@ from typing import Final
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
-    CrossAttention,
     FullAttention,
     LatentAttention,
     LayerKind,
@@ -27,6 +26,7 @@ __all__ = [
     "EXACT_WIDTHS",
     "STATE_COPIES",
     "as_built",
+    "check_class",
     "check_model",
     "counts_states_as_attention",
     "is_text",
@@ -122,14 +122,19 @@ STATE_COPIES: Final = {"GraniteMoeHybridForCausalLM": 1}
 """Class -> slots of a second set of states, which the model keeps beside the pool of slots (``GraniteHybridCache``)."""
 
 
-def check_model(model: ModelSpec) -> None:
-    """Refuse a model that mistral.rs does not build. Raises :class:`~hwcalc.errors.UnsupportedError`."""
+def check_class(model: ModelSpec) -> None:
+    """Raise an error for a class that mistral.rs does not have."""
     name = model.architecture
     if name is not None and name not in _TEXT | _MULTIMODAL:
         raise UnsupportedError(
             f"mistral.rs: Unsupported Hugging Face Transformers -CausalLM model class `{brief(name, 60)}`.",
             hint="Use: --engine reference",
         )
+
+
+def check_model(model: ModelSpec) -> None:
+    """Refuse layers that mistral.rs does not build. Raises :class:`~hwcalc.errors.UnsupportedError`."""
+    name = model.architecture
     kinds = {type(group.kind) for group in model.stack.groups}
     if name is not None and LatentAttention in kinds and name not in _LATENT:
         raise UnsupportedError(f"mistral.rs has no latent attention in {brief(name, 60)}.", hint="Use: --engine reference")
@@ -145,11 +150,6 @@ def check_model(model: ModelSpec) -> None:
                 )
     if not any(issubclass(kind, (AttentionKind, LatentAttention)) for kind in kinds):
         raise UnsupportedError("mistral.rs has no model without attention.", hint="Use: --engine reference")
-    if CrossAttention in kinds:
-        raise UnsupportedError(
-            "mistral.rs has no rule for cross attention in kvplan: its cache lies outside the pool and was not read.",
-            hint="Use: --engine reference",
-        )
 
 
 def is_text(model: ModelSpec) -> bool:

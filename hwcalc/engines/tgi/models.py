@@ -12,7 +12,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
-__all__ = ["check_model", "is_bf16", "is_native", "keeps_whole_heads", "published_format"]
+__all__ = ["check_class", "check_weights", "is_bf16", "is_native", "keeps_whole_heads", "published_format"]
 
 _NATIVE: Final = frozenset(
     {
@@ -91,17 +91,21 @@ def published_format(model: ModelSpec) -> str | None:
     return "fp8_e4m3" if (scheme.get("type"), scheme.get("num_bits")) == ("float", 8) else None
 
 
-def check_model(model: ModelSpec, weights: str | None) -> None:
+def check_class(model: ModelSpec) -> None:
     """Refuse a model that has no pool. Raises :class:`~hwcalc.errors.UnsupportedError`."""
     name = brief(model.model_type, 60)
     if model.model_type in _PADDED:
         raise UnsupportedError(
             f"TGI runs {name} by plain transformers, in a padded cache that is not planned.", hint="Use: --engine transformers"
         )
+    if not is_native(model) and model.model_type not in _TRANSFORMERS:
+        raise UnsupportedError(f"TGI: Unsupported model type {name}", hint="Use: --engine transformers, or --engine reference")
+
+
+def check_weights(model: ModelSpec, weights: str | None) -> None:
+    """Refuse formats that the transformers back end does not load. Raises :class:`~hwcalc.errors.UnsupportedError`."""
     if is_native(model):
         return
-    if model.model_type not in _TRANSFORMERS:
-        raise UnsupportedError(f"TGI: Unsupported model type {name}", hint="Use: --engine transformers, or --engine reference")
     method = _method(model)
     if method in _NOT_FOR_AUTO:
         raise UnsupportedError(f"TGI: {method} quantization is not supported for AutoModel", hint="Use: --engine transformers")
@@ -109,7 +113,8 @@ def check_model(model: ModelSpec, weights: str | None) -> None:
         raise UnsupportedError("TGI: 4bit quantization is not supported for AutoModel", hint="Leave out --weights, or use: bnb8")
     if weights == "fp8":
         raise UnsupportedError(
-            f"TGI runs {name} by its transformers back end, which takes no --quantize fp8.", hint="Leave out --weights."
+            f"TGI runs {model.model_type} by its transformers back end, which takes no --quantize fp8.",
+            hint="Leave out --weights.",
         )
 
 

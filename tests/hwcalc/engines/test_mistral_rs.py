@@ -20,7 +20,6 @@ from hwcalc.engines.mistral_rs.spans import Rotating
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas import KINDS
 from hwcalc.formulas.frozen import replace
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
@@ -190,18 +189,6 @@ def test_refusals(model: str, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(KvplanError, match=words) as refused:
         planned(model, **asked)
     assert refused.value.hint
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_kind_has_a_rule_or_a_refusal(kind: str) -> None:
-    """No kind of layer is guessed."""
-    from hwcalc.engines.mistral_rs.layers import _RULES
-
-    known = KINDS[kind] in _RULES
-    assert known or kind in {
-        *("sink_attention", "expanded_latent_attention", "sparse_indexer", "cross_attention", "compressed_attention", "mamba1"),
-        *("kimi_delta_attention", "lightning_attention", "real_gated_lru", "rwkv4", "rwkv_matrix", "matrix_lstm"),
-    }
 
 
 def test_heads_that_are_not_divided() -> None:

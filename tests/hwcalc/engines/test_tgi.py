@@ -13,10 +13,8 @@ from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.request import Parallel
-from hwcalc.engines.tgi.layers import _RULES
 from hwcalc.engines.tgi.opened import of_tgi
 from hwcalc.errors import KvplanError
-from hwcalc.formulas import KINDS
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
 from hwcalc.units import GIB
@@ -157,14 +155,6 @@ def test_refusals(model: str, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(KvplanError, match=words) as refused:
         planned(model, **asked)
     assert refused.value.hint
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_kind_has_a_rule_or_a_refusal(kind: str) -> None:
-    """No kind of layer is guessed."""
-    assert (KINDS[kind] in _RULES) is (
-        kind in {"full_attention", "sliding_attention", "chunked_attention", "latent_attention", "mamba1"}
-    )
 
 
 def test_command_line() -> None:
