@@ -39,6 +39,7 @@ class Mlx(GeneralEngine):
     title: ClassVar[str] = "mlx-lm, the caches of MLX"
     label: ClassVar[str] = "MLX"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "arrays at their largest, while a prompt is read or behind it"
     versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
     source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
