@@ -13,7 +13,7 @@ from hwcalc.engines.lmdeploy.formats import NONE, KvFormat, read_format
 from hwcalc.engines.lmdeploy.options import OPTIONS, ratio_option
 from hwcalc.engines.options import is_on
 from hwcalc.engines.request import Request
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LatentAttention, SlidingAttention, SparseIndexer
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
@@ -93,6 +93,11 @@ def read_settings(model: ModelSpec, request: Request) -> LmdeploySettings:
     if sparse:
         # FlashMLA's rows are fp8 whatever is asked for.
         form = NONE
+        if not _has_flash_mla(request):
+            raise UnsupportedError(
+                "DeepSeek-V3.2 requires flash_mla to be available, says LMDeploy of sparse attention; it runs from Hopper on.",
+                hint="Use: --gpu h200, without flash_mla=false",
+            )
     dtype = _model_dtype(model, gpu)
     block, kernel = _blocks(model, request, backend, sparse=sparse)
     slots = _slots(request, backend) if GatedDeltaNet in kinds else 0
@@ -100,7 +105,10 @@ def read_settings(model: ModelSpec, request: Request) -> LmdeploySettings:
     ratio = request.hardware.memory_utilization if share is None else ratio_option("cache_max_entry_count", share)
     blocks = options.get("num_gpu_blocks")
     if blocks is not None and backend == TURBOMIND:
-        raise UsageError("num_gpu_blocks is an option of the PyTorch back end.", hint="Leave it out, or backend=turbomind.")
+        raise UsageError(
+            "num_gpu_blocks is an option of the PyTorch back end.",
+            hint=f"Leave it out, or use: --engine-option backend={PYTORCH}",
+        )
     window = _window(model) if backend == PYTORCH else 0
     asked = is_on(options.get("enable_prefix_caching"))
     return LmdeploySettings(

@@ -208,6 +208,8 @@ def test_every_kind_of_layer_has_a_rule_or_is_refused() -> None:
         (LLAMA, {"options": {"cache_max_entry_count": "1.2"}}, UsageError),
         (LLAMA, {"options": {"quant_policy": "5"}}, UsageError),
         (LLAMA, {"options": {"backend": "turbomind", "num_gpu_blocks": "100"}}, UsageError),
+        ("deepseek-ai/DeepSeek-V3.2", {"gpu": "a100-sxm4-80gb", "tp": 8}, UnsupportedError),
+        ("zai-org/GLM-5.2", {"options": {"flash_mla": "false"}}, UnsupportedError),
         (LLAMA, {"policy": "h2o:budget=512"}, UnsupportedError),
         ("deepseek-ai/DeepSeek-V3", {"options": {"cache_block_seq_len": "128"}}, UsageError),
     ],
