@@ -41,7 +41,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     ]
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
         # The answer first, then where it comes from.
-        split = any(variant.all_layers is not None for variant in variants)
+        # Beside engines that split no model, the columns are for a model of which something lies in host memory.
+        split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
         titles = (*_VERDICT, *_SPLIT) if split else _VERDICT
         tables.insert(
             0, (titles, [(names[place], (*_verdict(variants[place]), *_split(variants[place], split))) for place in planned])
