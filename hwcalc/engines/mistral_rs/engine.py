@@ -75,6 +75,8 @@ class MistralRs(GeneralEngine):
     title: ClassVar[str] = "mistral.rs: PagedAttention, or caches that grow by 512"
     label: ClassVar[str] = "mistral.rs"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "pages of the planned sequences, and all slots of states"
+    pool_is: ClassVar[str] = "GPU blocks x block size"
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)

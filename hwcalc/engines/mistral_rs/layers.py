@@ -160,6 +160,7 @@ def _slots(tensor: CacheTensor, opened: MistralOpened) -> StoredTensor:
         position_bytes=slots * size,
         once=True,
         rule=f"{slots:,} x {size:,} B: slots of the pool of states",
+        why=f"state x {slots:,} slots",
     )
 
 

@@ -56,6 +56,8 @@ class Tgi(GeneralEngine):
     title: ClassVar[str] = "Text Generation Inference: blocks for every token of every layer"
     label: ClassVar[str] = "TGI"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences"
+    pool_is: ClassVar[str] = "KV-cache blocks x block size"
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
