@@ -99,7 +99,7 @@ def test_a_pair_has_a_rule_or_a_refusal(engine: str, kind: str) -> None:
         return
     layers = toy(example(FullAttention), example(KINDS[kind]))
     assert opened(engine, layers) is None
-    with pytest.raises(UnsupportedError, match=rf"no rule for {kind} layers .* in {one.label}\.") as refused:
+    with pytest.raises(UnsupportedError, match=rf"there is no rule for {kind} layers .* in {one.label}\.") as refused:
         one.refuse_kinds(layers.stack)
     assert refused.value.hint == "Use: --engine reference"
 
