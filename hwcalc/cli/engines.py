@@ -32,7 +32,7 @@ _HEADER = ("engine", "versions", "numbers", "option", "default", "meaning")
 
 
 def run(*, name: str | None, kinds: bool, **output: Any) -> Answer:
-    """List the engines, or one with its options, versions and source, or the kinds of layers for which they have rules."""
+    """List the engines, or one with its options, versions and source."""
     view = view_of(**output)
     found = engine_infos(name)
     if view.format == "json":
