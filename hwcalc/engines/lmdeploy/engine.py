@@ -58,6 +58,8 @@ class Lmdeploy(Engine):
     title: ClassVar[str] = "LMDeploy: its PyTorch back end, and TurboMind"
     label: ClassVar[str] = "LMDeploy"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences, and all slots of states"
+    pool_is: ClassVar[str] = "num_gpu_blocks x block_size"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
@@ -327,4 +329,5 @@ def _slots(opened: LmdeployOpened, name: str, role: Role, dtype: str, size: int)
         bytes=ranks * slots * size,
         rule=f"{slots:,} slots x {size:,} B{f' x {ranks} ranks' if ranks > 1 else ''}",
         once=True,
+        why=f"{slots:,} slots of states, in {dtype}",
     )

@@ -64,6 +64,8 @@ class Vllm(Engine):
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
     label: ClassVar[str] = "vLLM"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks that the planned sequences hold"
+    pool_is: ClassVar[str] = "GPU KV cache size"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     drafts_in_cache: ClassVar[bool] = True
@@ -356,12 +358,19 @@ def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int, hel
         role=role,
         axes=("bytes of a block",),
         shape=(spec.page,),
-        dtype=opened.dtypes.state if recurrent else opened.dtypes.kv,
+        dtype=opened.dtypes.state if state else opened.dtypes.kv,
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
         bytes=opened.request.parallel.tp * held * spec.page,
         rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
+        why=_why_state(spec, blocks) if state else None,
     )
+
+
+def _why_state(spec: LayerSpec, blocks: int) -> str:
+    if isinstance(spec, StateSpec):
+        return f"state in {blocks:,} blocks, as large as those of other layers"
+    return f"compressor states in blocks of {spec.block_size:,} tokens"
 
 
 def _of_all(opened: Opened, counted: str) -> str:
@@ -409,4 +418,5 @@ def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
         span=Once(),
         bytes=size,
         rule=f"{counted}: {words}",
+        why=words,
     )
