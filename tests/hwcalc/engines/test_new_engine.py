@@ -38,6 +38,7 @@ class Toy(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("2.0", "1.0")
     source: ClassVar[str] = "this test"
+    cache_is: ClassVar[str] = "two copies of every key and value"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset({FullAttention})
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({"copies": COPIES})
 
@@ -89,6 +90,7 @@ def test_plan(capsys: Capture) -> None:
         (*PLAN, "--kv-memory", "10GiB"),
         (*PLAN, "--shared-prefix", "1024", "--batch", "4"),
         ("explain", *PLAN, "--gpu", "l40s"),
+        (QWEN, "--engine", "all", "--seq", "4096", "--gpu", "l40s"),
         ("compare", QWEN, "--engine", "toy,vllm", "--seq", "4096", "--gpu", "l40s"),
         ("diff", QWEN, "Qwen/Qwen3-4B", "--engine", "toy", "--seq", "4096"),
         ("sweep", *PLAN[:3], "--seq", "1024,4096", "--batch", "1,2"),
