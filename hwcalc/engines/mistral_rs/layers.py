@@ -44,8 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MISTRAL_RS", "RULES", "check_shared", "counted_elements", "is_state", "layer_tensors"]
 
-_WHOLE: Final = frozenset({"mamba", "conv", "feed_forward"})
-"""Modules of Granite 4 and LFM2 that every rank has whole."""
+_WHOLE: Final = {
+    "GraniteMoeHybridForCausalLM": frozenset({"mamba"}),
+    **dict.fromkeys(
+        ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"), frozenset({"conv", "feed_forward"})
+    ),
+}
+"""Class -> modules that every rank has whole."""
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
 
@@ -56,7 +61,7 @@ class MistralRank(ReplicaRank):
         path = weight.path.split(".")
         if path[0] == "linear_attn":
             return path[1] != "out_proj" or super().is_replicated(weight)
-        return path[0] in _WHOLE or super().is_replicated(weight)
+        return path[0] in _WHOLE.get(self.model.architecture or "", ()) or super().is_replicated(weight)
 
 
 class MistralRules(Rules):
