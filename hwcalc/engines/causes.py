@@ -37,6 +37,14 @@ _NAMES: Final = {
     Role.STATE: "states",
     Role.CONV: "convolutions",
 }
+_SHORT: Final = {
+    "keys": "K",
+    "values": "V",
+    "latents": "latent",
+    "indexer keys": "index",
+    "states": "state",
+    "convolutions": "conv",
+}
 
 
 @frozen
@@ -95,10 +103,10 @@ def _growth_by_rows(opened: Opened) -> int:
 
 
 def stored_words(opened: Opened) -> str:
-    """What the engine stores, by role and format: ``keys, values bf16; states fp32``."""
+    """What the engine stores, by role and format: ``K, V bf16; state fp32``."""
     formats: dict[str, dict[str, None]] = {}
     for tensor in (one for tensors in opened.kind_tensors.values() for one in tensors):
-        formats.setdefault(tensor.dtype, {}).update(dict.fromkeys(_names(tensor)))
+        formats.setdefault(tensor.dtype, {}).update(dict.fromkeys(_SHORT[name] for name in _names(tensor)))
     return "; ".join(f"{', '.join(names)} {dtype}" for dtype, names in formats.items())
 
 

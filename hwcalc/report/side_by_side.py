@@ -17,10 +17,11 @@ _COLUMNS: Final = ("stores", "cache", "a token", _POOL, _VERDICT, "number", "why
 NUMBERS: Final = frozenset({"cache", "a token", _POOL})
 """Columns of numbers, which stand on the right."""
 MEANINGS: Final = ("its cache is", "its pool tokens are")
-_WORDS: Final = {"exact": "exact", "engine": "engine's rule", "estimate": "estimate", "measured": "measured"}
+_WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
 _MOST: Final = 3
 """Reasons in a row; JSON and CSV have all."""
 _LEGEND: Final = (
+    "number: exact by the formulas, or by the rule of the engine's own code",
     "cache: on all GPUs together, each counted as the fullest",
     "a token: what one token more takes of one sequence in the long run",
     "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory",

@@ -144,11 +144,7 @@ class Lmdeploy(Engine):
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_lmdeploy(opened)
         bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
-        made = plan_pool(planned, budget_bytes, bound)
-        if planned.settings.num_gpu_blocks is None or (made.blocks or 0) * planned.layout.block_bytes <= budget_bytes:
-            return Noted(made)
-        message = f"num_gpu_blocks={made.blocks:,} is more than the budget holds: the allocation runs out of memory."
-        return Noted(made, (Note(code="override-beyond-budget", message=message),))
+        return Noted(plan_pool(planned, budget_bytes, bound))
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool."""
