@@ -16,11 +16,8 @@ from hwcalc.formulas.tensor import Once
 __all__ = ["buffers", "extra_tensors", "stored_piece"]
 
 _WORDS = {
-    "idle_windows": "windows of max_batch_size requests are kept free",
-    "prompt_windows": "windowed layers keep all tokens of a batch while prompts are read",
     "idle_states": "states of max_batch_size requests, and of dummy requests",
-    "partial_blocks": "a block of each request at its kept state",
-    "padding": "2 MiB for each kind of buffer",
+    "other_pools": "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
     "unequal_windows": "each window has an equal share of the memory",
 }
 
@@ -66,14 +63,10 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
         used = sum(opened.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
         yield "unequal_windows", layout.needed(stage, opened.all_blocks) - used
         return
-    tokens = replica.all_blocks[None] * one.block
-    held = sum(opened.blocks_of(window) * one.block * row for window, row in stage.windows.items())
-    kept = layout.snapshots(tokens)
-    yield "idle_windows", dp * one.sequences * layout.window_bytes(stage) - held
-    yield "prompt_windows", dp * min(tokens, one.batched_tokens) * stage.reading(one.scratch)
-    yield "idle_states", (dp * (layout.slots + kept) - opened.batch) * stage.state
-    yield "partial_blocks", dp * one.sequences * one.pp * stage.growing * one.block if kept else 0
-    yield "padding", dp * (layout.quota(stage, 0) - one.sequences * layout.window_bytes(stage)) if layout.compressed else 0
+    idle = layout.slots * stage.state
+    yield "idle_states", dp * idle - opened.batch * stage.state
+    used = sum(replica.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
+    yield "other_pools", dp * (replica.needed_on(stage) - used - max(idle, replica.batch * stage.state))
 
 
 def _extra(name: str, size: int) -> StoredTensor:
