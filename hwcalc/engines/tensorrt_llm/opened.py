@@ -93,8 +93,13 @@ class TensorrtOpened(Opened):
     @cached_property
     def storages(self) -> tuple[Storage, ...]:
         """V2: the pools of every stage. The longest sequence divides them where the model has states, or where it says so itself."""
-        layout = self.layout
-        return tuple(storage_of(stage, self.settings, self.tokens, compressed=layout.compressed) for stage in layout.stages)
+        layout, one = self.layout, self.settings
+        by_length = layout.compressed or layout.slots or one.expected is not None
+        length = self.tokens if by_length else 1
+        key = ("tensorrt storages", layout, length)
+        return self.of_stack(
+            key, lambda: tuple(storage_of(stage, one, length, compressed=layout.compressed) for stage in layout.stages)
+        )
 
     def demand(self, storage: Storage, *, reading: bool = True) -> tuple[int, ...]:
         """V2: the slots of each pool for all sequences, while one of them is read in."""

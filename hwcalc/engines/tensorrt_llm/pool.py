@@ -21,7 +21,9 @@ def holds(opened: TensorrtOpened, budget: int) -> bool:
     """Whether the planned sequences of the fullest replica fit into the budget, and into ``max_tokens`` where it is given."""
     replica, cap = of_tensorrt(opened.replica), opened.settings.most_tokens
     if opened.settings.v2:
-        return replica.least_budget <= budget and (cap is None or (opened.tokens <= cap and replica.holds_in(budget)))
+        # What the last page has beyond the budget is not ours: the manager rounds up.
+        whole = budget - budget % page_bytes(budget)
+        return replica.holds_in(whole) and (cap is None or opened.tokens <= cap)
     if budget < 0 or any(replica.needed_on(stage) > budget for stage in replica.layout.stages):
         return False
     return cap is None or replica.layout.several or max(replica.all_blocks.values()) <= cap // opened.settings.block
@@ -140,12 +142,25 @@ def _most(opened: TensorrtOpened, budget: int) -> int:
     """Requests of the planned length that one replica runs at once: no more than ``max_batch_size``."""
     replica, most = of_tensorrt(opened.replica), opened.settings.sequences
     branches = opened.request.sharing.branches
-    plain = not opened.settings.v2 and opened.settings.most_tokens is None and not opened.layout.several
-    if plain and not opened.together.unlike:
-        pools = opened.layout.pool_blocks(budget)
-        each = {window: branches * opened.layout.blocks(window, opened.tokens) for window in pools}
-        return min(most // branches, *(pools[window] // each[window] for window in pools))
-    return _last(most // branches, lambda requests: holds(of_tensorrt(replica.sized(batch=requests)), budget))
+    if opened.together.unlike or opened.settings.most_tokens is not None or opened.layout.several:
+        return _last(most // branches, lambda requests: holds(of_tensorrt(replica.sized(batch=requests)), budget))
+    if opened.settings.v2:
+        return max(0, min(most // branches, _most_in(of_tensorrt(replica.sized(batch=1)), budget)))
+    pools = opened.layout.pool_blocks(budget)
+    each = {window: branches * opened.layout.blocks(window, opened.tokens) for window in pools}
+    return min(most // branches, *(pools[window] // each[window] for window in pools))
+
+
+def _most_in(one: TensorrtOpened, budget: int) -> int:
+    """V2: how many such requests the pools of whole pages hold, while one of them is read in."""
+    found = []
+    for storage, quota in zip(one.storages, one.layout.quotas(budget - budget % page_bytes(budget)), strict=True):
+        slots = storage.slots(quota)
+        if slots is None:
+            return 0
+        pairs = zip(slots, one.demand(storage, reading=False), one.demand(storage), strict=True)
+        found += [(have - (read - each)) // each for have, each, read in pairs if each]
+    return min(found, default=FOREVER)
 
 
 def _message(opened: TensorrtOpened, blocks: int, longest: int) -> str:
