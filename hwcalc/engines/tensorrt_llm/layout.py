@@ -17,7 +17,7 @@ from functools import cached_property
 
 from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.settings import Settings
-from hwcalc.engines.tensorrt_llm.storage import ceil_div
+from hwcalc.engines.tensorrt_llm.storage import Storage, ceil_div, storage_of
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.frozen import frozen
 
@@ -95,6 +95,18 @@ class Layout:
         one = self.settings
         return one.sequences * one.pp + 1 + one.attention_dp if any(stage.state for stage in self.stages) else 0
 
+    def storages(self, length: int) -> tuple[Storage, ...]:
+        """V2: the pools of every stage. The longest sequence divides them where the model has states, or where it says so itself."""
+        by_length = self.compressed or self.slots or self.settings.expected is not None
+        return self._storages(length) if by_length else self._usual_storages
+
+    @cached_property
+    def _usual_storages(self) -> tuple[Storage, ...]:
+        return self._storages(1)
+
+    def _storages(self, length: int) -> tuple[Storage, ...]:
+        return tuple(storage_of(stage.kinds, self.settings, length, compressed=self.compressed) for stage in self.stages)
+
     def rows(self, stage: Stage, window: int | None) -> int:
         """Bytes for each token of the layers of a stage with this window."""
         return stage.growing if window is None else stage.windows.get(window, 0)
@@ -142,7 +154,7 @@ class Layout:
             return (quota - fixed) / each if each else math.inf
         if not stage.growing:
             return math.inf
-        if stage.state:
+        if stage.state and self.snapshots(FOREVER):
             return bisect_right(range(1, (quota - fixed) // stage.growing + 1), quota, key=lambda count: self._cost(stage, count))
         return one.batched_tokens + (quota - fixed - one.batched_tokens * each) / stage.growing
 

@@ -10,7 +10,7 @@ from hwcalc.engines.sharing import Blocks, Held, held_blocks
 from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout, Stage
 from hwcalc.engines.tensorrt_llm.pieces import Piece, pieces_of
 from hwcalc.engines.tensorrt_llm.settings import Settings, read_settings
-from hwcalc.engines.tensorrt_llm.storage import Sequences, Storage, ceil_div, page_bytes, storage_of
+from hwcalc.engines.tensorrt_llm.storage import Sequences, Storage, ceil_div, page_bytes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LayerKind, SlidingAttention
 
@@ -92,14 +92,8 @@ class TensorrtOpened(Opened):
 
     @cached_property
     def storages(self) -> tuple[Storage, ...]:
-        """V2: the pools of every stage. The longest sequence divides them where the model has states, or where it says so itself."""
-        layout, one = self.layout, self.settings
-        by_length = layout.compressed or layout.slots or one.expected is not None
-        length = self.tokens if by_length else 1
-        key = ("tensorrt storages", layout, length)
-        return self.of_stack(
-            key, lambda: tuple(storage_of(stage, one, length, compressed=layout.compressed) for stage in layout.stages)
-        )
+        """V2: the pools of every stage."""
+        return self.layout.storages(self.tokens)
 
     def demand(self, storage: Storage, *, reading: bool = True) -> tuple[int, ...]:
         """V2: the slots of each pool for all sequences, while one of them is read in."""

@@ -135,7 +135,11 @@ def _last(most: int, good: Callable[[int], bool]) -> int:
 
 def _longest(single: TensorrtOpened, budget: int, bound: int) -> int:
     """The longest sequence that one request could have."""
-    return _last(bound, lambda length: holds(of_tensorrt(single.sized(seq=length)), budget))
+
+    def fits(length: int) -> bool:
+        return holds(of_tensorrt(single.sized(seq=length)), budget)
+
+    return bound if fits(bound) else _last(bound - 1, fits)
 
 
 def _most(opened: TensorrtOpened, budget: int) -> int:

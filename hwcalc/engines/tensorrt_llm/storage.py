@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from hwcalc.formulas.frozen import frozen
 
 if TYPE_CHECKING:
-    from hwcalc.engines.tensorrt_llm.layout import Stage
+    from hwcalc.engines.tensorrt_llm.pieces import Piece
     from hwcalc.engines.tensorrt_llm.settings import Settings
 
 __all__ = ["Cycle", "Sequences", "Storage", "ceil_div", "page_bytes", "storage_of"]
@@ -180,11 +180,11 @@ def _slots(pages: int, sizes: tuple[int, ...], page: int) -> int:
     return low
 
 
-def storage_of(stage: Stage, settings: Settings, length: int, *, compressed: bool) -> Storage:
-    """The pools of the layers of a stage, for a longest sequence of so many tokens."""
+def storage_of(kinds: Sequence[tuple[tuple[Piece, ...], int]], settings: Settings, length: int, *, compressed: bool) -> Storage:
+    """The pools of the layers of a stage, so many of each kind, for a longest sequence of so many tokens."""
     buffers: dict[tuple[int | None, bool], Counter[int]] = defaultdict(Counter)
     alone: dict[tuple[int | None, bool], dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
-    for place, (pieces, count) in enumerate(stage.kinds):
+    for place, (pieces, count) in enumerate(kinds):
         for piece in pieces:
             key = (piece.window, bool(piece.state))
             for size in (piece.state,) if piece.state else _buffers(piece.row * settings.block, settings.kv_dtype):
