@@ -17,7 +17,7 @@ from hwcalc.formulas import CompressedAttention, LayerKind, SlidingAttention
 if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Group
 
-__all__ = ["TensorrtOpened", "of_tensorrt"]
+__all__ = ["TensorrtOpened", "in_pages", "of_tensorrt"]
 
 _STEP: Final = 2**21
 """The smallest page of V2."""

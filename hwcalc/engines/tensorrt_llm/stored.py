@@ -8,8 +8,9 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.tensorrt_llm.layout import Stage
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
+from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, in_pages, of_tensorrt
 from hwcalc.engines.tensorrt_llm.pieces import Piece
+from hwcalc.engines.tensorrt_llm.storage import ceil_div, page_bytes
 from hwcalc.formulas import Role
 from hwcalc.formulas.tensor import Once
 
@@ -88,9 +89,9 @@ def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]
     replica, size = of_tensorrt(opened.replica), opened.settings.block
     layout, one = replica.layout, opened.settings
     stage, given = layout.stages[stage_number], opened.request.hardware.kv_memory
-    pools = layout.pool_blocks(given) if given is not None else replica.all_blocks
     if one.v2:
-        return tuple(_v2_buffers(replica, stage, pools[None]))
+        return tuple(_v2_buffers(replica, stage_number, replica.least_budget if given is None else given))
+    pools = layout.pool_blocks(given) if given is not None else replica.all_blocks
     found = []
     for window in layout.windows:
         row, blocks = layout.rows(stage, window), pools[window]
@@ -106,17 +107,14 @@ def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]
     return tuple(one for one in found if one.bytes)
 
 
-def _v2_buffers(opened: TensorrtOpened, stage: Stage, blocks: int) -> Iterator[Allocation]:
-    """V2's quota in its parts: blocks of growing layers, slots of states, and blocks of windows."""
-    layout, size = opened.layout, opened.settings.block
-    tokens = blocks * size
-    slots = layout.slots + layout.snapshots(tokens)
-    rest = layout.quota(stage, tokens) - tokens * stage.growing - slots * stage.state
-    for name, shape in (
-        ("pool.full", (blocks, stage.growing * size)),
-        ("pool.states", (slots, stage.state)),
-        ("pool.windows", (rest,)),
-    ):
-        bytes_ = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        if bytes_:
-            yield Allocation(name=name, layer=-1, dtype="uint8", shape=shape, bytes=bytes_)
+def _v2_buffers(opened: TensorrtOpened, stage: int, budget: int) -> Iterator[Allocation]:
+    """V2's pools in whole pages, each size of a slot in a pool of its own; and the pages of the quota that no pool can use."""
+    storage, quota = opened.storages[stage], opened.layout.quotas(budget)[stage]
+    slots, page, left = storage.slots(quota), page_bytes(quota), in_pages(quota)
+    for place, ((sizes, _), count) in enumerate(zip(storage.pools, slots or [], strict=slots is not None)):
+        for number, size in enumerate(sizes):
+            bytes_ = ceil_div(count * size, page) * page
+            left -= bytes_
+            yield Allocation(name=f"pool.{place}.{number}", layer=-1, dtype="uint8", shape=(bytes_,), bytes=bytes_)
+    if left:
+        yield Allocation(name="pool.rest", layer=-1, dtype="uint8", shape=(left,), bytes=left)

@@ -274,6 +274,7 @@ def test_what_does_not_fit() -> None:
         (SPARSE, {}, {"dtype": "nvfp4"}, "nvfp4"),
         (SPARSE, {"tokens_per_block": "32"}, {"dtype": "fp8_ds_mla"}, "tokens_per_block=64"),
         (FLASH, {"tokens_per_block": "64"}, {}, "[128, 256]"),
+        (FLASH, {}, {"gpu": "h200-sxm-141gb", "tp": 8}, "fp8_ds_mla"),
         (FLASH, {}, {"beams": 2, "prompt": 100}, "no beams"),
         (NEXT, {"manager": "v1"}, {}, "V2 manager"),
         (NEXT, {}, {"tp": 3}, "cannot split"),
