@@ -15,6 +15,7 @@ from hwcalc.engines.mistral_rs.opened import MistralOpened
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.shards import ReplicaRank
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -35,20 +36,39 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.tensor import Once
+from hwcalc.formulas.weights import Weight
 
 if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
 
-__all__ = ["MISTRAL_RS", "check_shared", "counted_elements", "is_state", "layer_tensors"]
+__all__ = ["MISTRAL_RS", "RULES", "check_shared", "counted_elements", "is_state", "layer_tensors"]
 
+_WHOLE: Final = {
+    "GraniteMoeHybridForCausalLM": frozenset({"mamba"}),
+    **dict.fromkeys(
+        ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"), frozenset({"conv", "feed_forward"})
+    ),
+}
+"""Class -> modules that every rank has whole."""
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
 
+class MistralRank(ReplicaRank):
+    """Layers with a state are whole on every rank, but for what gated delta nets put out; LFM2's MLP is too."""
+
+    def is_replicated(self, weight: Weight) -> bool:
+        path = weight.path.split(".")
+        if path[0] == "linear_attn":
+            return path[1] != "out_proj" or super().is_replicated(weight)
+        return path[0] in _WHOLE.get(self.model.architecture or "", ()) or super().is_replicated(weight)
+
+
 class MistralRules(Rules):
-    """Weights by ideal sharding. Key/value heads are divided, rounded down, or repeated; states are whole on every rank."""
+    """Key/value heads are divided, rounded down, or repeated; states are whole on every rank. Stages are of the user's making."""
 
     engine = "mistral-rs"
+    rank = MistralRank
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         if isinstance(kind, LatentAttention):
@@ -69,10 +89,7 @@ def is_state(kind: LayerKind) -> bool:
 
 def layer_tensors(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> tuple[StoredTensor, ...]:
     """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
-    rule = _RULES.get(type(kind))
-    if rule is None:
-        raise UnsupportedError(f"mistral.rs has no rule for {kind.title}.", hint="Use: --engine reference")
-    return rule(kind, opened, ranks)
+    return RULES[type(kind)](kind, opened, ranks)
 
 
 def counted_elements(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> int:
@@ -143,6 +160,7 @@ def _slots(tensor: CacheTensor, opened: MistralOpened) -> StoredTensor:
         position_bytes=slots * size,
         once=True,
         rule=f"{slots:,} x {size:,} B: slots of the pool of states",
+        why=f"state x {slots:,} slots",
     )
 
 
@@ -187,7 +205,7 @@ def _nothing(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[Stored
     return ()
 
 
-_RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
+RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
     {
         FullAttention: _attention,
         SlidingAttention: _attention,
