@@ -48,7 +48,7 @@ class Sequences(NamedTuple):
 
     capacity: int
     history: int
-    count: int = 1
+    requests: int = 1
 
 
 @frozen
@@ -90,7 +90,7 @@ class Storage:
     def _taken(self, batch: Iterable[Sequences]) -> list[int]:
         """The slots of a batch in each pool."""
         return [
-            sum(each.count * cycle.slots(each, self.block, scratch=self.scratch) for cycle in cycles for each in batch)
+            sum(each.requests * cycle.slots(each, self.block, scratch=self.scratch) for cycle in cycles for each in batch)
             for _, cycles in self.pools
         ]
 
@@ -229,5 +229,5 @@ def _batches(
     if states:
         resident, half = one.sequences * one.pp, expected or max(1, length // 2)
         typical = (Sequences(half, half - 1, resident), dummies)
-        least = (*((*batch, dummies) for batch in least), (Sequences(0, 0, resident + dummies.count),))
+        least = (*((*batch, dummies) for batch in least), (Sequences(0, 0, resident + dummies.requests),))
     return typical, least
