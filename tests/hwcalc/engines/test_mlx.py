@@ -11,11 +11,13 @@ import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Section
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import differences, form_of
+from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects.mlx import MlxParser
 from hwcalc.report.emit import emitted
 
@@ -25,7 +27,9 @@ GEMMA: Final = "google/gemma-3-27b-it"
 
 
 def opened(model: str, **options: Any) -> Opened:
-    """A request to mlx."""
+    """A request to mlx; a draft is named."""
+    if "draft" in options:
+        options |= {"draft": load_model(options["draft"])}
     return open_request(load_model(model), **{"seq": 1000, "engine": "mlx", **options})
 
 
@@ -219,6 +223,21 @@ def test_a_prompt_matters_without_a_gpu() -> None:
     assert whole.cache.total_bytes > apart.cache.total_bytes
     assert "no-policy" not in {note.code for note in apart.notes}
     assert "no-policy" in {note.code for note in plan(GEMMA, seq=3000, prompt=2900).notes}
+
+
+def test_what_is_printed_beside_a_plan() -> None:
+    """The answer came token by token: windows of Gemma 3 are full, and no more."""
+    log = "Prompt: 3000 tokens, 98.7 tokens-per-sec\nGeneration: 100 tokens, 35.4 tokens-per-sec\nPeak memory: 58.000 GB\n"
+    found = reconcile(GEMMA, log, gpu=MAC)
+
+    assert found.dialect == "mlx"
+    assert [row.name for row in found.rows] == ["peak"]
+    planned = plan(GEMMA, seq=3100, prompt=3000, engine="mlx", gpu=MAC)
+    assert planned.fit is not None
+    assert planned.fit.budget is not None
+    sections = (Section.WEIGHTS, Section.ACTIVATIONS)
+    held = sum(part.expected for part in planned.fit.budget.parts if part.section in sections)
+    assert found.rows[0].predicted == planned.cache.total_bytes + held
 
 
 def test_what_it_prints() -> None:
