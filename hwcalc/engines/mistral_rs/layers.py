@@ -6,7 +6,7 @@ and the ``ModelConfigMetadata`` of each model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -138,7 +138,7 @@ def _latent_tensors(kind: LatentAttention, opened: MistralOpened) -> tuple[Cache
 def _states(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
     """Slots with all columns of the convolution, as many as its kernel, and the state; and pages that nothing uses."""
     own = tuple(_slots(tensor, opened) for tensor in _state_tensors(kind))
-    return (*own, *opened.store_all(_unused(kind, opened, ranks)))
+    return (*own, *_nothing_in(_unused(kind, opened, ranks), opened))
 
 
 def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
@@ -187,7 +187,11 @@ def _shared(kind: SharedCache, opened: MistralOpened, ranks: int) -> tuple[Store
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
     if not opened.settings.paged:
         return ()
-    return opened.store_all(_unused(kind, opened, ranks))
+    return _nothing_in(_unused(kind, opened, ranks), opened)
+
+
+def _nothing_in(tensors: Iterable[CacheTensor], opened: MistralOpened) -> tuple[StoredTensor, ...]:
+    return tuple(replace(tensor, why="unused pages") for tensor in opened.store_all(tensors))
 
 
 def check_shared(opened: MistralOpened) -> None:

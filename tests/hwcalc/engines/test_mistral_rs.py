@@ -21,6 +21,7 @@ from hwcalc.engines.mistral_rs.spans import Rotating
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas import GatedDeltaNet
 from hwcalc.formulas.frozen import replace
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
@@ -96,6 +97,9 @@ def test_hybrids_that_page_every_layer() -> None:
     pool = pool_of("Qwen/Qwen3-Next-80B-A3B-Instruct", 1_000)
 
     assert pool.bytes_per_token == 48 * 2 * 2 * 256 * 2
+    opened = open_request(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"), seq=512, engine="mistral-rs")
+    (delta,) = [group.kind for group in opened.stack.groups if isinstance(group.kind, GatedDeltaNet)]
+    assert [tensor.why for tensor in opened.kind_tensors[delta]] == ["state x 33 slots"] * 2 + ["unused pages"] * 2
 
 
 def test_context_and_memory_options() -> None:
