@@ -213,7 +213,8 @@ def _shape(model: ModelSpec, kind: LayerKind, tp: int, index: int) -> Shape:
     if isinstance(kind, _ATTENTION) and kind.head_dim == kind.v_head_dim:
         _check_heads(kind.num_attention_heads, tp)
         return Shape(heads=_rank_heads(kind.num_key_value_heads, tp), key=kind.head_dim, value=kind.v_head_dim)
-    raise UnsupportedError(f"LMDeploy has no rule for {kind.title}.", hint="Use: --engine vllm, or --engine reference")
+    what = "a latent with a window" if isinstance(kind, LatentAttention) else "values of another width than keys"
+    raise UnsupportedError(f"There is no rule for {what} in LMDeploy.", hint="Use: --engine vllm, or --engine reference")
 
 
 def _check_heads(heads: int, tp: int) -> None:

@@ -56,6 +56,8 @@ _STATES: Final = ("NemotronH", "Qwen3Next", "Qwen3_5", "KimiLinear", "KimiK3", "
 _WITHOUT_REUSE: Final = ("Inkling", "KimiLinear", "KimiK3", "NemotronH", "Qwen3Next", "Qwen3_5")
 """Architectures that turn block reuse off by ``get_model_defaults``."""
 _KIMI: Final = ("KimiLinear", "KimiK3")
+_HOPPER_ROWS: Final = ("DeepseekV4",)
+"""Architectures whose cache on SM90 has rows of its own (sparse/deepseek_v4/cache_manager.py)."""
 
 
 def _named(model: ModelSpec, names: tuple[str, ...]) -> bool:
@@ -103,6 +105,11 @@ def check_supported(model: ModelSpec, request: Request) -> None:
     if gpu is not None and gpu.vendor.lower() != "nvidia":
         raise UnsupportedError(
             f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."
+        )
+    if gpu is not None and _named(model, _HOPPER_ROWS) and (gpu.compute_capability or "").startswith("9."):
+        raise UnsupportedError(
+            "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know.",
+            hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.",
         )
     if parallel.dcp > 1:
         raise UnsupportedError(

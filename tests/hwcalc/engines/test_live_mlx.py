@@ -25,7 +25,7 @@ pytest.importorskip("mlx_lm.utils", reason="mlx-lm is not installed here: pip in
 
 SEED: Final = 20261122
 CLASS_ROWS: Final = 600
-MODEL_ROWS: Final = 6
+MODEL_ROWS: Final = 4
 """Of each model type."""
 Config = dict[str, Any]
 
@@ -274,7 +274,7 @@ def test_quantized_bytes_are_those_of_small_models(model_type: str, bits: int) -
     """Whatever can be quantized is, behind the first piece that reaches the start."""
     rng = random.Random(SEED + bits)  # noqa: S311
     generate = import_module("mlx_lm.generate")
-    for start in (0, 200, 5000):
+    for start in (0, 200):
         config, size, group = config_of(model_type, rng), rng.choice((64, 128, 256)), 32
         prompt, alone = rng.randint(1, 600), rng.choice((0, 3, 300))
         options = {"prefill_step_size": size, "kv_bits": bits, "kv_group_size": group, "quantized_kv_start": start}

@@ -27,7 +27,9 @@ GEMMA: Final = "google/gemma-3-27b-it"
 
 
 def opened(model: str, **options: Any) -> Opened:
-    """A request to mlx."""
+    """A request to mlx; a draft is named."""
+    if "draft" in options:
+        options |= {"draft": load_model(options["draft"])}
     return open_request(load_model(model), **{"seq": 1000, "engine": "mlx", **options})
 
 
