@@ -175,7 +175,8 @@ def _of_layers(opened: Opened, formulas: Opened) -> Iterator[tuple[str, int]]:
                 continue
             both = min(own[kind], plain[other])
             layer, expected = _Layer(kind, opened), _Layer(other, formulas)
-            beside = [tensor for tensor in layer.tensors if tensor.why and tensor.role not in expected.roles()]
+            usual = expected.roles() | (_FIXED if expected.roles() & _FIXED else frozenset())
+            beside = [tensor for tensor in layer.tensors if tensor.why and tensor.role not in usual]
             yield from ((tensor.why or "", both * tensor.bytes) for tensor in beside)
             added = layer.bytes - bytes_of(beside) - expected.bytes
             if added:
@@ -267,12 +268,17 @@ def _of_formats(layer: _Layer, other: _Layer) -> Iterator[str]:
 def _of_parts(layer: _Layer, other: _Layer) -> Iterator[str]:
     """Of a layer whose tensors do not grow alike: how many times the bytes of the formulas each of them takes, the largest differences."""
     plain = {tensor.name: tensor for tensor in other.tensors}
-    found = []
+    found: list[tuple[int, str]] = []
     for tensor in layer.tensors:
         was = plain.pop(tensor.name, None)
         format_ = f" {tensor.dtype}" if was is not None and was.dtype != tensor.dtype else ""
-        times = "beside" if was is None or not was.bytes else f"x {tensor.bytes / was.bytes:.3g}"
-        found.append((abs(tensor.bytes - (0 if was is None else was.bytes)), f"{tensor.name.replace('_', ' ')}{format_} {times}"))
+        name = tensor.name.replace("_", " ")
+        if was is None or not was.bytes:
+            found.append((tensor.bytes, f"{name} beside"))
+        elif tensor.bytes:
+            found.append((abs(tensor.bytes - was.bytes), f"{name}{format_} x {tensor.bytes / was.bytes:.3g}"))
+        else:
+            plain[tensor.name] = was
     found += [(one.bytes, f"no {one.name.replace('_', ' ')}") for one in plain.values()]
     yield from (words for added, words in sorted(found, key=lambda one: -one[0])[:_MOST_PARTS] if added)
 
