@@ -150,7 +150,7 @@ def test_worked_causes() -> None:
         by_name[one.engine.name] = {cause.words: cause.bytes for cause in causes(one, formulas)}
     # DynamicCache keeps one token less than the window.
     assert by_name["transformers"] == {"window of 128 kept as 127 tokens": -12 * 2_048}
-    assert by_name["lmdeploy"] == by_name["tgi"] == {"window not honoured": 12 * 2_048 * (WHOLE - 128)}
+    assert by_name["lmdeploy"] == by_name["mistral-rs"] == {"window not honoured": 12 * 2_048 * (WHOLE - 128)}
     assert by_name["reference"] == {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from operator import itemgetter
 from typing import Any
 
 import pytest
