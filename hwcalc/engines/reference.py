@@ -80,6 +80,7 @@ class Reference(GeneralEngine):
     definition: ClassVar[Definition] = Definition.EXACT
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = None
     choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4"))
     beams_and_samples: ClassVar[bool] = True
 

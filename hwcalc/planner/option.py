@@ -42,8 +42,8 @@ class PlanOption(NamedTuple):
     """Whether reconcile shows it among the planned values."""
     of_budget: bool = False
     """Whether it changes only the memory that a GPU has left for the cache."""
-    in_cache_of: tuple[str, ...] = ()
-    """Engines for which it changes the cache as well."""
+    in_cache_if: str | None = None
+    """The trait of an engine (:class:`~hwcalc.engines.traits.Traits`) with which it changes the cache as well."""
     reads_model: bool = False
     """Whether it says how models are read, and not what is planned."""
     group: str = "model"

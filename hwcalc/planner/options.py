@@ -245,7 +245,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Draft model of speculative decoding: an id or a path.",
         document="draft",
         of_budget=True,
-        in_cache_of=("vllm",),
+        in_cache_if="drafts_in_cache",
     ),
     PlanOption(
         "encoder_seq",

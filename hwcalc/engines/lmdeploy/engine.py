@@ -10,9 +10,10 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.lmdeploy.classes import TURBOMIND, check_architecture, runs
 from hwcalc.engines.lmdeploy.command import flag_text, serve
-from hwcalc.engines.lmdeploy.layout import Piece, kept_by
+from hwcalc.engines.lmdeploy.layout import KINDS, Piece, kept_by
 from hwcalc.engines.lmdeploy.memory import plan_budget
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.lmdeploy.options import OPTIONS
@@ -33,7 +34,7 @@ from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import GatedDeltaNet, LayerKind, Role
+from hwcalc.formulas import ChunkedAttention, GatedDeltaNet, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Weight
 from hwcalc.model import Definition, ModelSpec, Note
@@ -65,6 +66,10 @@ class Lmdeploy(Engine):
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     versions: ClassVar[tuple[str, ...]] = _VERSIONS
     source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
+    )
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def resolve_version(self, requested: str) -> str:
@@ -95,10 +100,12 @@ class Lmdeploy(Engine):
         what = "FlashMLA's fp8 rows" if settings.sparse else f"the dtype that the model runs in, {settings.model_dtype}"
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
 
+    def check_class(self, opened: Opened) -> None:
+        check_architecture(opened.model, of_lmdeploy(opened).settings.backend)
+
     def check(self, opened: Opened) -> None:
         planned = of_lmdeploy(opened)
         _check_request(planned)
-        check_architecture(opened.model, planned.settings.backend)
         # Plan the layout here, since LMDeploy refuses a model that it cannot lay out.
         planned.layout  # noqa: B018
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))

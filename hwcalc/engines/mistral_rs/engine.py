@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.mistral_rs.command import ISQ, flag_text, serve
-from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, check_shared, is_state, layer_tensors
-from hwcalc.engines.mistral_rs.models import check_model, keeps_all_heads
+from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, RULES, check_shared, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.models import check_class, check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
 from hwcalc.engines.mistral_rs.pool import blocks_of_requests, pages_of, plan_pool
 from hwcalc.engines.noted import Noted
@@ -76,6 +77,10 @@ class MistralRs(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}
+    )
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "q8_0", "q4_k_m")
@@ -107,6 +112,9 @@ class MistralRs(GeneralEngine):
         roles |= {Role.STATE: known_dtype("fp32") if delta else plain, Role.CONV: plain}
         notes = model_dtype(opened.model, opened.request.dtype).notes if is_auto(opened.request.dtype) and kept is plain else ()
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
+
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
 
     def check(self, opened: Opened) -> None:
         own = of_mistral(opened)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
 
-__all__ = ["MISTRAL_RS", "check_shared", "counted_elements", "is_state", "layer_tensors"]
+__all__ = ["MISTRAL_RS", "RULES", "check_shared", "counted_elements", "is_state", "layer_tensors"]
 
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
@@ -69,10 +69,7 @@ def is_state(kind: LayerKind) -> bool:
 
 def layer_tensors(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> tuple[StoredTensor, ...]:
     """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
-    rule = _RULES.get(type(kind))
-    if rule is None:
-        raise UnsupportedError(f"mistral.rs has no rule for {kind.title}.", hint="Use: --engine reference")
-    return rule(kind, opened, ranks)
+    return RULES[type(kind)](kind, opened, ranks)
 
 
 def counted_elements(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> int:
@@ -187,7 +184,7 @@ def _nothing(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[Stored
     return ()
 
 
-_RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
+RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
     {
         FullAttention: _attention,
         SlidingAttention: _attention,

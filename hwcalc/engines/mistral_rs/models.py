@@ -9,11 +9,19 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import AttentionKind, CrossAttention, LatentAttention
+from hwcalc.formulas import AttentionKind, LatentAttention
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
-__all__ = ["EXACT_WIDTHS", "MTP_LAYERS", "STATE_COPIES", "check_model", "counts_states_as_attention", "keeps_all_heads"]
+__all__ = [
+    "EXACT_WIDTHS",
+    "MTP_LAYERS",
+    "STATE_COPIES",
+    "check_class",
+    "check_model",
+    "counts_states_as_attention",
+    "keeps_all_heads",
+]
 
 _TEXT: Final = frozenset(
     f"{name}ForCausalLM"
@@ -97,24 +105,24 @@ STATE_COPIES: Final = {"GraniteMoeHybridForCausalLM": 1}
 """Class -> slots of a second set of states, which the model keeps beside the pool of slots (``GraniteHybridCache``)."""
 
 
-def check_model(model: ModelSpec) -> None:
-    """Refuse a model that mistral.rs does not build. Raises :class:`~hwcalc.errors.UnsupportedError`."""
+def check_class(model: ModelSpec) -> None:
+    """Raise an error for a class that mistral.rs does not have."""
     name = model.architecture
     if name is not None and name not in _TEXT | _MULTIMODAL:
         raise UnsupportedError(
             f"mistral.rs 0.9.2: unsupported model class `{brief(name, 60)}`.",
             hint="Use: --engine reference. Its classes: mistral.rs, pipeline/loaders.",
         )
+
+
+def check_model(model: ModelSpec) -> None:
+    """Refuse layers that mistral.rs does not build. Raises :class:`~hwcalc.errors.UnsupportedError`."""
+    name = model.architecture
     kinds = {type(group.kind) for group in model.stack.groups}
     if name is not None and LatentAttention in kinds and name not in _LATENT:
         raise UnsupportedError(f"mistral.rs has no latent attention in {brief(name, 60)}.", hint="Use: --engine reference")
     if not any(issubclass(kind, (AttentionKind, LatentAttention)) for kind in kinds):
         raise UnsupportedError("mistral.rs has no model without attention.", hint="Use: --engine reference")
-    if CrossAttention in kinds:
-        raise UnsupportedError(
-            "mistral.rs has no rule for cross attention in kvplan: its cache lies outside the pool and was not read.",
-            hint="Use: --engine reference",
-        )
 
 
 def keeps_all_heads(model: ModelSpec) -> bool:

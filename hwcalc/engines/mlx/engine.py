@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.mlx.checks import check
 from hwcalc.engines.mlx.layers import PREFILL_STEP, RULES
 from hwcalc.engines.mlx.models import MODEL_DTYPE_STATES, as_read, file_of
@@ -17,8 +18,7 @@ from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Mlx(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
     source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     has_command: ClassVar[bool] = True
     stores_prompts_apart: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "mlx_8bit", "mlx_6bit", "mlx_4bit")
@@ -64,10 +66,7 @@ class Mlx(GeneralEngine):
         check(opened)
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        rule = RULES.get(type(kind))
-        if rule is None:
-            raise UnsupportedError(f"mlx-lm has no rule for {kind.title}.", hint="Use: --engine reference")
-        return rule(kind, opened)
+        return RULES[type(kind)](kind, opened)
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         return super().unchecked(as_read(model), request)

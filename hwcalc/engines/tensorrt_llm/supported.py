@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.request import Request
     from hwcalc.model import ModelSpec
 
-__all__ = ["check_supported", "is_kimi", "reuses_blocks", "runs_states", "takes_v2"]
+__all__ = ["check_class", "check_supported", "is_kimi", "reuses_blocks", "runs_states", "takes_v2"]
 
 _RUN: Final = frozenset(
     {
@@ -82,9 +82,9 @@ def is_kimi(model: ModelSpec) -> bool:
     return _named(model, _KIMI)
 
 
-def check_supported(model: ModelSpec, request: Request) -> None:
-    """Raise an error for a model or a request that the back end refuses."""
-    name, gpu, parallel = model.architecture, request.hardware.gpu, request.parallel
+def check_class(model: ModelSpec) -> None:
+    """Raise an error for a model that the PyTorch back end has no class for."""
+    name = model.architecture
     if name in _AUTO_DEPLOY:
         raise UnsupportedError(
             f"TensorRT-LLM runs {name} on its AutoDeploy back end alone, whose cache has rules of its own.",
@@ -95,6 +95,11 @@ def check_supported(model: ModelSpec, request: Request) -> None:
             f"TensorRT-LLM's PyTorch back end has no model class {shown(name, 60)}.",
             hint="Plan it with --engine vllm or --engine reference.",
         )
+
+
+def check_supported(model: ModelSpec, request: Request) -> None:
+    """Raise an error for a model or a request that the back end refuses."""
+    gpu, parallel = request.hardware.gpu, request.parallel
     if gpu is not None and gpu.vendor.lower() != "nvidia":
         raise UnsupportedError(
             f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.policies import Support
@@ -16,7 +17,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.tgi.command import KV_NAMES, QUANTIZED, flag_text, launch
-from hwcalc.engines.tgi.layers import TGI, check_layers, layer_tensors
+from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
 from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, NATIVE, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi
 from hwcalc.engines.tgi.pool import block_bytes, blocks_of_requests, plan_pool
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -57,6 +58,10 @@ class Tgi(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}
+    )
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "bnb4")

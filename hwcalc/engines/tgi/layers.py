@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
 
-__all__ = ["TGI", "check_layers", "layer_tensors"]
+__all__ = ["RULES", "TGI", "check_layers", "layer_tensors"]
 
 _NOPE: Final = 128
 _ROPE: Final = 64
@@ -68,10 +68,7 @@ TGI: Final = TgiRules()
 
 def layer_tensors(kind: LayerKind, opened: TgiOpened) -> tuple[StoredTensor, ...]:
     """The tensors of one layer."""
-    rule = _RULES.get(type(kind))
-    if rule is None:
-        raise UnsupportedError(f"TGI has no rule for {kind.title}.", hint="Use: --engine reference")
-    return rule(kind, opened)
+    return RULES[type(kind)](kind, opened)
 
 
 def check_layers(opened: TgiOpened) -> None:
@@ -80,8 +77,6 @@ def check_layers(opened: TgiOpened) -> None:
     shapes = set()
     for group in opened.plain_stack.groups:
         kind = group.kind
-        if type(kind) not in _RULES:
-            raise UnsupportedError(f"TGI has no rule for {kind.title}.", hint="Use: --engine reference")
         if isinstance(kind, LatentAttention) and model.model_type not in NATIVE:
             raise UnsupportedError(f"TGI has no latent attention in {model.model_type}.", hint="Use: --engine reference")
         if not isinstance(kind, AttentionKind):
@@ -132,7 +127,7 @@ def _mamba(kind: Mamba1, opened: TgiOpened) -> tuple[StoredTensor, ...]:
     return opened.store_all((columns, *rest))
 
 
-_RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
+RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
     {
         FullAttention: _attention,
         SlidingAttention: _attention,

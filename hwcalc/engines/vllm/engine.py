@@ -23,6 +23,8 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
+from hwcalc.engines.vllm.builder import KINDS
+from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
@@ -64,12 +66,15 @@ class Vllm(Engine):
     definition: ClassVar[Definition] = Definition.ENGINE
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
+    drafts_in_cache: ClassVar[bool] = True
+    sums_in_32_bits: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4"))
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
             name: EngineOption(name=name, help=text, default=default, check=check)
@@ -133,6 +138,9 @@ class Vllm(Engine):
             return Noted(dtypes)
         what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
+
+    def check_class(self, opened: Opened) -> None:
+        check_architecture(opened.model, opened.version)
 
     def check(self, opened: Opened) -> None:
         planned = of_vllm(opened)

@@ -17,7 +17,6 @@ from hwcalc.engines.command import CommandInput
 from hwcalc.engines.mistral_rs.spans import Rotating
 from hwcalc.engines.request import ALONE
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas import KINDS
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
 from hwcalc.units import MIB
@@ -184,18 +183,6 @@ def test_refusals(model: str, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(KvplanError, match=words) as refused:
         planned(model, **asked)
     assert refused.value.hint
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_kind_has_a_rule_or_a_refusal(kind: str) -> None:
-    """No kind of layer is guessed."""
-    from hwcalc.engines.mistral_rs.layers import _RULES
-
-    known = KINDS[kind] in _RULES
-    assert known or kind in {
-        *("sink_attention", "expanded_latent_attention", "sparse_indexer", "cross_attention", "compressed_attention", "mamba1"),
-        *("kimi_delta_attention", "lightning_attention", "real_gated_lru", "rwkv4", "rwkv_matrix", "matrix_lstm"),
-    }
 
 
 def test_heads_that_are_not_divided() -> None:

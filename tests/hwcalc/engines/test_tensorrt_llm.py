@@ -9,10 +9,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
-from hwcalc.engines.tensorrt_llm.pieces import pieces_of
-from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.formulas import KINDS, LayerKind
-from hwcalc.formulas.frozen import fields
+from hwcalc.errors import KvplanError
 from hwcalc.planner.context import open_request
 from hwcalc.units import GIB
 
@@ -235,24 +232,6 @@ def test_refusals(model: str, options: dict[str, str], wanted: dict[str, Any], w
         opened(model, options, **wanted)
     assert words in str(refused.value)
     assert refused.value.hint
-
-
-def test_every_kind_has_a_rule_or_is_refused() -> None:
-    """A kind without a rule is an error that names it."""
-    settings = opened(LLAMA).settings
-    refused = set()
-    for kind in KINDS.values():
-        one: LayerKind = kind(
-            **{each.name: 16 for each in fields(kind) if each.name not in ("kept", "overlap", "index_quantized")}
-        )
-        try:
-            assert all(piece.row or piece.state for piece in pieces_of(one, settings, None))
-        except UnsupportedError as error:
-            refused.add(kind.name if error.hint else "")
-    assert refused == {
-        *("cross_attention", "expanded_latent_attention", "latent_attention", "lightning_attention", "mamba1", "matrix_lstm"),
-        *("real_gated_lru", "rwkv4", "rwkv_matrix", "shared_cache", "short_convolution", "sink_attention", "sparse_indexer"),
-    }
 
 
 def test_the_command() -> None:
