@@ -169,12 +169,12 @@ class MistralRs(GeneralEngine):
         own = of_mistral(opened)
         if not own.settings.paged or opened.request.lengths or opened.request.sharing.asked:
             return None
-        pool = opened.engine.pool(opened.sized(seq=1), max(0, budget_bytes)).value
-        if pool is None or pool.blocks is None or budget_bytes < 0:
+        if not pages_of(own).elements or budget_bytes < 0:
             return None
+        pool = plan_pool(of_mistral(opened.sized(seq=1)), budget_bytes, capped=False)
         if not pool.fits:
             return 0
-        return min(bound, max(0, pool.blocks - 1) // opened.request.replica_batch * own.settings.block_size)
+        return min(bound, max(0, (pool.blocks or 0) - 1) // opened.request.replica_batch * own.settings.block_size)
 
     def form(self, opened: Opened) -> MemoryForm | None:
         """None: blocks are counted in whole MB, and with several stages not by what a GPU holds."""
@@ -225,6 +225,11 @@ def _check_layout(opened: MistralOpened) -> None:
     for name in ("dcp", "ep"):
         if getattr(parallel, name) > 1:
             raise UsageError(f"mistral.rs has no --{name}.", hint=f"Leave out --{name}.")
+    if parallel.tp > 1 and parallel.pp > 1:
+        raise UnsupportedError(
+            "mistral.rs divides a model over GPUs by NCCL (--tp) or maps its layers to them (--pp), and does not do both.",
+            hint=f"Use: --tp {parallel.tp * parallel.pp}, or --pp {parallel.tp * parallel.pp}",
+        )
     for group in opened.plain_stack.groups:
         kind = group.kind
         if not isinstance(kind, (AttentionKind, LatentAttention)):
@@ -278,5 +283,11 @@ def _remarks(opened: MistralOpened) -> Iterator[Note]:
             "Up to 16 prefixes stay after their requests, each a full copy that is not planned: --engine-option prefix_cache_n=0."
         )
         yield Note(code="kept-prefixes", message=message)
+    if settings.paged and opened.plain_stack is not opened.model.stack_for("mistral-rs"):
+        message = "Layers that read the cache of an earlier one have pages too, which nothing uses."
+        yield Note(code="pages-for-shared", message=message)
+    if settings.paged and opened.request.parallel.tp * opened.request.parallel.pp > 1 and opened.request.hardware.gpu is not None:
+        message = "On several GPUs mistral.rs sets nothing aside for activations: they have what pa_memory_fraction leaves free."
+        yield Note(code="activations-not-reserved", message=message)
     if keeps_all_heads(opened.model) and opened.request.parallel.tp > 1:
         yield Note(code="all-heads", message="mistral.rs makes room for all key/value heads of this model on every rank.")

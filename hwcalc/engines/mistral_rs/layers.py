@@ -15,6 +15,7 @@ from hwcalc.engines.mistral_rs.opened import MistralOpened
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.shards import ReplicaRank
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -35,6 +36,7 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.tensor import Once
+from hwcalc.formulas.weights import Weight
 
 if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
@@ -42,13 +44,26 @@ if TYPE_CHECKING:
 
 __all__ = ["MISTRAL_RS", "RULES", "check_shared", "counted_elements", "is_state", "layer_tensors"]
 
+_WHOLE: Final = frozenset({"mamba", "conv", "feed_forward"})
+"""Modules of Granite 4 and LFM2 that every rank has whole."""
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
 
+class MistralRank(ReplicaRank):
+    """Layers with a state are whole on every rank, but for what gated delta nets put out; LFM2's MLP is too."""
+
+    def is_replicated(self, weight: Weight) -> bool:
+        path = weight.path.split(".")
+        if path[0] == "linear_attn":
+            return path[1] != "out_proj" or super().is_replicated(weight)
+        return path[0] in _WHOLE or super().is_replicated(weight)
+
+
 class MistralRules(Rules):
-    """Weights by ideal sharding. Key/value heads are divided, rounded down, or repeated; states are whole on every rank."""
+    """Key/value heads are divided, rounded down, or repeated; states are whole on every rank. Stages are of the user's making."""
 
     engine = "mistral-rs"
+    rank = MistralRank
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         if isinstance(kind, LatentAttention):

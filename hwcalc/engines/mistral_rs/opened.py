@@ -6,14 +6,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, cast
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.options import AUTO, is_auto, parse_kv_dtype
+from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, as_built, layer_types
+from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.reference import model_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.formulas import DType
+    from hwcalc.formulas import DType, Stack
 
 __all__ = ["FRACTION", "MOST_SEQUENCES", "MistralOpened", "Settings", "of_mistral"]
 
@@ -54,6 +55,16 @@ class MistralOpened(Opened):
     def settings(self) -> Settings:
         """What the options come to. Raises :class:`~hwcalc.errors.UsageError` for what excludes each other."""
         return self.shared("settings", self._read)
+
+    @property
+    def plain_stack(self) -> Stack:
+        """The layers as it allocates their caches: in Gemma 4 also those that read the cache of an earlier one."""
+        stack, types = super().plain_stack, layer_types(self.model)
+        if self.model.architecture not in EXACT_WIDTHS or len(types) != len(stack):
+            return stack
+        paged = self.settings.paged
+        built: Stack = self.model.once(("mistral-rs layers", paged), lambda: as_built(stack, types, paged=paged))
+        return built
 
     @cached_property
     def model_format(self) -> DType:
@@ -114,8 +125,6 @@ def _by_newest_names(options: object) -> dict[str, str]:
 
 
 def _whole(options: dict[str, str], name: str) -> int | None:
-    from hwcalc.engines.options import integer_option
-
     return None if name not in options else integer_option(1)(name, options[name])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hwcalc.engines.mistral_rs.command import mapped_tokens
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, counted_elements, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
 from hwcalc.engines.pool import PoolInfo
@@ -73,13 +74,16 @@ def blocks_of_requests(opened: MistralOpened) -> int:
     return sum(count * branches * -(-tokens // opened.settings.block_size) for tokens, count in local.request.lengths_of)
 
 
-def plan_pool(opened: MistralOpened, budget: int) -> PoolInfo:
-    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``."""
+def plan_pool(opened: MistralOpened, budget: int, *, capped: bool = True) -> PoolInfo:
+    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``.
+
+    ``capped`` is off for who looks for the longest sequence: the cap of Metal follows from what is planned.
+    """
     pages = pages_of(opened)
     free = max(0, budget - _states(opened)) // MIB
     wanted = _wanted_mb(opened)
     size = free if wanted is None else wanted
-    size, cap = _capped(opened, size)
+    size, cap = _capped(opened, size) if capped else (size, None)
     blocks = size * MIB // pages.item_bytes // pages.block_size // pages.elements
     message = _message(size, free, blocks)
     usable, per_request = max(0, blocks - 1), -(-opened.tokens // pages.block_size) * opened.request.sharing.branches
@@ -133,11 +137,17 @@ def _wanted_mb(opened: MistralOpened) -> int | None:
 
 
 def _capped(opened: MistralOpened, size: int) -> tuple[int, int | None]:
-    """On Metal the pool has no more than the tokens that the model can use."""
-    gpu, longest = opened.request.hardware.gpu, opened.model.max_position_embeddings
-    if gpu is None or gpu.vendor.lower() != "apple" or longest is None:
+    """On Metal the pool has no more than ``--max-seq-len`` x ``--max-batch-size`` tokens (``max_kv_tokens`` in ``pipeline/normal.rs``)."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None or gpu.vendor.lower() != "apple":
         return size, None
-    cap = longest * pages_of(opened).item_bytes * pages_of(opened).elements // MIB
+    cap = (
+        mapped_tokens(opened.tokens, paged=True)
+        * opened.request.replica_batch
+        * pages_of(opened).item_bytes
+        * pages_of(opened).elements
+        // MIB
+    )
     return min(size, cap), cap
 
 

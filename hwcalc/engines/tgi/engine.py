@@ -18,11 +18,13 @@ from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.tgi.command import KV_NAMES, QUANTIZED, flag_text, launch
 from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
-from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, NATIVE, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi
+from hwcalc.engines.tgi.models import check_class, check_weights, is_native
+from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi, wiggle_room
 from hwcalc.engines.tgi.pool import block_bytes, blocks_of_requests, plan_pool
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -37,12 +39,10 @@ __all__ = ["Tgi"]
 _VERSION: Final = "3.3.6"
 _FLOATS: Final = ("bf16", "fp16")
 _SWITCH: Final = choice_option("true", "false", "1", "0")
-_PADDED: Final = frozenset({"bloom", "mpt", "opt", "t5", "galactica", "idefics", "codegen"})
-"""Model types that run without flash attention: their caches are padded, and no pool is made."""
 _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
     ("attention", "back end, which decides the tokens of a block", "by head width and GPU", choice_option("auto", *BLOCKS)),
     ("cuda_memory_fraction", "share of the GPU", str(FRACTION), number_option(1)),
-    ("wiggle_room", "share of that for weights and cache (TGI_WIGGLE_ROOM)", str(WIGGLE_ROOM), number_option(1)),
+    ("wiggle_room", "share of that for weights and cache (TGI_WIGGLE_ROOM)", str(WIGGLE_ROOM), wiggle_room),
     ("max_batch_prefill_tokens", "tokens of the warm-up", "by GPU and model, or 4096", integer_option(1, 2**30)),
     ("max_concurrent_requests", "requests at once", str(REQUESTS), integer_option(1, 2**20)),
     ("prefix_caching", "keep blocks of finished requests", "with flashinfer", _SWITCH),
@@ -85,8 +85,12 @@ class Tgi(GeneralEngine):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
-        own = kept = known_dtype(of_tgi(opened).model_format)
-        message = f"KV dtype auto: {own.name}, in which TGI loads this model, whatever its config says. Set it with --dtype."
+        own, published = known_dtype(of_tgi(opened).model_format), of_tgi(opened).published_format
+        kept = own if published is None else known_dtype(published)
+        why = (
+            "in which TGI loads this model, whatever its config says" if kept is own else "the kv_cache_scheme of the checkpoint"
+        )
+        message = f"KV dtype auto: {kept.name}, {why}. Set it with --dtype."
         notes: tuple[Note, ...] = (Note(code="default-dtype", message=message),)
         if not is_auto(opened.request.dtype):
             asked = (opened.request.dtype or "").strip().lower()
@@ -103,21 +107,21 @@ class Tgi(GeneralEngine):
         roles |= {Role.STATE: own, Role.CONV: own}
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
 
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
+
     def check(self, opened: Opened) -> None:
-        own, model = of_tgi(opened), opened.model
+        own = of_tgi(opened)
         for name in ("pp", "dcp", "ep"):
             if getattr(opened.request.parallel, name) > 1:
-                raise UsageError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
+                raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
         if opened.request.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
-        if model.model_type in _PADDED:
-            raise UnsupportedError(
-                f"TGI runs {model.model_type} without flash attention, in a padded cache that is not planned.",
-                hint="Use: --engine transformers",
-            )
+        _check_weights(opened.request.weights)
+        check_weights(opened.model, format_name(opened.request.weights))
         check_layers(own)
         _check_fp8(own)
-        _check_weights(opened.request.weights)
+        _check_window(own)
         if own.settings.prefix_caching and own.settings.attention == "paged":
             raise UsageError("TGI: Prefix caching is only supported with flashinfer.", hint="Leave out prefix_caching.")
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(own))))
@@ -188,8 +192,6 @@ class Tgi(GeneralEngine):
 
 
 def _check_weights(requested: str | None) -> None:
-    from hwcalc.quantization.planned import format_name
-
     name = format_name(requested)
     if name is None or name in _FLOATS or name in QUANTIZED:
         return
@@ -197,6 +199,17 @@ def _check_weights(requested: str | None) -> None:
         f"TGI does not make {name} weights of the published ones.",
         hint=f"Use --weights {', '.join((*_FLOATS, *QUANTIZED))}, or a model that is published so.",
     )
+
+
+def _check_window(opened: TgiOpened) -> None:
+    """ROCm's attention has no windows: a prompt may not be longer than the window that the config names."""
+    window, longest = opened.model.config.get("sliding_window"), opened.tokens - 1
+    if opened.vendor == "amd" and isinstance(window, int) and 0 <= window < longest:
+        raise UnsupportedError(
+            "TGI: The backend rocm does not support sliding window attention that is used by the model type "
+            f"{opened.model.model_type}: `--max-input-tokens` must not exceed sliding_window={window}.",
+            hint=f"Use: --seq {window + 1}",
+        )
 
 
 def _check_fp8(opened: TgiOpened) -> None:
@@ -211,7 +224,7 @@ def _check_fp8(opened: TgiOpened) -> None:
         )
     if opened.vendor == "amd" and opened.dtypes.kv == "fp8_e5m2":
         raise UnsupportedError("TGI: float8_e5m2 FP8 KV cache is not supported on AMD ROCm.", hint="Use: --dtype fp8")
-    if opened.model.model_type not in NATIVE and opened.model.architecture is not None:
+    if not is_native(opened.model):
         raise UnsupportedError(
             f"TGI runs {opened.model.model_type} by its transformers back end, which takes no --kv-cache-dtype.",
             hint="Use: --dtype auto",
@@ -233,6 +246,6 @@ def _remarks(opened: TgiOpened) -> Iterator[Note]:
         yield Note(
             code="latent-expanded", message="TGI stores latent attention as keys and values of every head, both 192 wide or more."
         )
-    if model.architecture is not None and model.model_type not in NATIVE:
-        message = f"TGI has no class of its own for {model.model_type}: planned as its transformers back end stores it, if that takes it."
+    if not is_native(model):
+        message = f"TGI has no class of its own for {model.model_type}: its transformers back end runs it."
         yield Note(code="transformers-back-end", message=message)

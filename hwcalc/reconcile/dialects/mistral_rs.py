@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.mistral_rs.memory import predicted_activations
+from hwcalc.engines.mistral_rs.opened import of_mistral
 from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
 from hwcalc.reconcile.facts import Facts, number_after, number_before
 from hwcalc.reconcile.rows import Row, compared, spread
@@ -25,6 +27,7 @@ SOUGHT: Final = (
     "PagedAttention KV cache type is",
     "Using PagedAttention with block size",
     "Recurrent state pool grew to capacity",
+    "for activations (predicted)",
 )
 _LONGEST: Final = 4096
 _TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8E4M3": "fp8"}
@@ -55,8 +58,8 @@ class MistralRsParser:
             self._count("tokens", number_after(text, "available context length is"), "tokens", number, text)
         if "Metal: capping KV cache from" in text:
             self._count("uncapped_mb", number_after(text, "capping KV cache from"), "MB", number, text)
-        if "on the primary device for runtime components" in text or "on the primary device and" in text:
-            self._count("reserved_mb", number_after(text, "Reserving"), "MB", number, text)
+        if "for activations (predicted)" in text:
+            self._count("predicted_mb", number_after(text, "Reserving"), "MB", number, text)
         if "Recurrent state pool grew to capacity" in text:
             self._count("state_slots", number_after(text, "grew to capacity"), "slots", number, text)
 
@@ -84,6 +87,11 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
         meaning = "slots of every layer with a state"
         predicted = spread(pool.state_slots)
         rows += compared("state slots", facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
+    predicted_bytes = predicted_activations(of_mistral(opened))
+    if predicted_bytes is not None:
+        meaning = "what the loader predicts for activations, in whole MB"
+        predicted = spread(predicted_bytes // MIB)
+        rows += compared("predicted MB", facts.last("predicted_mb"), predicted, 0.0, definition="engine", meaning=meaning)
     return rows, notes
 
 
