@@ -32,7 +32,9 @@ def pool_buffers(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:
         for kind in opened.plain_stack.layers[number]:
             places = (sizes.swa_tokens or 0) if layout.pools[kind] == SWA else sizes.tokens
             name = f"layers.{number}."
-            out += [_buffer(name + row.name, number, row.dtype, places // page + 1, page * row.bytes) for row in layout.rows[kind]]
+            out += [
+                _buffer(name + row.name, number, row.dtype, places // page + 1, page * row.bytes) for row in layout.rows[kind]
+            ]
             conv, state = layout.state_bytes.get(kind, (0, 0))
             slots = (sizes.slots or 0) + 1
             out.append(_buffer(name + "conv_state", number, "bf16", slots, conv))
