@@ -47,7 +47,7 @@ class Kinds:
             if type(group.kind) not in self.kinds:
                 title, name = group.kind.title, group.kind.name
                 raise UnsupportedError(
-                    f"kvplan has no rule for {name} layers ({title}) in {self.label}.", hint="Use: --engine reference"
+                    f"there is no rule for {name} layers ({title}) in {self.label}.", hint="Use: --engine reference"
                 )
 
 

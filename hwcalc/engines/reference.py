@@ -78,6 +78,7 @@ class Reference(GeneralEngine):
     title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
     label: ClassVar[str] = "reference"
     definition: ClassVar[Definition] = Definition.EXACT
+    cache_is: ClassVar[str] = "what must be kept, to the token"
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = None

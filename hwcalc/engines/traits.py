@@ -25,6 +25,11 @@ class Traits:
     """Versions whose rules are known, newest first; empty if the engine has no versions."""
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({})
     source: ClassVar[str]
+    cache_is: ClassVar[str]
+    """What its bytes of cache are, in a few words that stand beside those of other engines."""
+    pool_is: ClassVar[str] = ""
+    """What its log calls the tokens of its pool; empty without a pool."""
+
     pooled: ClassVar[bool] = False
     """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
 

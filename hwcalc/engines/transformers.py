@@ -82,6 +82,7 @@ class Transformers(GeneralEngine):
     title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
     label: ClassVar[str] = "transformers"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "tensors that grow with the tokens"
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
     sums_in_32_bits: ClassVar[bool] = True

@@ -21,7 +21,7 @@ class PlanOption(NamedTuple):
     ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that
     take several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if
     check files lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the
-    command line's function that completes values.
+    command line's function that completes values, and ``completes`` another one for single commands.
     """
 
     name: str
@@ -31,6 +31,7 @@ class PlanOption(NamedTuple):
     flags: tuple[str, ...] = ()
     default: str | int | None = None
     complete: str | None = None
+    completes: Mapping[str, str] = MappingProxyType({})
     helps: Mapping[str, str] = MappingProxyType({})
     lists: tuple[str, ...] = ()
     not_in: tuple[str, ...] = ()

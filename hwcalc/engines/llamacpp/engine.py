@@ -53,6 +53,8 @@ class Llamacpp(LlamacppPlaces):
     title: ClassVar[str] = "llama.cpp: llama-server and bindings"
     label: ClassVar[str] = "llama.cpp"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "cells of the whole context, from the start"
+    pool_is: ClassVar[str] = "n_ctx"
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)

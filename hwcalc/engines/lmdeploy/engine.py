@@ -58,6 +58,8 @@ class Lmdeploy(Engine):
     title: ClassVar[str] = "LMDeploy: its PyTorch back end, and TurboMind"
     label: ClassVar[str] = "LMDeploy"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences, and all slots of states"
+    pool_is: ClassVar[str] = "num_gpu_blocks x block_size"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
@@ -142,11 +144,7 @@ class Lmdeploy(Engine):
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_lmdeploy(opened)
         bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
-        made = plan_pool(planned, budget_bytes, bound)
-        if planned.settings.num_gpu_blocks is None or (made.blocks or 0) * planned.layout.block_bytes <= budget_bytes:
-            return Noted(made)
-        message = f"num_gpu_blocks={made.blocks:,} is more than the budget holds: the allocation runs out of memory."
-        return Noted(made, (Note(code="override-beyond-budget", message=message),))
+        return Noted(plan_pool(planned, budget_bytes, bound))
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool."""
@@ -327,4 +325,5 @@ def _slots(opened: LmdeployOpened, name: str, role: Role, dtype: str, size: int)
         bytes=ranks * slots * size,
         rule=f"{slots:,} slots x {size:,} B{f' x {ranks} ranks' if ranks > 1 else ''}",
         once=True,
+        why=f"{slots:,} slots of states, in {dtype}",
     )

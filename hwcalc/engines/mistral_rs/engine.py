@@ -13,18 +13,18 @@ from hwcalc.engines.mistral_rs.command import ISQ, flag_text, serve
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, RULES, check_shared, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.models import check_class, check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
-from hwcalc.engines.mistral_rs.pool import blocks_of_requests, pages_of, plan_pool
+from hwcalc.engines.mistral_rs.pool import pages_of, plan_pool
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
+from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
@@ -75,6 +75,8 @@ class MistralRs(GeneralEngine):
     title: ClassVar[str] = "mistral.rs: PagedAttention, or caches that grow by 512"
     label: ClassVar[str] = "mistral.rs"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "pages of the planned sequences, and all slots of states"
+    pool_is: ClassVar[str] = "GPU blocks x block size"
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
@@ -91,13 +93,7 @@ class MistralRs(GeneralEngine):
 
     def resolve_version(self, requested: str) -> str:
         """``0.9`` and ``v0.9.2`` are the release whose rules are known."""
-        if requested.removeprefix("v") in ("0.9", _VERSION):
-            return _VERSION
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {_VERSION}.",
-        )
+        return _VERSION if requested.removeprefix("v") in ("0.9", _VERSION) else super().resolve_version(requested)
 
     def unchecked(self, model: ModelSpec, request: Request) -> MistralOpened:
         return MistralOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
@@ -143,7 +139,7 @@ class MistralRs(GeneralEngine):
         own = of_mistral(opened)
         if not own.settings.paged:
             return super().needed_bytes(opened)
-        return pages_of(own).needed(blocks_of_requests(own))
+        return pages_of(own).needed(blocks_of_requests(own, own.settings.block_size))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         own = of_mistral(opened)
@@ -164,7 +160,7 @@ class MistralRs(GeneralEngine):
         pool = opened.engine.pool(opened, max(0, budget_bytes)).value
         if pool is None or pool.blocks is None:
             return opened.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and pool.fits and pool.blocks - 1 >= blocks_of_requests(own)
+        return budget_bytes >= 0 and pool.fits and pool.blocks - 1 >= blocks_of_requests(own, own.settings.block_size)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:
         return of_mistral(opened).settings.most_sequences * opened.request.parallel.dp, "max_seqs"

@@ -6,7 +6,7 @@ and the ``ModelConfigMetadata`` of each model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -44,8 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MISTRAL_RS", "RULES", "check_shared", "counted_elements", "is_state", "layer_tensors"]
 
-_WHOLE: Final = frozenset({"mamba", "conv", "feed_forward"})
-"""Modules of Granite 4 and LFM2 that every rank has whole."""
+_WHOLE: Final = {
+    "GraniteMoeHybridForCausalLM": frozenset({"mamba"}),
+    **dict.fromkeys(
+        ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"), frozenset({"conv", "feed_forward"})
+    ),
+}
+"""Class -> modules that every rank has whole."""
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
 
@@ -56,7 +61,7 @@ class MistralRank(ReplicaRank):
         path = weight.path.split(".")
         if path[0] == "linear_attn":
             return path[1] != "out_proj" or super().is_replicated(weight)
-        return path[0] in _WHOLE or super().is_replicated(weight)
+        return path[0] in _WHOLE.get(self.model.architecture or "", ()) or super().is_replicated(weight)
 
 
 class MistralRules(Rules):
@@ -133,7 +138,7 @@ def _latent_tensors(kind: LatentAttention, opened: MistralOpened) -> tuple[Cache
 def _states(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
     """Slots with all columns of the convolution, as many as its kernel, and the state; and pages that nothing uses."""
     own = tuple(_slots(tensor, opened) for tensor in _state_tensors(kind))
-    return (*own, *opened.store_all(_unused(kind, opened, ranks)))
+    return (*own, *_nothing_in(_unused(kind, opened, ranks), opened))
 
 
 def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
@@ -155,6 +160,7 @@ def _slots(tensor: CacheTensor, opened: MistralOpened) -> StoredTensor:
         position_bytes=slots * size,
         once=True,
         rule=f"{slots:,} x {size:,} B: slots of the pool of states",
+        why=f"state x {slots:,} slots",
     )
 
 
@@ -181,7 +187,11 @@ def _shared(kind: SharedCache, opened: MistralOpened, ranks: int) -> tuple[Store
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
     if not opened.settings.paged:
         return ()
-    return opened.store_all(_unused(kind, opened, ranks))
+    return _nothing_in(_unused(kind, opened, ranks), opened)
+
+
+def _nothing_in(tensors: Iterable[CacheTensor], opened: MistralOpened) -> tuple[StoredTensor, ...]:
+    return tuple(replace(tensor, why="unused pages") for tensor in opened.store_all(tensors))
 
 
 def check_shared(opened: MistralOpened) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from hwcalc.engines.mistral_rs.command import mapped_tokens
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, counted_elements, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
+from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.steps import Step, step
@@ -20,7 +21,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.units import MIB
 
-__all__ = ["Pages", "blocks_of_requests", "pages_of", "plan_pool"]
+__all__ = ["Pages", "pages_of", "plan_pool"]
 
 _NO_BLOCKS: Final = (
     "Num GPU blocks is 0. This means there is not enough memory. Either reduce the memory amount/utilization/context size or disable "
@@ -74,13 +75,6 @@ def _pages(opened: MistralOpened) -> Pages:
             for groups in stage_groups(opened)
         ),
     )
-
-
-def blocks_of_requests(opened: MistralOpened) -> int:
-    """Blocks that the sequences of the fullest replica take."""
-    local = opened.replica
-    branches = local.request.sharing.branches
-    return sum(count * branches * -(-tokens // opened.settings.block_size) for tokens, count in local.request.lengths_of)
 
 
 def plan_pool(opened: MistralOpened, budget: int, *, capped: bool = True) -> PoolInfo:
@@ -192,7 +186,6 @@ def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | Non
 
 def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int) -> tuple[Step, ...]:
     pages = pages_of(opened)
-    usable = max(0, blocks - 1)
     return (
         step(
             "blocks",
@@ -205,16 +198,5 @@ def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int
             block_size=pages.block_size,
             elements_per_token=pages.elements,
         ),
-        step(
-            "tokens", "blocks x block_size", blocks * pages.block_size, unit="tokens", blocks=blocks, block_size=pages.block_size
-        ),
-        step("usable_blocks", "max(0, blocks - null_block)", usable, unit="blocks", blocks=blocks, null_block=1),
-        step(
-            "max_requests",
-            "floor(usable_blocks / blocks_per_request)",
-            usable // per_request,
-            unit="requests",
-            usable_blocks=usable,
-            blocks_per_request=per_request,
-        ),
+        *request_steps(blocks, pages.block_size, per_request, kept="null_block"),
     )

@@ -7,9 +7,10 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of, keeps_windows
+from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of
 from hwcalc.engines.mlx.options import Bits, bits_of, number_of, window_of
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
+from hwcalc.engines.mlx.windows import keeps_windows, window_kept
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import (
     CacheTensor,
@@ -100,7 +101,7 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, opened: Opened) -> tuple
 def _sliding(kind: SlidingAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     if not keeps_windows(opened.model):
         return _full(kind, opened)
-    return _kept(kind.tensors(), Rotating(*pieces(opened), kind.window), opened)
+    return _kept(kind.tensors(), Rotating(*pieces(opened), window_kept(opened.model, kind.window)), opened)
 
 
 def _chunked(kind: ChunkedAttention, opened: Opened) -> tuple[StoredTensor, ...]:

@@ -1,5 +1,6 @@
 """The buffers that a rank allocates: one for each row of each layer, in pages, of which it has one more than the pool's
-tokens take, and one slot more."""
+tokens take, and one slot more.
+"""
 
 from __future__ import annotations
 

@@ -46,6 +46,8 @@ class Sglang(GeneralEngine):
     title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
     label: ClassVar[str] = "SGLang"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "the smallest pools that hold the planned sequences"
+    pool_is: ClassVar[str] = "max_total_num_tokens"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True

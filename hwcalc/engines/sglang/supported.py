@@ -39,6 +39,8 @@ def check_supported(opened: SglangOpened) -> Noted[None]:
         )
     if request.sharing.beams > 1:
         raise UnsupportedError("SGLang has no beam search.", hint="Leave out --beams, or use: --samples")
+    if request.policy is not None:
+        raise UnsupportedError("SGLang has no cache policies.", hint="Leave out --policy, or use --engine reference")
     if request.parallel.dcp > 1:
         raise UnsupportedError("kvplan has no rules for SGLang's decode context parallelism.", hint="Leave out --dcp")
     if is_on(request.options.get("enable_dp_attention")) and request.parallel.pp > 1:

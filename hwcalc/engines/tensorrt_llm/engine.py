@@ -50,6 +50,8 @@ class TensorrtLlm(GeneralEngine):
     title: ClassVar[str] = "TensorRT-LLM: blocks of a share of what is left after loading"
     label: ClassVar[str] = "TensorRT-LLM"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences; states and windows of max_batch_size requests"
+    pool_is: ClassVar[str] = "max tokens in paged KV cache"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True

@@ -87,6 +87,7 @@ def _extra(name: str, size: int) -> StoredTensor:
         span=Once(),
         bytes=size,
         rule=f"{size:,} B: {_WORDS[name]}",
+        why=_WORDS[name],
     )
 
 

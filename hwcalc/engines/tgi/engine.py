@@ -11,6 +11,7 @@ from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
+from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
@@ -20,7 +21,7 @@ from hwcalc.engines.tgi.command import KV_NAMES, QUANTIZED, flag_text, launch
 from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
 from hwcalc.engines.tgi.models import check_class, check_weights, is_native
 from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi, wiggle_room
-from hwcalc.engines.tgi.pool import block_bytes, blocks_of_requests, plan_pool
+from hwcalc.engines.tgi.pool import block_bytes, plan_pool
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
@@ -56,6 +57,8 @@ class Tgi(GeneralEngine):
     title: ClassVar[str] = "Text Generation Inference: blocks for every token of every layer"
     label: ClassVar[str] = "TGI"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences"
+    pool_is: ClassVar[str] = "KV-cache blocks x block size"
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
@@ -72,13 +75,7 @@ class Tgi(GeneralEngine):
 
     def resolve_version(self, requested: str) -> str:
         """``3.3`` and ``3.3.6`` are the release whose rules are known."""
-        if requested.removeprefix("v") in ("3.3", _VERSION, "3.3.6-dev0"):
-            return _VERSION
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {_VERSION}.",
-        )
+        return _VERSION if requested.removeprefix("v") in ("3.3", _VERSION, "3.3.6-dev0") else super().resolve_version(requested)
 
     def unchecked(self, model: ModelSpec, request: Request) -> TgiOpened:
         return TgiOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
@@ -148,7 +145,7 @@ class Tgi(GeneralEngine):
         own = of_tgi(opened)
         if not own.pooled:
             return opened.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and budget_bytes // block_bytes(own) - 1 >= blocks_of_requests(own)
+        return budget_bytes >= 0 and budget_bytes // block_bytes(own) - 1 >= blocks_of_requests(own, own.settings.block_size)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:
         return of_tgi(opened).settings.most_requests * opened.request.parallel.dp, "max_concurrent_requests"

@@ -12,13 +12,12 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.options import AUTO, integer_option, is_on, number_option
+from hwcalc.engines.options import AUTO, integer_option, is_on, number_option, share_option
 from hwcalc.engines.tgi.launcher import head_width, prefill_tokens
 from hwcalc.engines.tgi.models import is_bf16, is_native, published_format
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, Mamba1
 from hwcalc.formulas.frozen import frozen
-from hwcalc.text import brief
 
 __all__ = ["BLOCKS", "FRACTION", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi", "wiggle_room"]
 
@@ -122,18 +121,8 @@ def wiggle_room(name: str, value: str) -> float:
 
 
 def _fraction(opened: TgiOpened) -> float:
-    """``cuda_memory_fraction``, or the share that the user gives."""
-    options = opened.request.options
-    check = number_option(1)
-    utilization = opened.request.hardware.memory_utilization
-    named = options.get("cuda_memory_fraction")
-    if named is not None and utilization is not None and check("cuda_memory_fraction", named) != utilization:
-        raise UsageError(
-            f"--memory-utilization {utilization:g} and the engine option cuda_memory_fraction={brief(named, 20)} are the same.",
-            hint=f"Give one: --memory-utilization {utilization:g}",
-        )
-    fraction = FRACTION if named is None else check("cuda_memory_fraction", named)
-    return fraction if utilization is None else utilization
+    name = "cuda_memory_fraction"
+    return share_option(name, opened.request.options.get(name), opened.request.hardware.memory_utilization, FRACTION)
 
 
 def _attention(opened: TgiOpened) -> str:

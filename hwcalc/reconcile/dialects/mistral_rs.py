@@ -55,13 +55,22 @@ class MistralRsParser:
         if "Using PagedAttention with block size" in text:
             self._count("pa_block_size", number_after(text, "with block size"), "tokens", number, text)
             self._count("blocks", number_before(text, " GPU blocks"), "blocks", number, text)
-            self._count("tokens", number_after(text, "available context length is"), "tokens", number, text)
+            self._tokens(number, text)
         if "Metal: capping KV cache from" in text:
             self._count("uncapped_mb", number_after(text, "capping KV cache from"), "MB", number, text)
         if "for activations (predicted)" in text:
             self._count("predicted_mb", number_after(text, "Reserving"), "MB", number, text)
         if "Recurrent state pool grew to capacity" in text:
             self._count("state_slots", number_after(text, "grew to capacity"), "slots", number, text)
+
+    def _tokens(self, number: int, text: str) -> None:
+        """The tokens of all blocks; releases after 0.9.2 print them without those of the null block."""
+        printed = number_after(text, "available context length is")
+        blocks, size = self.facts.number("blocks"), self.facts.number("pa_block_size")
+        if blocks is not None and size is not None and getattr(printed, "digits", -1) == (int(blocks) - 1) * int(size):
+            self.facts.add("tokens", int(blocks) * int(size), line=number, text=text, unit="tokens")
+        else:
+            self._count("tokens", printed, "tokens", number, text)
 
     def _count(self, name: str, printed: object, unit: str, number: int, text: str) -> None:
         digits, decimals = getattr(printed, "digits", -1), getattr(printed, "decimals", 0)

@@ -14,9 +14,10 @@ import pytest
 from hwcalc import ModelSpec, load_model
 from hwcalc.engines import DEFAULT, ENGINES, find_engine
 from hwcalc.engines.base import Opened
-from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN, NO, YES
+from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN, NO, YES, Kinds
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
+from hwcalc.engines.traits import Traits
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, FullAttention, LayerKind, Stack
 from hwcalc.profiles.catalog import list_models
@@ -99,9 +100,17 @@ def test_a_pair_has_a_rule_or_a_refusal(engine: str, kind: str) -> None:
         return
     layers = toy(example(FullAttention), example(KINDS[kind]))
     assert opened(engine, layers) is None
-    with pytest.raises(UnsupportedError, match=rf"no rule for {kind} layers .* in {one.label}\.") as refused:
+    with pytest.raises(UnsupportedError, match=rf"there is no rule for {kind} layers .* in {one.label}\.") as refused:
         one.refuse_kinds(layers.stack)
     assert refused.value.hint == "Use: --engine reference"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_says_every_fact(engine: str) -> None:
+    """What every engine must say of itself, and some command will ask."""
+    one = find_engine(engine)[0]
+    asked = {name for facts in (Traits, Kinds) for name in vars(facts)["__annotations__"]}
+    assert {name for name in asked if not hasattr(one, name)} == set()
 
 
 def test_a_draft_has_kinds_too() -> None:

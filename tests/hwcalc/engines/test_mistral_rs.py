@@ -5,6 +5,7 @@ The expected numbers are worked out by hand from the source of 0.9.2 (commit 9e9
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hwcalc.engines.mistral_rs.spans import Rotating
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas import GatedDeltaNet
 from hwcalc.formulas.frozen import replace
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
@@ -95,6 +97,9 @@ def test_hybrids_that_page_every_layer() -> None:
     pool = pool_of("Qwen/Qwen3-Next-80B-A3B-Instruct", 1_000)
 
     assert pool.bytes_per_token == 48 * 2 * 2 * 256 * 2
+    opened = open_request(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"), seq=512, engine="mistral-rs")
+    (delta,) = [group.kind for group in opened.stack.groups if isinstance(group.kind, GatedDeltaNet)]
+    assert [tensor.why for tensor in opened.kind_tensors[delta]] == ["state x 33 slots"] * 2 + ["unused pages"] * 2
 
 
 def test_context_and_memory_options() -> None:
@@ -240,7 +245,7 @@ def test_devices_in_the_command_line() -> None:
 )
 def test_the_prediction_of_activations(asked: dict[str, Any], predicted: int) -> None:
     """As all loaders of text models make it (``mapped_max_act_size_elems``)."""
-    request = {"seq": 4096, "engine": "mistral-rs", "gpu": "h100-sxm5-80gb"} | asked
+    request: dict[str, Any] = {"seq": 4096, "engine": "mistral-rs", "gpu": "h100-sxm5-80gb"} | asked
     budget = open_request(load_model(LLAMA), **request).budget
     assert budget is not None
     assert sum(part.expected for part in budget.parts if part.name == "activations") == predicted
@@ -266,6 +271,16 @@ def test_layers_with_states_are_whole_on_every_rank() -> None:
     assert own[0] - ideal[0] == whole // 2 + 36 * (8_192 * 4 + 32 + 32) * 2 // 2
 
 
+def test_other_layers_are_divided() -> None:
+    """Llama 4's feed_forward is cut, LFM2's is not (models/lfm2.rs: linear_no_bias)."""
+    llama, lfm = (load_model(name) for name in ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "LiquidAI/LFM2-1.2B"))
+    two = Parallel(tp=2)
+    assert rank_weight_bytes(llama, two, rules=MISTRAL_RS) == rank_weight_bytes(llama, two, rules=REFERENCE)
+    (own,), (ideal,) = (rank_weight_bytes(lfm, two, rules=rules) or (0,) for rules in (MISTRAL_RS, REFERENCE))
+    # Half of 16 layers' three matrices of 2,048 x 8,192, and of ten convolutions: 2,048 x (6,144 + 2,048 + 3).
+    assert own - ideal == 16 * 3 * 2_048 * 8_192 + 10 * 2_048 * (6_144 + 2_048 + 3)
+
+
 def test_replicas_share_no_experts() -> None:
     """Two servers have all experts each."""
     one, two = (rank_weight_bytes(load_model("Qwen/Qwen3-30B-A3B"), Parallel(dp=dp), rules=MISTRAL_RS) for dp in (1, 2))
@@ -287,6 +302,14 @@ def test_logs(log: str, model: str) -> None:
 
     assert {row.name for row in found.rows} >= {"blocks", "tokens", "predicted MB" if model == LLAMA else "state slots"}
     assert all(row.within and row.difference == 0 for row in found.rows)
+
+
+def test_the_tokens_of_a_newer_log(tmp_path: Path) -> None:
+    """Releases after 0.9.2 print the tokens of all blocks but the null block."""
+    text = (TESTS / "logs" / "mistral-rs" / "llama-3.1-8b.log").read_text(encoding="utf-8")
+    log = tmp_path / "newer.log"
+    log.write_text(text.replace("320000 tokens", "319968 tokens"), encoding="utf-8")
+    assert all(row.within and row.difference == 0 for row in reconcile(LLAMA, log).rows)
 
 
 def test_the_weights_that_it_makes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,10 +18,16 @@ HOMES: Final = {
 }
 """Engine -> the folder or module of its rules, which its dialect shares the name of."""
 
+_MAYBE: Final = re.compile("|".join(rf"""["']{name}["']|engines\.{home}""" for name, home in HOMES.items()))
+"""What a file has that names one; most need not be parsed."""
+
 
 def _named(path: Path) -> Iterator[str]:
     """The homes of the engines that a file names: in a string of its own, or by an import of their modules."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    if not _MAYBE.search(text):
+        return
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in HOMES:
             yield HOMES[node.value]
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -15,12 +15,14 @@ from hwcalc.engines.command import CommandInput
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.tgi.opened import of_tgi
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import replace
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
 from hwcalc.units import GIB
 from tests.paths import TESTS
 
 LLAMA = "meta-llama/Llama-3.1-8B"
+FP8_CACHE: dict[str, Any] = {"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
 
 
 def planned(model: str, seq: int = 4096, *, options: dict[str, str] | None = None, **asked: Any) -> Any:
@@ -53,6 +55,27 @@ def settings(model: str, **asked: Any) -> Any:
 def test_bytes_of_a_token(model: str, token_bytes: int, asked: dict[str, Any]) -> None:
     """What a rank keeps for each token."""
     assert planned(model, kv_memory=40 * GIB, **asked).pool.bytes_per_token == token_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "asked", "kept"),
+    [
+        # As get_model of models/__init__.py: compressed-tensors with flashinfer on CUDA, in a class of its own.
+        (LLAMA, FP8_CACHE, {}, "fp8_e4m3"),
+        (LLAMA, FP8_CACHE, {"engine_options": {"attention": "paged"}}, "fp16"),
+        (LLAMA, FP8_CACHE, {"gpu": "mi300x"}, "fp16"),
+        (LLAMA, FP8_CACHE, {"dtype": "bf16"}, "bf16"),
+        (LLAMA, FP8_CACHE | {"quant_method": "fp8"}, {}, "fp16"),
+        ("Qwen/Qwen3-8B", FP8_CACHE, {}, "fp16"),
+        # Its kernels of AWQ and GPTQ are for fp16 alone.
+        ("google/gemma-3-27b-it", None, {}, "bf16"),
+        ("google/gemma-3-27b-it", {"quant_method": "awq", "bits": 4, "group_size": 128}, {}, "fp16"),
+    ],
+)
+def test_the_format_of_a_checkpoint(model: str, quantization: dict[str, Any] | None, asked: dict[str, Any], kept: str) -> None:
+    """What the cache is kept in."""
+    spec = replace(load_model(model), quantization=quantization)
+    assert open_request(spec, seq=512, engine="tgi", **asked).dtypes.kv == kept
 
 
 def test_latents_are_85_times_as_large() -> None:
