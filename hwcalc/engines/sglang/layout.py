@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WINDOW_OF_CONFIG, is_sparse_latent, splits_windows
+from hwcalc.engines.sglang.models import WHOLE_GROUP_STATES, WINDOW_LESS_ONE, is_sparse_latent, splits_windows
 from hwcalc.engines.sglang.rows import ROW_KINDS, Row, rows_of, workspace_bytes
 from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
@@ -108,7 +108,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
     spans = stage_spans(len(stack), settings.pp)
     stages = tuple(_stage(stack, span, (rows, pools, states, shared), usual, settings) for span in spans)
     windows = [kind.window if isinstance(kind, SlidingAttention) else kind.chunk for kind in kinds if pools[kind] == SWA]  # type: ignore[attr-defined]
-    exclusive = model.architecture not in WINDOW_OF_CONFIG
+    exclusive = model.architecture in WINDOW_LESS_ONE
     return PoolLayout(
         stages=stages,
         rows=rows,
@@ -121,7 +121,8 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
 
 def kind_state(kind: LayerKind, model: ModelSpec, settings: SglangSettings) -> tuple[int, int]:
     """Bytes of the convolution state and of the recurrent state of one layer on a rank."""
-    conv, state = state_elements(kind, settings.tp)
+    ranks = settings.tp * settings.dp if model.architecture in WHOLE_GROUP_STATES else settings.tp
+    conv, state = state_elements(kind, ranks)
     dtype = settings.state_dtype or (model.state_dtype if isinstance(kind, CONFIG_NAMES_DTYPE) else None) or "fp32"
     return conv * CONV_BYTES, state * _STATE_BYTES[dtype]
 
@@ -162,7 +163,7 @@ def _rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: 
         settings,
         sparse=is_sparse_latent(model),
         split=splits_windows(model),
-        fp8_index=model.architecture in MINIMAX_SPARSE and settings.kv_dtype == "fp8_e4m3",
+        fp8_index=settings.backend == "trtllm_mha" and settings.kv_dtype == "fp8_e4m3",
     )
 
 

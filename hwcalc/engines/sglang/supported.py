@@ -9,6 +9,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
 from hwcalc.engines.sglang.classes import CLASSES
 from hwcalc.engines.sglang.opened import SglangOpened
+from hwcalc.engines.sglang.settings import FOUR_BITS
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CrossAttention, FullAttention, NoCache, SlidingAttention
 from hwcalc.model import Note
@@ -18,7 +19,6 @@ __all__ = ["check_supported"]
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _VENDORS: Final = ("nvidia", "amd")
-_FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
 
 
 def check_supported(opened: SglangOpened) -> Noted[None]:
@@ -62,7 +62,7 @@ def _notes(opened: SglangOpened) -> Iterator[Note]:
     if name is not None and name not in CLASSES:
         message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
         yield Note(code="not-its-own-class", message=message)
-    if own.kv_dtype in _FOUR_BITS:
+    if own.kv_dtype in FOUR_BITS:
         message = f"KV dtype {own.kv_dtype}: one layout of scales is counted; kernels that read two add as much again."
         yield Note(code="one-scale-layout", message=message)
     if own.dp > 1:
