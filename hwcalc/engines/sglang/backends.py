@@ -13,7 +13,7 @@ from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
 
-__all__ = ["ATTENTION_BACKENDS", "BLACKWELL", "attention_backend", "is_blackwell", "page_size"]
+__all__ = ["ATTENTION_BACKENDS", "BLACKWELL", "attention_backend", "is_blackwell", "page_size", "pages_states"]
 
 ATTENTION_BACKENDS: Final = (
     *("auto", "fa3", "fa4", "flashinfer", "flashmla", "triton", "torch_native", "flex_attention"),
@@ -48,6 +48,14 @@ _ON_TRITON_IF_CACHED: Final = frozenset(
 _ON_FA4: Final = frozenset(
     {"MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM", "Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"}
 )
+_NEMOTRON: Final = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "NemotronH_Omni_Reasoning_V3")
+_ON_TRTLLM: Final = frozenset(
+    {
+        *("GptOssForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"),
+        *("Llama4ForConditionalGeneration", "Llama4ForCausalLM", "Olmo2ForCausalLM", "BeamForCausalLM", "Exaone4ForCausalLM"),
+        *("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", *_NEMOTRON),
+    }
+)
 _SMALL_PAGES: Final = (32, 64)
 _TRTLLM_PAGES: Final = (16, 32, 64, 128)
 _USUAL_PAGE: Final = 64
@@ -61,37 +69,48 @@ def is_blackwell(major: int) -> bool:
     return major in (BLACKWELL, _CONSUMER)
 
 
-def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str, cached: bool) -> str:
-    """The backend of decoding. ``cached`` says that a prefix cache keeps states with a strategy that nobody named, and nothing drafts."""
+def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str, cached: bool, tree: bool) -> str:
+    """The backend of decoding.
+
+    ``cached`` says that a prefix cache keeps states with a strategy that nobody named, and nothing drafts; ``tree`` that drafts are checked
+    in pages of more than one token, which kernels that are taken by default do not.
+    """
     if is_compressed(model):
         return "dsv4"
     if is_sparse_latent(model):
         return "dsa"
-    if kv_dtype == "nvfp4" and is_blackwell(major):
-        return "trtllm_mha"
     if named != "auto":
         return named
     latent = any(isinstance(group.kind, LatentAttention) for group in model.stack.groups)
     if major == _HOPPER:
-        return "fa3"
+        return "flashinfer" if tree and not latent else "fa3"
     if major != BLACKWELL:
         return "triton" if latent else "flashinfer"
     if latent:
         return "trtllm_mla" if model.architecture in _DEEPSEEK else "flashinfer"
-    return _on_blackwell(model, kv_dtype, cached=cached)
+    return _on_blackwell(model, kv_dtype, cached=cached, tree=tree)
 
 
-def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool) -> str:
+def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool, tree: bool) -> str:
     name = model.architecture
     if name in _ON_FLASHINFER:
         return "flashinfer"
-    if name in _ON_TRITON or (name in _ON_TRITON_IF_CACHED and cached):
+    if name in _ON_TRITON or (name in _ON_TRITON_IF_CACHED and (cached or tree)):
         return "triton"
     if name in MINIMAX_SPARSE:
         return "trtllm_mha" if kv_dtype == "fp8_e4m3" else "fa4"
     kinds = [group.kind for group in model.stack.groups]
+    if tree and name not in (*_ON_FA4, *_ON_TRTLLM):
+        return "flashinfer"
     unlike = any(isinstance(kind, AttentionKind) and kind.head_dim != kind.v_head_dim for kind in kinds)
     return "fa4" if unlike or name in _ON_FA4 else "trtllm_mha"
+
+
+def pages_states(model: ModelSpec, backend: str, *, drafts: bool) -> bool:
+    """Whether SGLang sets pages before it settles how states are copied, which they allow."""
+    return backend == "trtllm_mha" and (
+        model.architecture in _ON_TRITON_IF_CACHED or (drafts and model.architecture in _NEMOTRON)
+    )
 
 
 def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, settled: bool, chosen: bool) -> int:

@@ -17,6 +17,7 @@ from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     FullAttention,
+    LatentAttention,
     LayerKind,
     NoCache,
     SharedCache,
@@ -50,6 +51,7 @@ class StageCells:
     index_layers: int
     workspace_bytes: int
     slot_bytes: int
+    state_layers: int
 
     @property
     def token_bytes(self) -> int:
@@ -79,7 +81,9 @@ class PoolLayout:
     @property
     def slot_bytes(self) -> int:
         """Bytes of a slot on the stage with most states; all stages have as many slots."""
-        return max(stage.slot_bytes for stage in self.stages)
+        layers, most = sum(stage.state_layers for stage in self.stages), max(stage.state_layers for stage in self.stages)
+        # The product of a float, as there.
+        return int(sum(stage.slot_bytes for stage in self.stages) * (most / max(1, layers)))
 
 
 def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
@@ -192,6 +196,7 @@ def _stage(
 ) -> StageCells:
     rows, pools, states, shared = tables
     sizes, layers, index, indexers, slot, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0
+    latent = any(isinstance(kind, LatentAttention) for kind in pools)
     like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
     for number in span:
         for kind in stack.layers[number]:
@@ -203,7 +208,8 @@ def _stage(
                 continue
             sizes[pool] += size
             if isinstance(kind, SparseIndexer):
-                index, indexers = index + size, indexers + 1
+                # Only beside latents does a draft have an indexer of its own in each layer.
+                index, indexers = (index + size, indexers + 1) if latent else (index, indexers)
                 continue
             layers[pool] += 1
             if not splits_four_bits(pools):
@@ -217,6 +223,7 @@ def _stage(
         index_layers=indexers,
         workspace_bytes=workspace,
         slot_bytes=slot,
+        state_layers=sum(kind in states for number in span for kind in stack.layers[number]),
     )
 
 

@@ -55,6 +55,8 @@ _FEW_RANKS: Final = 4
 _TOWER: Final = (24, 1024)
 """Layers and width of the vision tower that SGLang compares others with, and takes where a config names none."""
 _TOWER_NAMES: Final = (("num_hidden_layers", "depth", "vt_num_hidden_layers"), ("hidden_size", "vt_hidden_size"))
+_UNREAD: Final = {"Qwen3_5": ("depth",), "MiniMaxM3": ("num_hidden_layers", "hidden_size")}
+"""Sizes of towers that SGLang does not find, by the beginnings of the names of classes: it reads those configs by classes of its own."""
 _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
 
 
@@ -184,8 +186,13 @@ def _of_tower(model: ModelSpec) -> float:
     """What a vision tower leaves of the share: less the larger it is (``adjust_mem_fraction_for_vlm``)."""
     sizes = []
     tower = model.config.get("vision_config")
+    unread = next((names for name, names in _UNREAD.items() if (model.architecture or "").startswith(name)), ())
     for names, usual in zip(_TOWER_NAMES, _TOWER, strict=True):
-        found = [tower[name] for name in names if isinstance(tower.get(name), int)] if isinstance(tower, Mapping) else []
+        found = (
+            [tower[name] for name in names if name not in unread and isinstance(tower.get(name), int)]
+            if isinstance(tower, Mapping)
+            else []
+        )
         sizes.append(found[0] if found else usual)
     ratio = sizes[0] * sizes[1] ** 2 / (_TOWER[0] * _TOWER[1] ** 2)
     return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))

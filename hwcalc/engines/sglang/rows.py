@@ -67,7 +67,9 @@ def _bytes(elements: int, settings: SglangSettings, *, split: bool) -> int:
     if settings.kv_dtype == "mxfp8":
         return elements + elements // _MX_BLOCK
     if settings.kv_dtype in FOUR_BITS and not split:
-        return elements // 2 + elements // _FP4_BLOCK
+        # Kernels of Blackwell read scales in an order of their own, beside that in which prompts are unpacked.
+        layouts = 2 if settings.kv_dtype == "nvfp4" and settings.major == BLACKWELL and settings.unpacks else 1
+        return elements // 2 + layouts * (elements // _FP4_BLOCK)
     # Pools that are split charge four bits a whole byte (``HybridSWAPoolConfigurator``).
     return elements * settings.element_bytes
 
@@ -88,6 +90,6 @@ def workspace_bytes(kind: LayerKind, settings: SglangSettings) -> int:
 
     Kernels of Blackwell read four bits themselves (``NVFP4KVCacheMethod``), and ``fp4_mx_block16`` has no such place.
     """
-    if settings.kv_dtype != "nvfp4" or settings.major == BLACKWELL or not isinstance(kind, AttentionKind):
+    if settings.kv_dtype != "nvfp4" or not settings.unpacks or not isinstance(kind, AttentionKind):
         return 0
     return sum(attention_elements(kind, settings.tp))

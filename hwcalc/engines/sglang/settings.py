@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Request
-from hwcalc.engines.sglang.backends import BLACKWELL, attention_backend, page_size
+from hwcalc.engines.sglang.backends import BLACKWELL, attention_backend, is_blackwell, page_size, pages_states
 from hwcalc.engines.sglang.models import (
     COPIES_STATES,
     SCALED_ON_CONSUMER,
@@ -48,12 +48,14 @@ _USUAL_CHUNK: Final = 8192
 class SglangSettings:
     """The settings by which pools are sized. ``requests`` is ``None`` where SGLang takes as many as it thinks right.
 
-    ``swa_ratio`` is ``None`` where window tokens follow from the number of requests.
+    ``swa_ratio`` is ``None`` where window tokens follow from the number of requests. ``unpacks`` says that prompts in four bits are first
+    made fp8.
     """
 
     kv_dtype: str
     element_bytes: int
     backend: str
+    unpacks: bool
     major: int
     page_size: int
     chunk: int
@@ -100,31 +102,43 @@ def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
     radix = not is_on(options.get("disable_radix_cache"))
     settled = request.hardware.gpu is not None
     states = any(type(group.kind) in STATE_RULES for group in model.stack.groups)
-    overlap = not is_on(options.get("disable_overlap_schedule"))
+    overlap, stages = not is_on(options.get("disable_overlap_schedule")), request.parallel.pp
     page, named_strategy = _option(options, "page_size"), options.get("mamba_scheduler_strategy", "auto")
-    strategy = "none"
-    if states and radix:
-        strategy = _strategy(model, named_strategy, copies=settled and (overlap or (page or 1) > 1))
     layers, tokens = _option(options, "speculative") or (0, 0)
     named = _option(options, "max_running_requests")
     replicas = request.parallel.dp if is_on(options.get("enable_dp_attention")) else 1
-    ratio = _option(options, "swa_full_tokens_ratio")
     cached = radix and not layers and not named_strategy.startswith("extra_buffer")
     kernel = options.get("attention_backend", "auto")
-    backend = attention_backend(model, major, named=kernel, kv_dtype=kv_dtype, cached=cached)
+    backend = attention_backend(
+        model, major, named=kernel, kv_dtype=kv_dtype, cached=cached, tree=layers > 0 and (page or 1) > 1 and kv_dtype != "nvfp4"
+    )
+    strategy = "none"
+    if states and radix:
+        strategy = _strategy(
+            model,
+            named_strategy,
+            copies=settled and (overlap or (page or 1) > 1 or pages_states(model, backend, drafts=layers > 0)),
+        )
+    # Four bits are decoded by one kernel; prompts are unpacked first where it is not that of the model, too.
+    own_backend = "trtllm_mha" if kv_dtype == "nvfp4" and is_blackwell(major) and backend not in ("dsa", "dsv4") else backend
+    if named is None:
+        named = _requests(model, drafts=layers > 0, settled=settled, states=states)
+    ratio = _option(options, "swa_full_tokens_ratio")
     return SglangSettings(
         kv_dtype=kv_dtype,
         element_bytes=2 if kv_dtype in ("bf16", "fp16") else 1,
-        backend=backend,
+        backend=own_backend,
+        unpacks=major != BLACKWELL or backend == "flashinfer",
         major=major,
-        page_size=page_size(model, major, backend, page, settled=settled, chosen=is_auto(kernel)),
+        page_size=page_size(model, major, own_backend, page, settled=settled, chosen=is_auto(kernel)),
         # Replicas that divide attention alone divide the batch of a pass, too (``handle_data_parallelism``).
         chunk=prompt_tokens(request) // replicas,
-        requests=_requests(model, drafts=layers > 0, settled=settled, states=states) if named is None else named,
+        requests=named,
         total_tokens=_option(options, "max_total_tokens"),
         swa_ratio=_swa_ratio(model, ratio, by_request=named is not None, radix=radix, settled=settled),
         radix=radix,
-        overlap=overlap and strategy != "no_buffer",
+        # Stages of a pipeline wait for each batch, too (``_pipeline_parallel_overlap_disable``).
+        overlap=overlap and strategy != "no_buffer" and (stages == 1 or not settled),
         mamba_ratio=_option(options, "mamba_full_memory_ratio") or _MAMBA_RATIO,
         mamba_slots=_option(options, "max_mamba_cache_size"),
         strategy=strategy,
@@ -133,7 +147,7 @@ def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
         draft_layers=layers,
         draft_tokens=tokens,
         tp=request.parallel.tp,
-        pp=request.parallel.pp,
+        pp=stages,
         dp=replicas,
         context=model.max_position_embeddings or request.seq,
         fraction=_option(options, "mem_fraction_static"),
@@ -167,7 +181,7 @@ def _computes_in(model: ModelSpec) -> str:
     """The dtype of the text part, of which float32 and none at all are float16, and bfloat16 for Gemma (``_get_and_verify_dtype``)."""
     text = model.config.get("text_config")
     own = text if isinstance(text, Mapping) else model.config
-    named = str(own.get("dtype") or own.get("torch_dtype") or "").removeprefix("torch.")
+    named = str(own.get("dtype") or own.get("torch_dtype") or model.config.get("dtype") or "").removeprefix("torch.")
     if named in ("bfloat16", "float16"):
         return "bf16" if named == "bfloat16" else "fp16"
     if not own:
