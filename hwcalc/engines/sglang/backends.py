@@ -13,7 +13,7 @@ from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
 
-__all__ = ["ATTENTION_BACKENDS", "BLACKWELL", "attention_backend", "is_blackwell", "page_size", "pages_states"]
+__all__ = ["ATTENTION_BACKENDS", "BLACKWELL", "HOPPER", "attention_backend", "is_blackwell", "page_size", "pages_states"]
 
 ATTENTION_BACKENDS: Final = (
     *("auto", "fa3", "fa4", "flashinfer", "flashmla", "triton", "torch_native", "flex_attention"),
@@ -22,7 +22,7 @@ ATTENTION_BACKENDS: Final = (
 BLACKWELL: Final = 10
 """Compute capability of B200 and its kin, for which kernels of TensorRT-LLM are built; consumer GPUs of that generation have 12."""
 _CONSUMER: Final = 12
-_HOPPER: Final = 9
+HOPPER: Final = 9
 _DEEPSEEK: Final = frozenset(
     {
         *("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM"),
@@ -82,7 +82,7 @@ def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str
     if named != "auto":
         return named
     latent = any(isinstance(group.kind, LatentAttention) for group in model.stack.groups)
-    if major == _HOPPER:
+    if major == HOPPER:
         return "flashinfer" if tree and not latent else "fa3"
     if major != BLACKWELL:
         return "triton" if latent else "flashinfer"
@@ -122,7 +122,7 @@ def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, 
         return named if named is not None and not settled else _DSV4_PAGE
     if backend == "dsa":
         return named if named is not None and not settled else _USUAL_PAGE
-    if named is None and model.architecture in MINIMAX_SPARSE and (major in (_HOPPER, BLACKWELL) or not settled):
+    if named is None and model.architecture in MINIMAX_SPARSE and (major in (HOPPER, BLACKWELL) or not settled):
         named = _MINIMAX_PAGE
     if not settled:
         return named or 1

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from hwcalc.engines.sglang.models import WHOLE_GROUP_STATES, WINDOW_LESS_ONE, is_sparse_latent, splits_windows
+from hwcalc.engines.sglang.backends import HOPPER
+from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WHOLE_GROUP_STATES, WINDOW_LESS_ONE, is_sparse_latent, splits_windows
 from hwcalc.engines.sglang.rows import ROW_KINDS, Row, rows_of, workspace_bytes
 from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
@@ -167,7 +168,8 @@ def _rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: 
         settings,
         sparse=is_sparse_latent(model),
         split=splits_windows(model),
-        fp8_index=settings.backend == "trtllm_mha" and settings.kv_dtype == "fp8_e4m3",
+        fp8_index=settings.kv_dtype == "fp8_e4m3" and (settings.major == HOPPER or settings.backend == "trtllm_mha"),
+        plain=model.architecture in MINIMAX_SPARSE,
     )
 
 

@@ -43,10 +43,12 @@ def attention_elements(kind: AttentionKind, tp: int) -> tuple[int, int]:
     return heads * kind.head_dim, heads * kind.v_head_dim
 
 
-def rows_of(kind: LayerKind, settings: SglangSettings, *, sparse: bool, split: bool, fp8_index: bool = False) -> tuple[Row, ...]:
+def rows_of(
+    kind: LayerKind, settings: SglangSettings, *, sparse: bool, split: bool, fp8_index: bool = False, plain: bool = False
+) -> tuple[Row, ...]:
     """The rows of a layer of this kind. ``sparse`` latents have an indexer; ``split`` is a model whose windows have their own pool.
 
-    ``fp8_index`` says whether an indexer without scales follows a cache in fp8.
+    ``fp8_index`` says whether an indexer without scales follows a cache in fp8, and ``plain`` that scales are never counted.
     """
     if isinstance(kind, LatentAttention):
         return (_latent(kind, settings, sparse=sparse),)
@@ -59,7 +61,7 @@ def rows_of(kind: LayerKind, settings: SglangSettings, *, sparse: bool, split: b
     assert isinstance(kind, AttentionKind)
     key, value = attention_elements(kind, settings.tp)
     name = settings.kv_dtype
-    sizes = tuple(_bytes(count, settings, split=split) for count in (key, value))
+    sizes = tuple(count * settings.element_bytes if plain else _bytes(count, settings, split=split) for count in (key, value))
     return Row("keys", Role.KEY, key, sizes[0], name), Row("values", Role.VALUE, value, sizes[1], name)
 
 

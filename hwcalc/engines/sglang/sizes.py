@@ -86,7 +86,10 @@ def _draft_bytes(stage: StageCells, settings: SglangSettings) -> int:
 def request_cap(settings: SglangSettings, window: int) -> int:
     """Window tokens that the most requests hold at the worst (``compute_swa_request_cap``)."""
     page, drafts = settings.page_size, max(1, settings.draft_tokens)
-    taken = page if not settings.drafts else (2 if settings.overlap else 1) * settings.draft_tokens
+    # Without overlap drafts take whole pages, with it twice their number.
+    taken = 2 * drafts if settings.overlap else -(-drafts // page) * page
+    if not settings.drafts:
+        taken = page
     each = window + EVICTION_INTERVAL * drafts + page + taken
     chunks = (2 if settings.overlap else 1) * settings.chunk
     return each * (settings.own_requests or 1) + chunks + page
