@@ -25,7 +25,7 @@ OPTIONS: Final = (
 )
 EXAMPLES: Final = (
     Example("Two models side by side", "kvplan compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --seq 32k"),
-    Example("Two cache formats on two accelerators", "kvplan compare Qwen/Qwen3-8B --engine vllm --dtype bf16,fp8 --gpu l4,l40s"),
+    Example("All engines, and why their numbers differ", "kvplan compare openai/gpt-oss-20b --engine all --gpu h100 --seq 8k"),
     Example("All models of a family", "kvplan compare 'Qwen/Qwen3-?B' --seq 32k"),
 )
 
@@ -45,7 +45,7 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
         comparison, notes = compared(models or (), given)
     remarks = () if view.quiet else tuple(note.message for note in notes)
     failed = [variant.error for variant in comparison.variants if variant.error is not None]
-    if failed:
+    if failed and all(variant.row is None for variant in comparison.variants):
         remarks = (*remarks, f"{len(failed):,} of {len(comparison.variants):,} could not be planned; the first: {failed[0]}")
     judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
     status = 1 if judged and not any(judged) else 0

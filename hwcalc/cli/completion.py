@@ -24,6 +24,7 @@ __all__ = [
     "emitters",
     "engine_options",
     "engines",
+    "engines_or_all",
     "explain_parts",
     "families",
     "files",
@@ -84,6 +85,13 @@ def engines(incomplete: str) -> list[str]:
     from hwcalc.engines import ENGINES
 
     return _starting(ENGINES, incomplete)
+
+
+def engines_or_all(incomplete: str) -> list[str]:
+    """Engine names, and the word for every one."""
+    from hwcalc.engines import ALL, ENGINES
+
+    return _starting([*ENGINES, ALL], incomplete)
 
 
 def files(incomplete: str) -> list[str]:

@@ -13,17 +13,25 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 
-OPTIONS = (Option("name", (), "[NAME]", "One engine, with its options.", complete="engines"), *OUTPUT)
+OPTIONS = (
+    Option("name", (), "[NAME]", "One engine, with its options.", complete="engines"),
+    Option("kinds", ("--kinds",), "", "For which kinds of layers each engine has a rule.", "flag"),
+    *OUTPUT,
+)
 EXAMPLES: Final = (
     Example("All of them", "kvplan engines"),
     Example("One with its options and versions", "kvplan engines vllm"),
-    Example("For a script", "kvplan engines --json"),
+    Example("Which kinds of layers each one plans", "kvplan engines --kinds"),
 )
 
+_WORDS: Final = (
+    "no: the engine refuses the model, or kvplan has no rule for it; yes: for these layers of the models that the engine runs",
+    "every token: also those outside the window; by model: for some of its models, and the window alone for the others",
+)
 _HEADER = ("engine", "versions", "numbers", "option", "default", "meaning")
 
 
-def run(*, name: str | None, **output: Any) -> Answer:
+def run(*, name: str | None, kinds: bool, **output: Any) -> Answer:
     """List the engines, or one with its options, versions and source."""
     view = view_of(**output)
     found = engine_infos(name)
@@ -33,6 +41,11 @@ def run(*, name: str | None, **output: Any) -> Answer:
         return answer({"schema_version": SCHEMA_VERSION, "engines": [document_of(engine) for engine in found]})
     from hwcalc.report.rows import listing
 
+    if kinds:
+        matrix = [(kind, *(engine.kinds[kind] for engine in found)) for kind in found[0].kinds]
+        names = ("layers", *(engine.name for engine in found))
+        text = listing(names, matrix, format_=view.format, color=view.color, width=view.width)
+        return Answer(text=text, remarks=() if view.quiet else _WORDS)
     if name is None and view.format != "csv":
         rows = [
             (engine.name, _versions(engine), engine.definition, engine.title, ", ".join(option.name for option in engine.options))
@@ -71,6 +84,7 @@ def engine_infos(name: str | None) -> list[EngineInfo]:
     Raises :class:`~hwcalc.errors.UsageError` if it is unknown.
     """
     from hwcalc.engines import ENGINES, find_engine
+    from hwcalc.formulas import KINDS
     from hwcalc.report.records import EngineInfo, OptionInfo
 
     out = []
@@ -87,6 +101,7 @@ def engine_infos(name: str | None) -> list[EngineInfo]:
                 options=tuple(
                     OptionInfo(name=option.name, default=option.default, help=option.help) for option in engine.options.values()
                 ),
+                kinds={kind: engine.stores(of) for kind, of in sorted(KINDS.items())},
             )
         )
     return out

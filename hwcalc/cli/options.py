@@ -165,7 +165,7 @@ def _of_row(row: PlanOption, command: str) -> Option:
         f"{row.metavar},..." if listed else row.metavar,
         row.helps.get(command, row.help),
         kind="list" if listed or row.type == "pairs" else "flag" if row.type == "flag" else "text",
-        complete=row.complete,
+        complete=row.completes.get(command, row.complete),
         group=row.group,
     )
 

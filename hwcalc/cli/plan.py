@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from hwcalc.cli.options import (
@@ -17,6 +18,7 @@ from hwcalc.cli.options import (
     view_of,
 )
 from hwcalc.cli.output import Answer, answer
+from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
 from hwcalc.report.plan import FORMATS, plan_report
 
@@ -49,10 +51,32 @@ EXAMPLES: Final = (
 )
 
 
+def _side_by_side(model: str | None, options: Mapping[str, Any], *, emit: str | None, plot: bool) -> Answer:
+    """One row for each engine, as ``kvplan compare`` gives it of one model."""
+    from hwcalc.cli import compare
+
+    shared = {option.name for option in compare.OPTIONS}
+    given = {
+        "emit": emit is not None,
+        "plot": plot,
+        **{name: value not in (None, False, (), "") for name, value in options.items()},
+    }
+    for option in OPTIONS:
+        if option.name not in {"model", *shared} and given.get(option.name):
+            raise UsageError(
+                f"{option.flags[-1]} is about the plan of one engine, and --engine {ALL} is every one.",
+                hint="Name one: --engine vllm",
+            )
+    models = None if model is None else [model]
+    return compare.run(models=models, **{name: value for name, value in options.items() if name in shared})
+
+
 def run(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> Answer:
     """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit, or that nobody can say."""
     from hwcalc.library.plan import plan
 
+    if (options.get("engine") or "").strip().lower() == ALL:
+        return _side_by_side(model, options, emit=emit, plot=plot)
     if emit is not None and options.get("engine") is None:
         from hwcalc.report.emit import emitted_engine
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
 from typing import Final
@@ -12,7 +13,7 @@ from hwcalc.errors import UnknownNameError
 from hwcalc.model import OLLAMA, ModelSpec
 from hwcalc.text import brief, shown
 
-__all__ = ["AT_HOME", "DEFAULT", "ENGINES", "find_engine", "spelled", "usual_engine"]
+__all__ = ["ALL", "AT_HOME", "DEFAULT", "ENGINES", "every_engine", "find_engine", "spelled", "usual_engine"]
 
 ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
@@ -29,6 +30,8 @@ ENGINES: dict[str, tuple[str, str]] = {
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
+ALL: Final = "all"
+"""In a list of engines: every one of them."""
 DEFAULT: Final = "reference"
 """The engine of a model that is no file of another one's."""
 AT_HOME: Final = "llamacpp"
@@ -61,6 +64,16 @@ def spelled(name: str) -> str:
     return name if name in ENGINES else _SPELLINGS.get(_letters(name), name)
 
 
+def every_engine(named: Iterable[str]) -> tuple[str, ...]:
+    """A list of engines with :data:`ALL` written out, each once.
+
+    >>> every_engine(["vllm@0.25", "all"])[:3]
+    ('vllm@0.25', 'reference', 'transformers')
+    """
+    each = (ENGINES if name.lower() == ALL else (name,) for name in named)
+    return tuple(dict.fromkeys(name for names in each for name in names))
+
+
 def _letters(name: str) -> str:
     return re.sub(r"[^a-z]", "", name.lower())
 
@@ -84,6 +97,12 @@ def find_engine(spelling: str | None) -> tuple[Engine, str | None]:
     spelling = DEFAULT if spelling is None else spelling
     given, at, version = spelling.strip().lower().partition("@")
     name = spelled(given)
+    if name == ALL or "," in given:
+        raise UnknownNameError(
+            f"--engine {shown(given, 40)} names several engines, and this is done by the rules of one.",
+            option="engine",
+            hint=f"Side by side: kvplan compare MODEL --engine {ALL if name == ALL else 'A,B'}",
+        )
     if name not in ENGINES:
         known = f"Known: {', '.join(ENGINES)}. See: kvplan engines"
         raise UnknownNameError(

@@ -9,23 +9,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
+from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Policies
 from hwcalc.engines.request import Request
 from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.traits import Traits
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
-from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -41,36 +41,8 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
+class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
     """The rules of one engine. It keeps no state between calls."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    label: ClassVar[str]
-    """The name that people use for it."""
-    definition: ClassVar[Definition]
-    """What the numbers are: ``exact`` (the formulas) or ``engine`` (the rules of this engine)."""
-    versions: ClassVar[tuple[str, ...]]
-    """Versions whose rules are known, newest first; empty if the engine has no versions."""
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({})
-    source: ClassVar[str]
-    pooled: ClassVar[bool] = False
-    """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
-
-    counts_copies: ClassVar[bool] = False
-    """Whether the stored bytes count what several tensor-parallel ranks each keep, such as a latent, once for each of them."""
-
-    stores_prompts_apart: ClassVar[bool] = False
-    """Whether the cache of a prompt is another than that of as many generated tokens."""
-
-    assumed_gpu: ClassVar[str | None] = None
-    """The accelerator whose rules apply if the user names none."""
-
-    weight_choices: ClassVar[tuple[str | None, ...]] = ()
-    """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published. Empty: those of GGUF files."""
-
-    choices: ClassVar[Choices | None] = None
-    """What the page of ``kvplan explore`` offers of this engine, by its :meth:`form`; an engine without a form has none."""
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
         """The formats among which ``--weights auto`` chooses for this model."""
@@ -149,7 +121,7 @@ class Engine(Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["
 
     @abstractmethod
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        """The tensors that the engine stores for one layer of this kind. Raises an error for a kind without a rule: it never guesses."""
+        """The tensors that the engine stores for one layer of this kind. It is one of :attr:`kinds`."""
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         """The tensors that the engine stores once for the whole model, beside those of the layers."""
@@ -295,6 +267,7 @@ class Opened(Alive):
 
     def checked(self) -> Opened:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
+        self.shared("kinds", lambda: check_kinds(self))
         self.dtypes  # noqa: B018 - so that the notes on defaults come first
         self.encoder_tokens  # noqa: B018
         self.engine.check(self)

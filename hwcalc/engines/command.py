@@ -46,6 +46,8 @@ class CommandInput:
     """Whether everything lies in the memory of a machine without a GPU."""
     flags: tuple[str, ...] = ()
     """Further words, which a cache policy needs."""
+    layers: int = 0
+    """Layers of the model, for an engine that is told which of them each GPU has."""
 
 
 @frozen

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
 
-__all__ = ["Pages"]
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+
+__all__ = ["Pages", "blocks_of_requests", "request_steps"]
 
 
 class Pages(Span):
@@ -33,3 +39,26 @@ class Pages(Span):
     @property
     def text(self) -> str:
         return "n" if self.numbers[0] == 1 else f"roundup(n, {self.numbers[0]:,})"
+
+
+def blocks_of_requests(opened: Opened, block_size: int) -> int:
+    """Blocks that the sequences of the fullest replica take, each with blocks of its own."""
+    request = opened.replica.request
+    return sum(count * request.sharing.branches * -(-tokens // block_size) for tokens, count in request.lengths_of)
+
+
+def request_steps(blocks: int, block_size: int, per_request: int, *, kept: str) -> tuple[Step, ...]:
+    """Tokens and requests of so many blocks, of which one is ``kept`` for something else."""
+    usable = max(0, blocks - 1)
+    return (
+        step("tokens", "blocks x block_size", blocks * block_size, unit="tokens", blocks=blocks, block_size=block_size),
+        step("usable_blocks", f"max(0, blocks - {kept})", usable, unit="blocks", blocks=blocks, **{kept: 1}),
+        step(
+            "max_requests",
+            "floor(usable_blocks / blocks_per_request)",
+            usable // per_request,
+            unit="requests",
+            usable_blocks=usable,
+            blocks_per_request=per_request,
+        ),
+    )

@@ -78,8 +78,10 @@ class Reference(GeneralEngine):
     title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
     label: ClassVar[str] = "reference"
     definition: ClassVar[Definition] = Definition.EXACT
+    cache_is: ClassVar[str] = "what must be kept, to the token"
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = None
     choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4"))
     beams_and_samples: ClassVar[bool] = True
 

@@ -18,7 +18,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
-__all__ = ["ROW_PARALLEL", "Rank", "cut_inputs", "cut_outputs", "distribute_experts", "module_of"]
+__all__ = ["ROW_PARALLEL", "Rank", "ReplicaRank", "cut_inputs", "cut_outputs", "distribute_experts", "module_of"]
 
 ROW_PARALLEL: Final = frozenset(
     {
@@ -171,6 +171,14 @@ class Rank:
         """Rows of a Mamba-2 projection on a rank. A group of B and C that cannot be divided is repeated on every rank."""
         shared = 2 * mamba.n_groups * mamba.d_state
         return -(-(rows - shared) // self.tp) + 2 * mamba.d_state * self.state_groups(mamba.n_groups)
+
+
+class ReplicaRank(Rank):
+    """Cuts a tensor where data parallelism means servers of their own, each of which has all experts."""
+
+    def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
+        super().__init__(model, parallel)
+        self.shards = parallel.tp
 
 
 def module_of(weight: Weight) -> str:

@@ -65,6 +65,8 @@ class StoredTensor:
     once: bool = False
     runs: tuple[Run, ...] = ()
     """The positions of all sequences, where some are kept once for several of them."""
+    why: str | None = None
+    """Why the engine keeps other bytes than the formulas, in a few words; ``None`` where positions and formats say it."""
 
 
 def bytes_of(tensors: Iterable[StoredTensor]) -> int:

@@ -20,6 +20,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.forms import Constant
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Policies, Support
@@ -81,8 +82,12 @@ class Transformers(GeneralEngine):
     title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
     label: ClassVar[str] = "transformers"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "tensors that grow with the tokens"
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
+    sums_in_32_bits: ClassVar[bool] = True
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "bnb8", "bnb4")
     choices: ClassVar[Choices | None] = Choices(weights=("bf16", "bnb8", "bnb4"))
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
@@ -200,10 +205,7 @@ class Transformers(GeneralEngine):
             )
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        rule = RULES.get(type(kind))
-        if rule is None:
-            raise UnsupportedError(f"transformers has no rule for {kind.title}.", hint="Use: --engine reference")
-        return rule(kind, opened)
+        return RULES[type(kind)](kind, opened)
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         if any(isinstance(group.kind, MatrixLSTM) for group in opened.model.stack.groups):

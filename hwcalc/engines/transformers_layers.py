@@ -10,7 +10,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.transformers_quantized import quantized_tensors
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import (
     CacheTensor,
     ChunkedAttention,
@@ -37,7 +37,6 @@ from hwcalc.formulas import (
     RwkvMatrix,
     SharedCache,
     ShortConvolution,
-    SinkAttention,
     SlidingAttention,
     Span,
     SparseIndexer,
@@ -134,12 +133,6 @@ def _chunked(kind: ChunkedAttention, opened: Opened) -> tuple[StoredTensor, ...]
     return _growing(kind.tensors(), opened, kind.chunk)
 
 
-def _sink(kind: SinkAttention, opened: Opened) -> tuple[StoredTensor, ...]:
-    raise UnsupportedError(
-        "transformers has no attention-sink cache (SinkCache was removed in 4.53).", hint="Use: --engine reference"
-    )
-
-
 def _latent(kind: LatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     latent = (version_numbers(opened.version) or ()) >= LATENT_SINCE
     return _growing(kind.tensors() if latent else kind.expanded().tensors(), opened, kind.window)
@@ -205,7 +198,6 @@ RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
         FullAttention: _full,
         SlidingAttention: _sliding,
         ChunkedAttention: _chunked,
-        SinkAttention: _sink,
         LatentAttention: _latent,
         ExpandedLatentAttention: _expanded,
         SparseIndexer: _indexer,

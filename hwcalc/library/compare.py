@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.engines import every_engine
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
-from hwcalc.library.plan import engine_of, option_draft, plan_loaded
+from hwcalc.library.plan import engine_of, open_loaded, option_draft
+from hwcalc.library.side_by_side import EngineRow, SideBySide, flat_row
 from hwcalc.model import MODEL_WARNINGS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
-from hwcalc.planner.effects import common_notes
+from hwcalc.planner.effects import common_notes, without_effect
+from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.policy_options import with_policy
 from hwcalc.planner.result import Plan, Verdict
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
 
-MOST_VARIANTS: Final = 24
+MOST_VARIANTS: Final = 60
 AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "policy", "seq", "batch")
 """The fields that may differ between variants. The last one changes fastest."""
 
@@ -43,7 +46,8 @@ class Variant:
     Of an engine that splits models ``gpu_layers`` of ``all_layers`` lie on the GPUs; ``host_bytes`` is what layers or experts, if any,
     and all else take in host memory. Of a ``policy``, ``kept_tokens`` and ``kept_tokens_low`` are those of the layers that keep most and
     least behind the prompt, ``blocks_freed`` those of the ``blocks_held`` by one sequence, and ``loses`` says that the prefill takes more
-    than the policy saves. ``policy_offered`` is false where the engine lacks it: then all is as if it had it.
+    than the policy saves. ``policy_offered`` is false where the engine lacks it: then all is as if it had it. Beside other engines, ``row``
+    says what this one stores, what its numbers are, and why they are not those of the formulas.
     """
 
     model: str
@@ -85,6 +89,7 @@ class Variant:
     blocks_held: int | None = None
     blocks_freed: int | None = None
     loses: bool | None = None
+    row: EngineRow | None = None
     error: str | None = None
 
 
@@ -103,7 +108,14 @@ class Comparison(Answer):
 
     def records(self) -> list[dict[str, Any]]:
         """One row for each variant. As in all rows, ``fits`` is the verdict's word; in the document it is true or false."""
-        return [document_of(variant) | {"fits": document_of(variant.verdict)} for variant in self.variants]
+        return [
+            {
+                **{name: value for name, value in document_of(variant).items() if name != "row"},
+                "fits": document_of(variant.verdict),
+                **flat_row(variant.row),
+            }
+            for variant in self.variants
+        ]
 
     __repr__ = Answer.__repr__
 
@@ -125,7 +137,7 @@ def compare(
 
     A list may be a Python list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model
     may be a pattern of catalog ids. A list of policies may hold ``None`` (``"none"`` in text), and a policy as a name with a dict
-    of options. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared. A
+    of options. The engine ``"all"`` is every one. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared. A
     variant that cannot be planned has an ``error``, and so has a model that cannot be read.
 
     Raises the first error, a :class:`~hwcalc.errors.KvplanError`, if no variant can be planned, and
@@ -146,7 +158,8 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     said: list[Note] = []
     one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in AXES})
     axes: dict[str, tuple[Any, ...]] = {
-        **{name: words(given.get(name), name) or (None,) for name in ("engine", "dtype", "weights")},
+        "engine": every_engine(words(given.get("engine"), "engine")) or (None,),
+        **{name: words(given.get(name), name) or (None,) for name in ("dtype", "weights")},
         "gpu": gpu_ids(words(given.get("gpu"), "gpu"), said) or (None,),
         "policy": policies_of(given.get("policy")),
         **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
@@ -198,6 +211,7 @@ def _planned(
     warned: list[Note] = []
     errors: list[tuple[dict[str, Any], KvplanError]] = []
     base: int | None = None
+    beside = SideBySide() if len(axes["engine"]) > 1 else None
     for values in every:
         asked = dict(zip(AXES, values, strict=True))
         if isinstance(asked["model"], Missing):
@@ -207,7 +221,8 @@ def _planned(
         keywords = {name: value for name, value in asked.items() if name not in {"model", "policy"} and value is not None}
         keywords = with_policy({**options, **keywords}, asked["policy"], axes["policy"])
         try:
-            planned = plan_loaded(asked["model"], keywords, draft_of(asked["engine"]))
+            opened, request = open_loaded(asked["model"], keywords, draft_of(asked["engine"]))
+            planned = plan_opened(opened, without_effect(request))
         except KvplanError as error:
             errors.append((asked, error))
             variants.append(_failed(asked, error))
@@ -215,7 +230,8 @@ def _planned(
         notes.append(planned.notes)
         warned.extend(note for note in planned.warnings if note.code in MODEL_WARNINGS)
         base = planned.cache.total_bytes if base is None else base
-        variants.append(_variant(planned, asked["gpu"], base))
+        row = None if beside is None else beside.row(asked["model"], opened, planned)
+        variants.append(_variant(planned, asked["gpu"], base, row))
     unknown = _unknown(((asked, error) for asked, error in errors if isinstance(error, UnknownNameError)), axes["engine"])
     if unknown is not None:
         raise unknown
@@ -228,10 +244,12 @@ def _planned(
 
 def _varying(lists: Sequence[tuple[Any, ...]], planned: Sequence[Variant]) -> tuple[str, ...]:
     """The fields by which variants differ. A default may differ by model; that of the weights is left out, as their size shows it."""
+    # The row of an engine says what it stores.
+    shown = {"weights", *(["dtype"] if any(variant.row is not None for variant in planned) else [])}
     return tuple(
         name
         for name, values in zip(AXES, lists, strict=True)
-        if len(values) > 1 or (name != "weights" and len({getattr(variant, name) for variant in planned}) > 1)
+        if len(values) > 1 or (name not in shown and len({getattr(variant, name) for variant in planned}) > 1)
     )
 
 
@@ -248,7 +266,7 @@ def _unknown(strange: Iterable[tuple[Mapping[str, Any], UnknownNameError]], engi
     return None
 
 
-def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
+def _variant(plan: Plan, gpu: str | None, base: int, row: EngineRow | None) -> Variant:
     request, cache, memory, fit = plan.request, plan.cache, plan.memory, plan.fit
     return Variant(
         model=plan.model.id,
@@ -282,6 +300,7 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         all_layers=None if fit is None else fit.all_layers,
         host_bytes=_on_host(plan),
         decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
+        row=row,
         **_of_policy(plan),
     )
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
+from hwcalc.engines.base import Opened
 from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.command import command_line
+from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["ModelLike", "engine_of", "load_model", "load_request", "option_draft", "plan", "plan_loaded"]
+__all__ = ["ModelLike", "engine_of", "load_model", "load_request", "open_loaded", "option_draft", "plan", "plan_loaded"]
 
 
 def plan(
@@ -95,9 +97,18 @@ def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | N
 
     The plan offers no changes unless ``advise`` is set.
     """
+    return plan_model(model, advise=advise, **_request(given, draft))
+
+
+def open_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None) -> tuple[Opened, dict[str, Any]]:
+    """The opened request of :func:`plan_loaded`, and its parsed keywords, for those who ask more of it than a plan."""
+    request = _request(given, draft)
+    return open_request(model, **request), request
+
+
+def _request(given: Mapping[str, Any], draft: ModelSpec | None) -> dict[str, Any]:
     asked = read_options(given)
-    request = asked.keywords() | ({"option_draft": draft} if asked.draft is None else {"draft": asked.draft})
-    return plan_model(model, advise=advise, **request)
+    return asked.keywords() | ({"option_draft": draft} if asked.draft is None else {"draft": asked.draft})
 
 
 def load_request(model: ModelLike | None, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:

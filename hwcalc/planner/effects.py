@@ -31,9 +31,13 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     """
     given = {name for name, value in keywords.items() if value is not None}
     engine = str(keywords.get("engine", "")).partition("@")[0].strip().lower()
-    of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and engine not in row.in_cache_of]
+    of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and not _has(engine, row.in_cache_if)]
     notes: list[Note] = []
-    if "prompt" in given and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT) and not _stores_prompts_apart(engine):
+    if (
+        "prompt" in given
+        and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT)
+        and not _has(engine, "stores_prompts_apart")
+    ):
         message = "--prompt: no effect without --policy, --shared-prefix, --samples, --beams or --gpu."
         notes.append(Note(code="no-policy", message=message))
     if "kv_memory" in given and of_budget:
@@ -55,11 +59,11 @@ def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) 
     return notes
 
 
-def _stores_prompts_apart(engine: str) -> bool:
-    """Whether this engine stores a prompt otherwise than generated tokens; what is no engine is another's error."""
+def _has(engine: str, trait: str | None) -> bool:
+    """Whether this engine has a trait; what is no engine is another's error."""
     from hwcalc.engines import ENGINES, find_engine, spelled
 
-    return spelled(engine) in ENGINES and find_engine(engine)[0].stores_prompts_apart
+    return trait is not None and spelled(engine) in ENGINES and bool(getattr(find_engine(engine)[0], trait))
 
 
 def no_blocks(opened: Opened, policy: PolicyInfo) -> tuple[Note, ...]:

@@ -21,7 +21,7 @@ class PlanOption(NamedTuple):
     ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that
     take several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if
     check files lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the
-    command line's function that completes values.
+    command line's function that completes values, and ``completes`` another one for single commands.
     """
 
     name: str
@@ -31,6 +31,7 @@ class PlanOption(NamedTuple):
     flags: tuple[str, ...] = ()
     default: str | int | None = None
     complete: str | None = None
+    completes: Mapping[str, str] = MappingProxyType({})
     helps: Mapping[str, str] = MappingProxyType({})
     lists: tuple[str, ...] = ()
     not_in: tuple[str, ...] = ()
@@ -42,8 +43,8 @@ class PlanOption(NamedTuple):
     """Whether reconcile shows it among the planned values."""
     of_budget: bool = False
     """Whether it changes only the memory that a GPU has left for the cache."""
-    in_cache_of: tuple[str, ...] = ()
-    """Engines for which it changes the cache as well."""
+    in_cache_if: str | None = None
+    """The trait of an engine (:class:`~hwcalc.engines.traits.Traits`) with which it changes the cache as well."""
     reads_model: bool = False
     """Whether it says how models are read, and not what is planned."""
     group: str = "model"

@@ -109,8 +109,10 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "E",
         "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
         complete="engines",
+        completes=dict.fromkeys(("plan", "compare"), "engines_or_all"),
         helps={
-            "compare": "Whose rules: reference,vllm. See: kvplan engines. Default: reference.",
+            "plan": "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14; all: a row for each. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
+            "compare": "Whose rules: reference,vllm, or all. See: kvplan engines. Default: reference.",
             "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
             "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
         },
@@ -245,7 +247,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Draft model of speculative decoding: an id or a path.",
         document="draft",
         of_budget=True,
-        in_cache_of=("vllm",),
+        in_cache_if="drafts_in_cache",
     ),
     PlanOption(
         "encoder_seq",

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.calibration import measurements
 from hwcalc.engines.devices import DeviceReads
 from hwcalc.engines.noted import Noted
@@ -59,7 +60,7 @@ def speed_bound(
     seq: int,
     batch: int,
     roles: Mapping[Role, DType],
-    engine: str = "reference",
+    engine: str = DEFAULT,
     encoder_tokens: int = 0,
     weights: str | None = None,
     dtype: str | None = None,
@@ -206,7 +207,7 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
 
 
 def _reached(work: _Work, engine: str) -> _Work:
-    return replace(work, flops=reached(work.flops, engine))
+    return replace(work, flops=reached(work.flops, in_32_bits=find_engine(engine)[0].sums_in_32_bits))
 
 
 def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> _Work:

@@ -13,8 +13,6 @@ __all__ = ["ANY_RATE", "HALF_SUMS", "RATES", "SIXTEEN", "fastest", "reached"]
 HALF_SUMS: Final = "fp16_sums"
 """The rate of 16-bit numbers whose products are added up in 16 bits."""
 SIXTEEN: Final = ("bf16", "fp16", HALF_SUMS, "fp32")
-_SUMS_IN_32: Final = frozenset({"vllm", "transformers"})
-"""Engines whose kernels add up the products of 16-bit numbers in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
 RATES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp32": ("tf32", "fp32"),
     "bf16": SIXTEEN,
@@ -31,11 +29,11 @@ here: their matrices are multiplied as 8-bit integers, or as any float."""
 ANY_RATE: Final = ("int8", "fp8", *SIXTEEN)
 
 
-def reached(flops: Mapping[tuple[str, ...], float], engine: str) -> dict[tuple[str, ...], float]:
-    """Operations without the rate that the engine's kernels never reach."""
+def reached(flops: Mapping[tuple[str, ...], float], *, in_32_bits: bool) -> dict[tuple[str, ...], float]:
+    """Operations without the rate that kernels never reach that add up products in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
     out: dict[tuple[str, ...], float] = {}
     for names, count in flops.items():
-        kept = tuple(name for name in names if name != HALF_SUMS or engine not in _SUMS_IN_32)
+        kept = tuple(name for name in names if name != HALF_SUMS or not in_32_bits)
         out[kept] = out.get(kept, 0) + count
     return out
 

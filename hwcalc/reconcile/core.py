@@ -37,7 +37,8 @@ __all__ = ["TOLERANCE", "reconcile"]
 TOLERANCE: Final = "1%"
 _SHOWN: Final = tuple(row.name for row in OPTIONS if row.in_reconciliation)
 _STATED_AS: Final = {
-    "seq": ("max_model_len", "concurrency_tokens", "n_ctx_seq", "n_ctx"),
+    "seq": ("max_model_len", "concurrency_tokens", "n_ctx_seq", "n_ctx", "session_len", "prompt_tokens"),
+    "prompt": ("prompt_tokens",),
     "batch": ("n_seq_max",),
     "tp": ("tensor_parallel_size",),
     "pp": ("pipeline_parallel_size",),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hwcalc.formulas.frozen import fields
 from hwcalc.library.compare import Comparison, Variant
 from hwcalc.report.footnote import footnotes
 from hwcalc.report.rows import csv_text, listing
+from hwcalc.report.side_by_side import MEANINGS, NUMBERS, legend, meaning_cells, shown_columns
 from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import how_many
 from hwcalc.text import clean
@@ -20,8 +20,8 @@ _UNKNOWN = "unknown"
 
 def comparison_csv(comparison: Comparison) -> str:
     """One row for each variant with all fields. An empty cell is unknown or was not planned."""
-    names = [field.name for field in fields(Variant)]
-    return csv_text(names, ([row[name] for name in names] for row in comparison.records()))
+    records = comparison.records()
+    return csv_text(list(records[0]), (list(record.values()) for record in records))
 
 
 def comparison_text(comparison: Comparison, *, format_: str, color: bool = False, width: int = PIPED_WIDTH) -> str:
@@ -34,8 +34,10 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     labels = [_label(name) for name in comparison.varying] or ["model"]
     names = [_names(variant, comparison) for variant in variants]
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
+    beside = any(variant.row is not None for variant in variants)
+    memory = _MEMORY[2:] if beside else _MEMORY
     tables: list[tuple[tuple[str, ...], list[tuple[list[str], Sequence[str]]]]] = [
-        (_MEMORY, [(names[place], _memory(variants[place])) for place in planned])
+        (memory, [(names[place], _memory(variants[place])[-len(memory) :]) for place in planned])
     ]
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
         # The answer first, then where it comes from.
@@ -59,11 +61,18 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         tables = [
             (header, [(names[place], cells) for place, (_, cells) in zip(planned, rows, strict=True)]) for header, rows in tables
         ]
+    if beside:
+        # Every engine has a row here, those that cannot run the model too.
+        header, cells = shown_columns(variants)
+        right = [len(labels) + place for place, title in enumerate(header) if title in NUMBERS]
+        parts.append(table([*labels, *header], [[*name, *row] for name, row in zip(names, cells, strict=True)], right))
     for header, rows in tables:
         right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]
         parts.append(table([*labels, *header], [[*named, *cells] for named, cells in rows], right))
     failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
-    if failed:
+    if beside:
+        parts += [table(["engine", *MEANINGS], _meanings(variants)), legend(format_, width)]
+    elif failed:
         parts.append(table([*labels, "not planned"], failed))
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [_AS_IF] if as_if else []
@@ -72,6 +81,12 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     )
     parts += [told] if told else []
     return "\n".join(parts)
+
+
+def _meanings(variants: Sequence[Variant]) -> list[list[str]]:
+    """What the numbers of each engine are, once."""
+    each = {variant.engine: meaning_cells(variant) for variant in variants if variant.row is not None}
+    return [[name, *cells] for name, cells in each.items()]
 
 
 _MEMORY = ("cache", "a token", "ratio", "weights", "total")
@@ -102,7 +117,7 @@ def _shared(comparison: Comparison, first: Variant) -> str:
         "model": first.model,
         "seq": f"{first.seq:,} tokens" if first.seq is not None else "",
         "batch": f"batch {first.batch:,}",
-        "dtype": f"KV {first.dtype}",
+        "dtype": f"KV {first.dtype}" if first.row is None else "",
         "weights": f"weights {first.weights}" if formats == {first.weights} else "",
         "engine": _engine(first, comparison),
         "gpu": first.gpu or "",

@@ -191,6 +191,7 @@ def _command_input(plan: Plan) -> CommandInput:
         options=_options(plan),
         flags=() if plan.policy is None else plan.policy.flags,
         requires=() if plan.pool is None else plan.pool.requires,
+        layers=len({number for kind in plan.model.layers for number in kind.layers}),
         on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
         **found,
     )

@@ -104,6 +104,8 @@ class EngineInfo:
     versions: tuple[str, ...]
     source: str
     options: tuple[OptionInfo, ...]
+    kinds: dict[str, str]
+    """Kind of layer -> whether the engine has a rule: ``yes``, ``no``, or that it keeps every token of those with a window."""
 
 
 @frozen

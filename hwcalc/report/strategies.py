@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines import DEFAULT
 from hwcalc.library.strategies_explained import strategy_section
 from hwcalc.library.symbols import symbols_in
 from hwcalc.report.explain_lines import figure_lines
@@ -118,7 +119,7 @@ def strategies_csv(found: Strategies) -> str:
 
 
 def _head(found: Strategies, format_: str, width: int) -> str:
-    engine = "" if found.engine == "reference" else f", {found.engine} {found.engine_version or ''}".rstrip()
+    engine = "" if found.engine == DEFAULT else f", {found.engine} {found.engine_version or ''}".rstrip()
     gpu = "" if found.gpu is None else f", {found.gpu}"
     encoder = f", {found.encoder_seq:,} encoder tokens" if found.encoder_seq else ""
     first = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.engines import find_engine
+from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Strided
@@ -243,7 +243,7 @@ def _growth(plan: Plan) -> str:
         return f"the next token of a sequence; some layers add an entry only every {every} tokens"
     if not plan.cache.bytes_per_token:
         return "no layer grows at this length" if plan.policy is None else "the next token adds nothing: the policy drops as many"
-    by = "" if plan.request.engine == "reference" else ", by the formulas"
+    by = "" if plan.request.engine == DEFAULT else ", by the formulas"
     which = "each further token of a sequence" if plan.policy is None else "the next token of a sequence, under the policy"
     return f"{which}{by}"
 

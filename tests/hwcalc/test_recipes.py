@@ -134,6 +134,7 @@ def test_a_layer_kind(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
             plan(model, seq=1, engine="transformers")
         rules: Any = {**transformers_layers.RULES, kind: transformers_layers._plain}
         monkeypatch.setattr(transformers, "RULES", rules)
+        monkeypatch.setattr(transformers.Transformers, "kinds", frozenset(rules))
         assert plan(model, seq=1, engine="transformers").cache.total_bytes == 12 * 4 * 64 * 128 * 4
     finally:
         KINDS.clear()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.llamacpp.command import flag_text, serve
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
@@ -30,7 +31,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
@@ -52,8 +53,12 @@ class Llamacpp(LlamacppPlaces):
     title: ClassVar[str] = "llama.cpp: llama-server and bindings"
     label: ClassVar[str] = "llama.cpp"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "cells of the whole context, from the start"
+    pool_is: ClassVar[str] = "n_ctx"
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
     choices: ClassVar[Choices | None] = Choices(
         dtypes=("q8_0", "q4_0"),
@@ -116,11 +121,8 @@ class Llamacpp(LlamacppPlaces):
             own.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        rule = RULES.get(type(kind))
-        if rule is None:
-            raise UnsupportedError(f"llama.cpp has no rule for {kind.title}.", hint="Use: --engine reference")
         own = of_llamacpp(opened)
-        return rule(kind, own if kind.kept is not None else own.uncut)
+        return RULES[type(kind)](kind, own if kind.kept is not None else own.uncut)
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         return ngram_state(of_llamacpp(opened))

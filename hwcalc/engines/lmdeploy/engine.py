@@ -10,9 +10,10 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.lmdeploy.classes import TURBOMIND, check_architecture, runs
 from hwcalc.engines.lmdeploy.command import flag_text, serve
-from hwcalc.engines.lmdeploy.layout import Piece, kept_by
+from hwcalc.engines.lmdeploy.layout import KINDS, Piece, kept_by
 from hwcalc.engines.lmdeploy.memory import plan_budget
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.lmdeploy.options import OPTIONS
@@ -33,7 +34,7 @@ from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas import GatedDeltaNet, LayerKind, Role
+from hwcalc.formulas import ChunkedAttention, GatedDeltaNet, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Weight
 from hwcalc.model import Definition, ModelSpec, Note
@@ -57,6 +58,8 @@ class Lmdeploy(Engine):
     title: ClassVar[str] = "LMDeploy: its PyTorch back end, and TurboMind"
     label: ClassVar[str] = "LMDeploy"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences, and all slots of states"
+    pool_is: ClassVar[str] = "num_gpu_blocks x block_size"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
@@ -65,6 +68,10 @@ class Lmdeploy(Engine):
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     versions: ClassVar[tuple[str, ...]] = _VERSIONS
     source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
+    )
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def resolve_version(self, requested: str) -> str:
@@ -95,10 +102,12 @@ class Lmdeploy(Engine):
         what = "FlashMLA's fp8 rows" if settings.sparse else f"the dtype that the model runs in, {settings.model_dtype}"
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
 
+    def check_class(self, opened: Opened) -> None:
+        check_architecture(opened.model, of_lmdeploy(opened).settings.backend)
+
     def check(self, opened: Opened) -> None:
         planned = of_lmdeploy(opened)
         _check_request(planned)
-        check_architecture(opened.model, planned.settings.backend)
         # Plan the layout here, since LMDeploy refuses a model that it cannot lay out.
         planned.layout  # noqa: B018
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))
@@ -135,11 +144,7 @@ class Lmdeploy(Engine):
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         planned = of_lmdeploy(opened)
         bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
-        made = plan_pool(planned, budget_bytes, bound)
-        if planned.settings.num_gpu_blocks is None or (made.blocks or 0) * planned.layout.block_bytes <= budget_bytes:
-            return Noted(made)
-        message = f"num_gpu_blocks={made.blocks:,} is more than the budget holds: the allocation runs out of memory."
-        return Noted(made, (Note(code="override-beyond-budget", message=message),))
+        return Noted(plan_pool(planned, budget_bytes, bound))
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool."""
@@ -320,4 +325,5 @@ def _slots(opened: LmdeployOpened, name: str, role: Role, dtype: str, size: int)
         bytes=ranks * slots * size,
         rule=f"{slots:,} slots x {size:,} B{f' x {ranks} ranks' if ranks > 1 else ''}",
         once=True,
+        why=f"{slots:,} slots of states, in {dtype}",
     )

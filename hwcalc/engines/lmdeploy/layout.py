@@ -30,7 +30,7 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 
-__all__ = ["Piece", "PoolLayout", "Shape", "aligned", "kept_by", "plan_layout", "pytorch_pieces", "turbomind_pieces"]
+__all__ = ["KINDS", "Piece", "PoolLayout", "Shape", "aligned", "kept_by", "plan_layout", "pytorch_pieces", "turbomind_pieces"]
 
 _ALIGNMENT: Final = 256
 _SPARSE_ROW: Final = 656
@@ -43,6 +43,8 @@ _SHARED_KEY: Final = 576
 _EXPANDED: Final = "MiniCPM3ForCausalLM"
 """Latent attention that is stored as keys and values of every head."""
 _ATTENTION: Final = (FullAttention, SlidingAttention, ChunkedAttention)
+KINDS: Final[frozenset[type[LayerKind]]] = frozenset({*_ATTENTION, LatentAttention, SparseIndexer, GatedDeltaNet, NoCache})
+"""The kinds of layers that have a rule here."""
 
 
 class Piece(NamedTuple):
@@ -178,6 +180,11 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
             hint="Use: --engine vllm, or --engine reference",
         )
     ((shape, layers),) = shapes.items()
+    if index and not shape.index_dim:
+        raise UnsupportedError(
+            f"LMDeploy has indexers beside latents alone, which {model.id} does not have.",
+            hint="Use: --engine vllm, or --engine reference",
+        )
     if settings.pytorch:
         sizes = settings.block_size, settings.kernel_block_size
         pieces = pytorch_pieces(shape, settings.form, *sizes, sparse=settings.sparse)
@@ -206,7 +213,8 @@ def _shape(model: ModelSpec, kind: LayerKind, tp: int, index: int) -> Shape:
     if isinstance(kind, _ATTENTION) and kind.head_dim == kind.v_head_dim:
         _check_heads(kind.num_attention_heads, tp)
         return Shape(heads=_rank_heads(kind.num_key_value_heads, tp), key=kind.head_dim, value=kind.v_head_dim)
-    raise UnsupportedError(f"LMDeploy has no rule for {kind.title}.", hint="Use: --engine vllm, or --engine reference")
+    what = "a latent with a window" if isinstance(kind, LatentAttention) else "values of another width than keys"
+    raise UnsupportedError(f"There is no rule for {what} in LMDeploy.", hint="Use: --engine vllm, or --engine reference")
 
 
 def _check_heads(heads: int, tp: int) -> None:

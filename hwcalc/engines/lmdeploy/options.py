@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
@@ -12,19 +13,20 @@ from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
 
-__all__ = ["OPTIONS", "ratio_option"]
+__all__ = ["OPTIONS", "entry_count_option"]
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 
 
-def ratio_option(name: str, value: str) -> float:
-    """A share above 0 and below 1, as both back ends require."""
+def entry_count_option(name: str, value: str) -> Fraction:
+    """A share of what is free, above 0 and below 1, and in TurboMind of 0.14 a whole number for so many blocks."""
     whole, _, part = value.partition(".")
     digits = (whole or "0") + part
-    number = float(value) if digits.isascii() and digits.isdecimal() and len(value) < 30 else 0.0
-    if not 0 < number < 1:
+    number = Fraction(value) if digits.isascii() and digits.isdecimal() and len(value) < 30 else Fraction(0)
+    if not (0 < number < 1 or (number >= 1 and number.denominator == 1)):
         raise UsageError(
-            f"engine option {name}={brief(value, 40)} is no share.", hint="Allowed: above 0 and below 1, such as 0.8."
+            f"engine option {name}={brief(value, 40)} is neither a share nor a number of blocks.",
+            hint="Allowed: above 0 and below 1, such as 0.8; with backend=turbomind blocks too, such as 4096.",
         )
     return number
 
@@ -43,7 +45,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
         for name, text, default, check in (
             ("backend", "which engine of the two", PYTORCH, choice_option(*BACKENDS)),
             ("quant_policy", "format of the cache: 0, 4, 8, 16, 17 or 42", "0, or by --dtype", parse_policy),
-            ("cache_max_entry_count", "share of the free memory for the cache", "0.8", ratio_option),
+            ("cache_max_entry_count", "share of the free memory for the cache; TurboMind: or blocks", "0.8", entry_count_option),
             ("cache_block_seq_len", "tokens in a block", "64", integer_option(1, 2**20)),
             ("kernel_block_size", "tokens in a block of the kernels", "cache_block_seq_len", _kernel_block),
             ("max_batch_size", "sequences at once", "by GPU: 1024, 384 or 128", integer_option(1, 2**20)),

@@ -14,6 +14,7 @@ from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers, NoCache, SparseIndexer
 from hwcalc.model import Definition
+from hwcalc.units import GIB
 
 __all__ = ["group_infos", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks"]
 
@@ -91,6 +92,9 @@ def longest(opened: LmdeployOpened, budget: int, bound: int) -> int | None:
 def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> str | None:
     """Why LMDeploy does not start, or takes no request of this length, in its own words where it has any."""
     settings = opened.settings
+    fixed = (settings.num_gpu_blocks or 0) * opened.layout.block_bytes
+    if fixed and fixed + opened.state_bytes > budget:
+        return f"CUDA out of memory. Tried to allocate {fixed / GIB:,.2f} GiB."
     if settings.slots and budget <= opened.state_bytes:
         if settings.pytorch:
             return "No enough gpu memory for state cache. Please reduce max_batch_size."
@@ -108,7 +112,8 @@ def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> 
 def _steps(opened: LmdeployOpened, budget: int, blocks: int, usable: int, per_request: int) -> tuple[Step, ...]:
     settings, size = opened.settings, opened.layout.block_bytes
     if settings.num_gpu_blocks is not None:
-        first = step("blocks", "num_gpu_blocks", blocks, unit="blocks", num_gpu_blocks=blocks)
+        name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"
+        first = step("blocks", name, blocks, unit="blocks", **{name: blocks})
     elif settings.slots:
         first = step(
             "blocks",

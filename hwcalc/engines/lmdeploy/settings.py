@@ -6,14 +6,15 @@ _adjust_block_size, pytorch/configurations/.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.lmdeploy.classes import PYTORCH, TURBOMIND, frees_window
 from hwcalc.engines.lmdeploy.formats import NONE, KvFormat, read_format
-from hwcalc.engines.lmdeploy.options import OPTIONS, ratio_option
+from hwcalc.engines.lmdeploy.options import OPTIONS, entry_count_option
 from hwcalc.engines.options import is_on
 from hwcalc.engines.request import Request
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LatentAttention, SlidingAttention, SparseIndexer
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
@@ -93,14 +94,27 @@ def read_settings(model: ModelSpec, request: Request) -> LmdeploySettings:
     if sparse:
         # FlashMLA's rows are fp8 whatever is asked for.
         form = NONE
+        if not _has_flash_mla(request):
+            raise UnsupportedError(
+                "DeepSeek-V3.2 requires flash_mla to be available, says LMDeploy of sparse attention; it runs from Hopper on.",
+                hint="Use: --gpu h200, without flash_mla=false",
+            )
     dtype = _model_dtype(model, gpu)
     block, kernel = _blocks(model, request, backend, sparse=sparse)
     slots = _slots(request, backend) if GatedDeltaNet in kinds else 0
-    share = options.get("cache_max_entry_count")
-    ratio = request.hardware.memory_utilization if share is None else ratio_option("cache_max_entry_count", share)
-    blocks = options.get("num_gpu_blocks")
-    if blocks is not None and backend == TURBOMIND:
-        raise UsageError("num_gpu_blocks is an option of the PyTorch back end.", hint="Leave it out, or backend=turbomind.")
+    count = options.get("cache_max_entry_count")
+    entries = None if count is None else entry_count_option("cache_max_entry_count", count)
+    if entries is not None and entries >= 1 and backend == PYTORCH:
+        raise UsageError(
+            f"invalid cache_max_entry_count, says LMDeploy's PyTorch back end: {entries} is no share.",
+            hint="Use: --engine-option cache_max_entry_count=0.8, or num_gpu_blocks for blocks",
+        )
+    ratio = request.hardware.memory_utilization if entries is None or entries >= 1 else float(entries)
+    if "num_gpu_blocks" in options and backend == TURBOMIND:
+        raise UsageError(
+            "num_gpu_blocks is an option of the PyTorch back end.",
+            hint=f"Leave it out, or use: --engine-option backend={PYTORCH}",
+        )
     window = _window(model) if backend == PYTORCH else 0
     asked = is_on(options.get("enable_prefix_caching"))
     return LmdeploySettings(
@@ -114,7 +128,7 @@ def read_settings(model: ModelSpec, request: Request) -> LmdeploySettings:
         ratio=0.8 if ratio is None else ratio,
         max_batch_size=_batch(request),
         prefill_tokens=_number(request, "max_prefill_token_num", 8192),
-        num_gpu_blocks=None if blocks is None else _number(request, "num_gpu_blocks", 0),
+        num_gpu_blocks=_fixed_blocks(request, entries),
         prefix_caching=asked and not window,
         window=window,
         sparse=sparse,
@@ -125,6 +139,13 @@ def read_settings(model: ModelSpec, request: Request) -> LmdeploySettings:
 def _number(request: Request, name: str, default: int) -> int:
     value = request.options.get(name)
     return default if value is None else int(str(OPTIONS[name].check(name, value)))
+
+
+def _fixed_blocks(request: Request, entries: Fraction | None) -> int | None:
+    """The blocks that are asked for by their number; ``None`` if the memory decides."""
+    if entries is not None and entries >= 1:
+        return int(entries)
+    return _number(request, "num_gpu_blocks", 0) if "num_gpu_blocks" in request.options else None
 
 
 def _model_dtype(model: ModelSpec, gpu: Gpu | None) -> str:

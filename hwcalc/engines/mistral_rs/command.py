@@ -6,9 +6,10 @@ from typing import Final
 
 from hwcalc.engines.command import CommandInput
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.units import MIB
 
-__all__ = ["ISQ", "flag_text", "serve"]
+__all__ = ["ISQ", "flag_text", "mapped_tokens", "serve"]
 
 _FLAGS: Final = {
     "paged_attn": "--paged-attn",
@@ -24,6 +25,10 @@ _FLAGS: Final = {
     "pa_ctxt_len": "--pa-context-len",
     "pa_blk_size": "--pa-block-size",
 }
+_SIZES: Final = frozenset(
+    name for name, flag in _FLAGS.items() if flag in {"--pa-context-len", "--pa-memory-mb", "--pa-memory-fraction"}
+)
+_SPARE_TOKENS: Final = 2048
 ISQ: Final = {
     "q8_0": "q8_0",
     "q4_0": "q4_0",
@@ -46,19 +51,46 @@ def serve(planned: CommandInput) -> list[str]:
             raise UsageError(f"--{name} names no files that mistral.rs could load.", hint=f"Leave out --{name}.")
     if planned.parallel.dp > 1:
         raise UsageError("mistral.rs runs one replica.", hint="Start one for each: leave out --dp.")
-    words = ["mistralrs", "serve", "-m", planned.path or planned.model]
-    words += ["--max-seq-len", str(planned.seq), "--max-batch-size", str(planned.batch)]
+    words = [*_devices(planned), "mistralrs", "serve", "-m", planned.path or planned.model]
+    tokens = mapped_tokens(planned.seq, paged=planned.options.get("paged_attn") == "on")
+    words += ["--max-seq-len", str(tokens), "--max-batch-size", str(planned.batch), *_mapped(planned)]
     if planned.kv_dtype_named:
         words += _kv_dtype(planned.kv_dtype)
     if planned.weights is not None:
         words += _weights(planned.weights)
-    if planned.memory_utilization is not None and not any("fraction" in name or "usage" in name for name in planned.options):
-        words += ["--pa-memory-fraction", str(planned.memory_utilization)]
-    if planned.kv_memory is not None:
-        words += ["--pa-memory-mb", str(planned.kv_memory // MIB)]
+    # The three flags for the size of the pool exclude each other; that of an option is the nearest to the user's wish.
+    if _SIZES.isdisjoint(planned.options):
+        if planned.kv_memory is not None:
+            words += ["--pa-memory-mb", str(planned.kv_memory // MIB)]
+        elif planned.memory_utilization is not None:
+            words += ["--pa-memory-fraction", str(planned.memory_utilization)]
     for name, value in planned.options.items():
         words += [_FLAGS[name], value]
     return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
+
+
+def mapped_tokens(seq: int, *, paged: bool) -> int:
+    """``--max-seq-len``, by which layers are placed.
+
+    On Metal, where pages must be asked for, the pool has no more tokens: the null block and a part of a MB are needed besides.
+    """
+    return seq + _SPARE_TOKENS if paged else seq
+
+
+def _devices(planned: CommandInput) -> list[str]:
+    """NCCL takes all GPUs that it sees; without it, layers are mapped to them."""
+    parallel = planned.parallel
+    if parallel.gpus == 1:
+        return []
+    seen = f"CUDA_VISIBLE_DEVICES={','.join(str(number) for number in range(parallel.gpus))}"
+    return ["env", seen] if parallel.pp == 1 else ["env", seen, "MISTRALRS_NO_NCCL=1"]
+
+
+def _mapped(planned: CommandInput) -> list[str]:
+    if planned.parallel.pp == 1:
+        return []
+    stages = pipeline_stages(planned.layers, planned.parallel.pp)
+    return ["--device-layers", ";".join(f"{number}:{len(stage)}" for number, stage in enumerate(stages))]
 
 
 def flag_text(name: str, value: object) -> str:
@@ -81,14 +113,8 @@ def _kv_dtype(name: str) -> list[str]:
 
 
 def _weights(requested: str) -> list[str]:
+    """What the engine has not refused."""
     from hwcalc.quantization.planned import format_name
 
     name = format_name(requested) or ""
-    if name in _FLOATS:
-        return ["--dtype", _FLOATS[name]]
-    if name not in ISQ:
-        raise UsageError(
-            f"mistral.rs does not make {name} weights of the published ones.",
-            hint=f"Leave out --weights, or use one of {', '.join(ISQ)}.",
-        )
-    return ["--isq", ISQ[name]]
+    return ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--isq", ISQ[name]]

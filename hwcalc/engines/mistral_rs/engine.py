@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.mistral_rs.command import ISQ, flag_text, serve
-from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, check_shared, is_state, layer_tensors
-from hwcalc.engines.mistral_rs.models import check_model, keeps_all_heads
+from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, RULES, check_shared, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.models import check_class, check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
-from hwcalc.engines.mistral_rs.pool import blocks_of_requests, pages_of, plan_pool
+from hwcalc.engines.mistral_rs.pool import pages_of, plan_pool
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
+from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
@@ -74,8 +75,14 @@ class MistralRs(GeneralEngine):
     title: ClassVar[str] = "mistral.rs: PagedAttention, or caches that grow by 512"
     label: ClassVar[str] = "mistral.rs"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "pages of the planned sequences, and all slots of states"
+    pool_is: ClassVar[str] = "GPU blocks x block size"
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}
+    )
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "q8_0", "q4_k_m")
@@ -86,13 +93,7 @@ class MistralRs(GeneralEngine):
 
     def resolve_version(self, requested: str) -> str:
         """``0.9`` and ``v0.9.2`` are the release whose rules are known."""
-        if requested.removeprefix("v") in ("0.9", _VERSION):
-            return _VERSION
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {_VERSION}.",
-        )
+        return _VERSION if requested.removeprefix("v") in ("0.9", _VERSION) else super().resolve_version(requested)
 
     def unchecked(self, model: ModelSpec, request: Request) -> MistralOpened:
         return MistralOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
@@ -107,6 +108,9 @@ class MistralRs(GeneralEngine):
         roles |= {Role.STATE: known_dtype("fp32") if delta else plain, Role.CONV: plain}
         notes = model_dtype(opened.model, opened.request.dtype).notes if is_auto(opened.request.dtype) and kept is plain else ()
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
+
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
 
     def check(self, opened: Opened) -> None:
         own = of_mistral(opened)
@@ -131,7 +135,7 @@ class MistralRs(GeneralEngine):
         own = of_mistral(opened)
         if not own.settings.paged:
             return super().needed_bytes(opened)
-        return blocks_of_requests(own) * pages_of(own).block_bytes + pages_of(own).state_bytes
+        return blocks_of_requests(own, own.settings.block_size) * pages_of(own).block_bytes + pages_of(own).state_bytes
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         own = of_mistral(opened)
@@ -152,7 +156,7 @@ class MistralRs(GeneralEngine):
         pool = opened.engine.pool(opened, max(0, budget_bytes)).value
         if pool is None or pool.blocks is None:
             return opened.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and pool.fits and pool.blocks - 1 >= blocks_of_requests(own)
+        return budget_bytes >= 0 and pool.fits and pool.blocks - 1 >= blocks_of_requests(own, own.settings.block_size)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:
         return of_mistral(opened).settings.most_sequences * opened.request.parallel.dp, "max_seqs"
@@ -161,12 +165,12 @@ class MistralRs(GeneralEngine):
         own = of_mistral(opened)
         if not own.settings.paged or opened.request.lengths or opened.request.sharing.asked:
             return None
-        pool = opened.engine.pool(opened.sized(seq=1), max(0, budget_bytes)).value
-        if pool is None or pool.blocks is None or budget_bytes < 0:
+        if not pages_of(own).elements or budget_bytes < 0:
             return None
+        pool = plan_pool(of_mistral(opened.sized(seq=1)), budget_bytes, capped=False)
         if not pool.fits:
             return 0
-        return min(bound, max(0, pool.blocks - 1) // opened.request.replica_batch * own.settings.block_size)
+        return min(bound, max(0, (pool.blocks or 0) - 1) // opened.request.replica_batch * own.settings.block_size)
 
     def form(self, opened: Opened) -> MemoryForm | None:
         """None: blocks are counted in whole MB, and with several stages not by what a GPU holds."""
@@ -217,6 +221,11 @@ def _check_layout(opened: MistralOpened) -> None:
     for name in ("dcp", "ep"):
         if getattr(parallel, name) > 1:
             raise UsageError(f"mistral.rs has no --{name}.", hint=f"Leave out --{name}.")
+    if parallel.tp > 1 and parallel.pp > 1:
+        raise UnsupportedError(
+            "mistral.rs divides a model over GPUs by NCCL (--tp) or maps its layers to them (--pp), and does not do both.",
+            hint=f"Use: --tp {parallel.tp * parallel.pp}, or --pp {parallel.tp * parallel.pp}",
+        )
     for group in opened.plain_stack.groups:
         kind = group.kind
         if not isinstance(kind, (AttentionKind, LatentAttention)):
@@ -270,5 +279,11 @@ def _remarks(opened: MistralOpened) -> Iterator[Note]:
             "Up to 16 prefixes stay after their requests, each a full copy that is not planned: --engine-option prefix_cache_n=0."
         )
         yield Note(code="kept-prefixes", message=message)
+    if settings.paged and opened.plain_stack is not opened.model.stack_for("mistral-rs"):
+        message = "Layers that read the cache of an earlier one have pages too, which nothing uses."
+        yield Note(code="pages-for-shared", message=message)
+    if settings.paged and opened.request.parallel.tp * opened.request.parallel.pp > 1 and opened.request.hardware.gpu is not None:
+        message = "On several GPUs mistral.rs sets nothing aside for activations: they have what pa_memory_fraction leaves free."
+        yield Note(code="activations-not-reserved", message=message)
     if keeps_all_heads(opened.model) and opened.request.parallel.tp > 1:
         yield Note(code="all-heads", message="mistral.rs makes room for all key/value heads of this model on every rank.")

@@ -6,7 +6,7 @@ and the ``ModelConfigMetadata`` of each model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ from hwcalc.engines.mistral_rs.opened import MistralOpened
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.shards import ReplicaRank
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -35,20 +36,39 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.tensor import Once
+from hwcalc.formulas.weights import Weight
 
 if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
 
-__all__ = ["MISTRAL_RS", "check_shared", "counted_elements", "is_state", "layer_tensors"]
+__all__ = ["MISTRAL_RS", "RULES", "check_shared", "counted_elements", "is_state", "layer_tensors"]
 
+_WHOLE: Final = {
+    "GraniteMoeHybridForCausalLM": frozenset({"mamba"}),
+    **dict.fromkeys(
+        ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"), frozenset({"conv", "feed_forward"})
+    ),
+}
+"""Class -> modules that every rank has whole."""
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
 
+class MistralRank(ReplicaRank):
+    """Layers with a state are whole on every rank, but for what gated delta nets put out; LFM2's MLP is too."""
+
+    def is_replicated(self, weight: Weight) -> bool:
+        path = weight.path.split(".")
+        if path[0] == "linear_attn":
+            return path[1] != "out_proj" or super().is_replicated(weight)
+        return path[0] in _WHOLE.get(self.model.architecture or "", ()) or super().is_replicated(weight)
+
+
 class MistralRules(Rules):
-    """Weights by ideal sharding. Key/value heads are divided, rounded down, or repeated; states are whole on every rank."""
+    """Key/value heads are divided, rounded down, or repeated; states are whole on every rank. Stages are of the user's making."""
 
     engine = "mistral-rs"
+    rank = MistralRank
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         if isinstance(kind, LatentAttention):
@@ -69,10 +89,7 @@ def is_state(kind: LayerKind) -> bool:
 
 def layer_tensors(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> tuple[StoredTensor, ...]:
     """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
-    rule = _RULES.get(type(kind))
-    if rule is None:
-        raise UnsupportedError(f"mistral.rs has no rule for {kind.title}.", hint="Use: --engine reference")
-    return rule(kind, opened, ranks)
+    return RULES[type(kind)](kind, opened, ranks)
 
 
 def counted_elements(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> int:
@@ -121,7 +138,7 @@ def _latent_tensors(kind: LatentAttention, opened: MistralOpened) -> tuple[Cache
 def _states(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
     """Slots with all columns of the convolution, as many as its kernel, and the state; and pages that nothing uses."""
     own = tuple(_slots(tensor, opened) for tensor in _state_tensors(kind))
-    return (*own, *opened.store_all(_unused(kind, opened, ranks)))
+    return (*own, *_nothing_in(_unused(kind, opened, ranks), opened))
 
 
 def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
@@ -143,6 +160,7 @@ def _slots(tensor: CacheTensor, opened: MistralOpened) -> StoredTensor:
         position_bytes=slots * size,
         once=True,
         rule=f"{slots:,} x {size:,} B: slots of the pool of states",
+        why=f"state x {slots:,} slots",
     )
 
 
@@ -169,7 +187,11 @@ def _shared(kind: SharedCache, opened: MistralOpened, ranks: int) -> tuple[Store
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
     if not opened.settings.paged:
         return ()
-    return opened.store_all(_unused(kind, opened, ranks))
+    return _nothing_in(_unused(kind, opened, ranks), opened)
+
+
+def _nothing_in(tensors: Iterable[CacheTensor], opened: MistralOpened) -> tuple[StoredTensor, ...]:
+    return tuple(replace(tensor, why="unused pages") for tensor in opened.store_all(tensors))
 
 
 def check_shared(opened: MistralOpened) -> None:
@@ -187,7 +209,7 @@ def _nothing(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[Stored
     return ()
 
 
-_RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
+RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
     {
         FullAttention: _attention,
         SlidingAttention: _attention,

@@ -2,7 +2,9 @@
 
 ``pool = total x fraction - used - reserved``, and no more than ``available - max(2 % of available, 512 MiB) - reserved``
 (``calculate_cache_config`` in ``mistralrs-core/src/paged_attention/mod.rs``, 0.9.2; read, not run). ``used`` is weights, context, and the
-states, which :func:`~hwcalc.engines.mistral_rs.pool.plan_pool` takes off; ``reserved`` is what its loader predicts for activations.
+states, which :func:`~hwcalc.engines.mistral_rs.pool.plan_pool` takes off; ``reserved`` is what its loader predicts for activations:
+attention scores of at most 1,024 x 1,024 positions (``mapped_max_act_size_elems`` of every text loader). With NCCL, or with layers that
+the user maps, nothing is predicted, so that activations have the share that stays free.
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import chunk_tokens, communication, device_context, forward, memory_of, workspaces
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.forms import passed_tokens
+from hwcalc.engines.mistral_rs.models import is_text
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.opened import MistralOpened
 
-__all__ = ["plan_budget"]
+__all__ = ["plan_budget", "predicted_activations"]
 
+_SCORES: Final = 1024
 _KEPT_FREE: Final = 512 * MIB
 _SHARE_FREE: Final = Fraction(2, 100)
 _SOURCE: Final = "mistral.rs 0.9.2 paged_attention/mod.rs device_memory_cap: 2 % of what is available, at least 512 MiB"
@@ -44,7 +49,7 @@ def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
     parts: tuple[BudgetPart, ...] = (
         *weights.value,
         *extra.value,
-        forward(opened, chunk_tokens(), rows),
+        *_reserved(opened, rows),
         device_context(hardware.gpu),
         *workspaces(hardware.gpu),
         *communication(request.parallel, hardware.gpu),
@@ -60,6 +65,51 @@ def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
     budget = Budget.of(memory, opened.settings.fraction, hardware.margin or Fraction(0), measured.value)
     totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
     return Noted(_capped(budget, totals), (*notes, *extra.notes, *measured.notes))
+
+
+def predicted_activations(opened: MistralOpened) -> int | None:
+    """The bytes that its loader predicts, as the log has them in whole MB; ``None`` for models that see pictures."""
+    if not is_text(opened.model):
+        return None
+    heads, tokens = _scores(opened)
+    return opened.request.replica_batch * heads * tokens**2 * opened.model_format.block_bytes
+
+
+def _scores(opened: MistralOpened) -> tuple[int, int]:
+    """Heads and positions of the scores."""
+    heads = max(getattr(group.kind, "num_attention_heads", 0) for group in opened.plain_stack.groups)
+    return heads, min(opened.tokens, _SCORES)
+
+
+def _reserved(opened: MistralOpened, rows: int) -> tuple[BudgetPart, ...]:
+    """What is set aside for activations. The loaders of models that see pictures count those too: the general estimate stands for them."""
+    parallel = opened.request.parallel
+    if parallel.tp * parallel.pp > 1:
+        return ()
+    count = predicted_activations(opened)
+    if count is None:
+        return (forward(opened, chunk_tokens(), rows),)
+    heads, tokens = _scores(opened)
+    made = step(
+        "activations",
+        "batch x heads x tokens x tokens x element_bytes",
+        count,
+        batch=rows,
+        heads=heads,
+        tokens=tokens,
+        element_bytes=opened.model_format.block_bytes,
+    )
+    return (
+        BudgetPart(
+            name="activations",
+            section=Section.ACTIVATIONS,
+            low=count,
+            expected=count,
+            high=count,
+            source="mistral.rs 0.9.2 auto_device_map.rs: what it predicts and reserves",
+            steps=(made,),
+        ),
+    )
 
 
 def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:

@@ -6,14 +6,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, cast
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.options import AUTO, is_auto, parse_kv_dtype
+from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, as_built, layer_types
+from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
 from hwcalc.engines.reference import model_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.formulas import DType
+    from hwcalc.formulas import DType, Stack
 
 __all__ = ["FRACTION", "MOST_SEQUENCES", "MistralOpened", "Settings", "of_mistral"]
 
@@ -55,6 +56,16 @@ class MistralOpened(Opened):
         """What the options come to. Raises :class:`~hwcalc.errors.UsageError` for what excludes each other."""
         return self.shared("settings", self._read)
 
+    @property
+    def plain_stack(self) -> Stack:
+        """The layers as it allocates their caches: in Gemma 4 also those that read the cache of an earlier one."""
+        stack, types = super().plain_stack, layer_types(self.model)
+        if self.model.architecture not in EXACT_WIDTHS or len(types) != len(stack):
+            return stack
+        paged = self.settings.paged
+        built: Stack = self.model.once(("mistral-rs layers", paged), lambda: as_built(stack, types, paged=paged))
+        return built
+
     @cached_property
     def model_format(self) -> DType:
         """The dtype that the model runs in, in which a cache is kept by default."""
@@ -83,7 +94,9 @@ class MistralOpened(Opened):
             block_size=int(options.get("pa_block_size", _BLOCK)),
             memory_mb=_whole(options, "pa_memory_mb"),
             context_tokens=_whole(options, "pa_context_len"),
-            fraction=_fraction(self, options.get("pa_memory_fraction")),
+            fraction=share_option(
+                "pa_memory_fraction", options.get("pa_memory_fraction"), self.request.hardware.memory_utilization, FRACTION
+            ),
             most_sequences=_whole(options, "max_seqs") or MOST_SEQUENCES,
             fp8=_is_fp8(self.request.dtype, options.get("pa_cache_type")),
         )
@@ -114,21 +127,7 @@ def _by_newest_names(options: object) -> dict[str, str]:
 
 
 def _whole(options: dict[str, str], name: str) -> int | None:
-    from hwcalc.engines.options import integer_option
-
     return None if name not in options else integer_option(1)(name, options[name])
-
-
-def _fraction(opened: Opened, named: str | None) -> float:
-    share = opened.request.hardware.memory_utilization
-    if named is not None and share is not None and float(named) != share:
-        raise UsageError(
-            f"--memory-utilization {share:g} and the engine option pa_memory_fraction={brief(named, 20)} are the same.",
-            hint=f"Give one: --memory-utilization {share:g}",
-        )
-    if share is not None:
-        return share
-    return FRACTION if named is None else float(named)
 
 
 def _is_paged(opened: Opened, mode: str) -> bool:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from hwcalc.engines.mistral_rs.command import mapped_tokens
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, counted_elements, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
+from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.steps import Step, step
@@ -19,7 +21,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.units import MIB
 
-__all__ = ["Pages", "blocks_of_requests", "pages_of", "plan_pool"]
+__all__ = ["Pages", "pages_of", "plan_pool"]
 
 _NO_BLOCKS: Final = (
     "Num GPU blocks is 0. This means there is not enough memory. Either reduce the memory amount/utilization/context size or disable "
@@ -66,20 +68,16 @@ def _pages(opened: MistralOpened) -> Pages:
     )
 
 
-def blocks_of_requests(opened: MistralOpened) -> int:
-    """Blocks that the sequences of the fullest replica take."""
-    local = opened.replica
-    branches = local.request.sharing.branches
-    return sum(count * branches * -(-tokens // opened.settings.block_size) for tokens, count in local.request.lengths_of)
+def plan_pool(opened: MistralOpened, budget: int, *, capped: bool = True) -> PoolInfo:
+    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``.
 
-
-def plan_pool(opened: MistralOpened, budget: int) -> PoolInfo:
-    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``."""
+    ``capped`` is off for who looks for the longest sequence: the cap of Metal follows from what is planned.
+    """
     pages = pages_of(opened)
     free = max(0, budget - _states(opened)) // MIB
     wanted = _wanted_mb(opened)
     size = free if wanted is None else wanted
-    size, cap = _capped(opened, size)
+    size, cap = _capped(opened, size) if capped else (size, None)
     blocks = size * MIB // pages.item_bytes // pages.block_size // pages.elements
     message = _message(size, free, blocks)
     usable, per_request = max(0, blocks - 1), -(-opened.tokens // pages.block_size) * opened.request.sharing.branches
@@ -133,11 +131,17 @@ def _wanted_mb(opened: MistralOpened) -> int | None:
 
 
 def _capped(opened: MistralOpened, size: int) -> tuple[int, int | None]:
-    """On Metal the pool has no more than the tokens that the model can use."""
-    gpu, longest = opened.request.hardware.gpu, opened.model.max_position_embeddings
-    if gpu is None or gpu.vendor.lower() != "apple" or longest is None:
+    """On Metal the pool has no more than ``--max-seq-len`` x ``--max-batch-size`` tokens (``max_kv_tokens`` in ``pipeline/normal.rs``)."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None or gpu.vendor.lower() != "apple":
         return size, None
-    cap = longest * pages_of(opened).item_bytes * pages_of(opened).elements // MIB
+    cap = (
+        mapped_tokens(opened.tokens, paged=True)
+        * opened.request.replica_batch
+        * pages_of(opened).item_bytes
+        * pages_of(opened).elements
+        // MIB
+    )
     return min(size, cap), cap
 
 
@@ -173,7 +177,6 @@ def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | Non
 
 def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int) -> tuple[Step, ...]:
     pages = pages_of(opened)
-    usable = max(0, blocks - 1)
     return (
         step(
             "blocks",
@@ -186,16 +189,5 @@ def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int
             block_size=pages.block_size,
             elements_per_token=pages.elements,
         ),
-        step(
-            "tokens", "blocks x block_size", blocks * pages.block_size, unit="tokens", blocks=blocks, block_size=pages.block_size
-        ),
-        step("usable_blocks", "max(0, blocks - null_block)", usable, unit="blocks", blocks=blocks, null_block=1),
-        step(
-            "max_requests",
-            "floor(usable_blocks / blocks_per_request)",
-            usable // per_request,
-            unit="requests",
-            usable_blocks=usable,
-            blocks_per_request=per_request,
-        ),
+        *request_steps(blocks, pages.block_size, per_request, kept="null_block"),
     )

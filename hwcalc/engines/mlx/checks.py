@@ -14,9 +14,9 @@ from hwcalc.engines.mlx.models import (
     PIPELINED,
     SHARDED,
     file_of,
-    keeps_windows,
 )
 from hwcalc.engines.mlx.options import GROUPS, Bits, bits_of
+from hwcalc.engines.mlx.windows import keeps_windows, other_windows
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -46,12 +46,23 @@ def check(opened: Opened) -> None:
             f"mistral3 of mlx-lm 0.32.2 runs text models of ministral3, mistral4 and llama, and not of {text}.",
             hint="Use: --engine reference",
         )
+    pattern = other_windows(model)
+    if pattern is not None:
+        raise UnsupportedError(
+            f"{name} of mlx-lm 0.32.2 reads sliding_window_pattern ({pattern}), by which other layers have a window than by this config.",
+            hint="Set sliding_window_pattern in the config.",
+        )
     if hardware.gpu is not None and hardware.gpu.vendor.lower() not in _VENDORS:
         raise UnsupportedError(
             f"MLX runs on Apple's chips and on NVIDIA GPUs, and not on {hardware.gpu.id}.",
             hint="Use a Mac, such as: --gpu m4-max",
         )
     _check_layout(opened, name)
+    if opened.request.draft is not None and _has_states(opened):
+        raise UnsupportedError(
+            "Speculative decoding requires a trimmable prompt cache (got {'ArraysCache'}), says mlx-lm of recurrent states.",
+            hint="Leave out --draft.",
+        )
     bits = bits_of(opened)
     if bits is not None:
         _check_bits(opened, bits, name)
@@ -62,6 +73,11 @@ def check(opened: Opened) -> None:
 
 def _kinds(opened: Opened) -> set[type[LayerKind]]:
     return {type(group.kind) for group in opened.plain_stack.groups}
+
+
+def _has_states(opened: Opened) -> bool:
+    tensors = (tensor for group in opened.plain_stack.groups for tensor in group.kind.tensors())
+    return any(tensor.role in {Role.CONV, Role.STATE} for tensor in tensors)
 
 
 def _check_layout(opened: Opened, name: str) -> None:

@@ -7,8 +7,9 @@ from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.command import CommandInput
-from hwcalc.engines.mlx.models import LISTED, file_of, keeps_windows
+from hwcalc.engines.mlx.models import LISTED, file_of
 from hwcalc.engines.mlx.options import bits_of
+from hwcalc.engines.mlx.windows import keeps_windows
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LatentAttention, SlidingAttention

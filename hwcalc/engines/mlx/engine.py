@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.mlx.checks import check
 from hwcalc.engines.mlx.layers import PREFILL_STEP, RULES
-from hwcalc.engines.mlx.models import MODEL_DTYPE_STATES, as_read, file_of
+from hwcalc.engines.mlx.models import CHUNKED, MODEL_DTYPE_STATES, as_read, file_of
 from hwcalc.engines.mlx.options import DECODE_CONCURRENCY, OPTIONS, bits_of, checked_dtype, number_of
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
@@ -39,8 +39,11 @@ class Mlx(GeneralEngine):
     title: ClassVar[str] = "mlx-lm, the caches of MLX"
     label: ClassVar[str] = "MLX"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "arrays at their largest, while a prompt is read or behind it"
     versions: ClassVar[tuple[str, ...]] = ("0.32.2",)
     source: ClassVar[str] = "mlx-lm 0.32.2, models/cache.py and generate.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     has_command: ClassVar[bool] = True
     stores_prompts_apart: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "mlx_8bit", "mlx_6bit", "mlx_4bit")
@@ -64,10 +67,7 @@ class Mlx(GeneralEngine):
         check(opened)
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        rule = RULES.get(type(kind))
-        if rule is None:
-            raise UnsupportedError(f"mlx-lm has no rule for {kind.title}.", hint="Use: --engine reference")
-        return rule(kind, opened)
+        return RULES[type(kind)](kind, opened)
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         return super().unchecked(as_read(model), request)
@@ -93,10 +93,18 @@ class Mlx(GeneralEngine):
         return MLX
 
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
-        """The server takes requests one after the other where the cache is quantized."""
+        """The server takes requests one after the other where the cache is quantized, drafts are made or caches cannot be joined.
+
+        Source: server.py ModelProvider (is_batchable), ResponseGenerator._is_batchable.
+        """
+        alone = opened.request.parallel.dp
         if bits_of(opened) is not None:
-            return opened.request.parallel.dp, "kv_bits"
-        return opened.request.parallel.dp * number_of(opened, "decode_concurrency", DECODE_CONCURRENCY), "decode_concurrency"
+            return alone, "kv_bits"
+        if opened.request.draft is not None:
+            return alone, "draft model"
+        if file_of(opened.model) in CHUNKED:
+            return alone, "ChunkedKVCache"
+        return alone * number_of(opened, "decode_concurrency", DECODE_CONCURRENCY), "decode_concurrency"
 
     def pads(self, opened: Opened) -> bool:
         """A ``BatchKVCache`` is padded on the left to its longest sequence."""

@@ -7,16 +7,14 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of, keeps_windows
+from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of
 from hwcalc.engines.mlx.options import Bits, bits_of, number_of, window_of
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
+from hwcalc.engines.mlx.windows import keeps_windows, window_kept
 from hwcalc.engines.stored import StoredTensor
-from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     CacheTensor,
     ChunkedAttention,
-    CompressedAttention,
-    CrossAttention,
     ExpandedLatentAttention,
     FullAttention,
     GatedDeltaNet,
@@ -26,14 +24,11 @@ from hwcalc.formulas import (
     LightningAttention,
     Mamba1,
     Mamba2,
-    MatrixLSTM,
     NoCache,
     RealGatedLRU,
-    Rwkv4,
     RwkvMatrix,
     SharedCache,
     ShortConvolution,
-    SinkAttention,
     SlidingAttention,
     SparseIndexer,
 )
@@ -106,7 +101,7 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, opened: Opened) -> tuple
 def _sliding(kind: SlidingAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     if not keeps_windows(opened.model):
         return _full(kind, opened)
-    return _kept(kind.tensors(), Rotating(*pieces(opened), kind.window), opened)
+    return _kept(kind.tensors(), Rotating(*pieces(opened), window_kept(opened.model, kind.window)), opened)
 
 
 def _chunked(kind: ChunkedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
@@ -133,12 +128,6 @@ def _state(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
     return opened.store_all(kind.tensors())
 
 
-def _refused(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-    raise UnsupportedError(
-        f"no model file of mlx-lm 0.32.2 that has a rule here keeps {kind.title}.", hint="Use: --engine reference"
-    )
-
-
 RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
     {
         FullAttention: _full,
@@ -157,10 +146,5 @@ RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
         RwkvMatrix: _state,
         SharedCache: _state,
         NoCache: _state,
-        SinkAttention: _refused,
-        CompressedAttention: _refused,
-        CrossAttention: _refused,
-        MatrixLSTM: _refused,
-        Rwkv4: _refused,
     }
 )

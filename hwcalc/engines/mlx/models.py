@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import SlidingAttention, SparseIndexer, Stack
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas import SparseIndexer, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 
@@ -28,10 +27,8 @@ __all__ = [
     "OWN_CACHE",
     "PIPELINED",
     "SHARDED",
-    "WINDOWED",
     "as_read",
     "file_of",
-    "keeps_windows",
 ]
 
 FILES: Final = frozenset(
@@ -241,37 +238,6 @@ OWN_CACHE: Final = frozenset(
     ]
 )
 """Files that make their cache themselves: ``--max-kv-size`` is for the others."""
-WINDOWED: Final = frozenset(
-    [
-        "afmoe",
-        "baichuan_m1",
-        "cohere2",
-        "exaone4",
-        "exaone_moe",
-        "gear",
-        "gemma3",
-        "gemma3_text",
-        "gemma3n",
-        "gemma4",
-        "gemma4_text",
-        "gpt_oss",
-        "laguna",
-        "llama",
-        "mellum",
-        "mimo_v2_flash",
-        "ministral3",
-        "muse_glimmer",
-        "muse_spark",
-        "olmo3",
-        "plamo3",
-        "recurrent_gemma",
-        "spark2_5",
-        "step3p5",
-    ]
-)
-"""Files with a ``RotatingKVCache``; the others keep every token of a layer with a window."""
-_BY_LAYER_TYPES: Final = frozenset({"llama", "ministral3"})
-"""Files that read a window from ``layer_types`` alone, of which one must be full attention."""
 SHARDED: Final = frozenset(
     [
         "deepseek_v2",
@@ -335,9 +301,9 @@ EXPANDED: Final = frozenset({"deepseek_v2", "minicpm3", "youtu_llm"})
 INDEXED_EVERYWHERE: Final = frozenset({"deepseek_v32", "glm_moe_dsa"})
 """Files with indexer keys on every layer, those that share them with another layer included."""
 CHUNKED: Final = frozenset({"llama4"})
-"""Files with a ``ChunkedKVCache``."""
-COMPUTED_APART: Final = frozenset({"gemma2", "plamo2"})
-"""Files that compute attention themselves and cannot read a quantized cache."""
+"""Files with a ``ChunkedKVCache``, which cannot be joined with those of other sequences."""
+COMPUTED_APART: Final = frozenset({"gemma2", "phi3small", "plamo", "plamo2", "stablelm"})
+"""Files that compute with the keys themselves and cannot read a quantized cache."""
 LISTED: Final = frozenset({"deepseek_v32", "falcon_h1", "glm_moe_dsa", "minimax_m3_vl"})
 """Files with a ``CacheList`` in each layer, which is never quantized."""
 _REASONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -382,12 +348,3 @@ def _indexed(model: ModelSpec) -> ModelSpec:
         return model
     whole = tuple(layer if not indexers.isdisjoint(layer) else (*layer, *indexers) for layer in layers)
     return replace(model, readings={**model.readings, "mlx": Stack(whole)})
-
-
-def keeps_windows(model: ModelSpec) -> bool:
-    """Whether layers with a window have a ``RotatingKVCache``, and not one of every token."""
-    name = file_of(model)
-    if name not in _BY_LAYER_TYPES:
-        return name in WINDOWED
-    kinds = [group.kind for group in model.stack.groups if isinstance(group.kind, AttentionKind)]
-    return any(not isinstance(kind, SlidingAttention) for kind in kinds)

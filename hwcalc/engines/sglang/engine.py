@@ -11,6 +11,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
@@ -20,15 +21,16 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.sglang.command import flag_text, serve
 from hwcalc.engines.sglang.held import allocations, extras, layer_tensors
+from hwcalc.engines.sglang.layout import KINDS
 from hwcalc.engines.sglang.memory import plan_budget
 from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
 from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.pool import plan_pool
 from hwcalc.engines.sglang.savings import savings, sharing_support
-from hwcalc.engines.sglang.supported import check_supported
+from hwcalc.engines.sglang.supported import check_class, check_supported
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.text import brief
 
@@ -44,6 +46,8 @@ class Sglang(GeneralEngine):
     title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
     label: ClassVar[str] = "SGLang"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "the smallest pools that hold the planned sequences"
+    pool_is: ClassVar[str] = "max_total_num_tokens"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
@@ -51,6 +55,8 @@ class Sglang(GeneralEngine):
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def resolve_version(self, requested: str) -> str:
@@ -83,6 +89,9 @@ class Sglang(GeneralEngine):
             return Noted(dtypes)
         message = f"KV dtype auto: {own.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
         return Noted(dtypes, (Note(code="default-dtype", message=message),))
+
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
 
     def check(self, opened: Opened) -> None:
         own = of_sglang(opened)

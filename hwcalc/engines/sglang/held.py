@@ -68,6 +68,7 @@ def _states(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, ...]:
             span=OwnRule(f"{slots:,} slots", slots),
             bytes=opened.batch * slots * size * ranks,
             rule=f"{_of_all(opened, f'{slots:,} slots')} x {size:,} B{_on_ranks(ranks)}",
+            why=f"state x {slots:,} slots" if slots > 1 else None,
         )
         for (name, role, dtype), size in zip(names, sizes, strict=True)
         if size
@@ -120,8 +121,17 @@ def extras(opened: SglangOpened) -> tuple[StoredTensor, ...]:
             span=Once(),
             bytes=rest,
             rule=f"{rest:,} B: pools have fixed shares of the memory, and one is full before the others",
+            why=_why_unfilled(opened),
         ),
     )
+
+
+def _why_unfilled(opened: SglangOpened) -> str:
+    """The pool that is larger than it need be, because its share is fixed."""
+    if opened.window is None:
+        return "states have a fixed share of the memory"
+    ratio = opened.own.swa_ratio
+    return "window pool for all running requests" if ratio is None else f"window pool for {ratio:g} of the tokens"
 
 
 def allocations(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:

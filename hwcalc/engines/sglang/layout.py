@@ -29,10 +29,12 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 
-__all__ = ["FULL", "SWA", "PoolLayout", "StageCells", "plan_layout", "stage_spans"]
+__all__ = ["FULL", "KINDS", "SWA", "PoolLayout", "StageCells", "plan_layout", "stage_spans"]
 
 FULL: Final = "full"
 SWA: Final = "swa"
+KINDS: Final[frozenset[type[LayerKind]]] = frozenset({*ROW_KINDS, *STATE_RULES, CompressedAttention, NoCache, SharedCache})
+"""The kinds of layers that have a rule: those of DeepSeek-V4 in :mod:`hwcalc.engines.sglang.deepseek_v4`, the others here."""
 _STATE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
 _LAYER_TYPES: Final = {"sliding_attention": SWA, "full_attention": FULL}
 

@@ -12,31 +12,36 @@ from hwcalc.engines.sglang.classes import CLASSES
 from hwcalc.engines.sglang.models import COPIES_STATES, is_sparse_latent
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CrossAttention, FullAttention, NoCache, SlidingAttention
-from hwcalc.model import Note
+from hwcalc.formulas import FullAttention, NoCache, SlidingAttention
+from hwcalc.model import ModelSpec, Note
 
-__all__ = ["check_supported"]
+__all__ = ["check_class", "check_supported"]
 
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _VENDORS: Final = ("nvidia", "amd")
 
 
-def check_supported(opened: SglangOpened) -> Noted[None]:
-    """Raise an error for a model or a request that SGLang refuses, or that kvplan has no rules for. Notes say what is assumed."""
-    model, request, own = opened.model, opened.request, opened.own
+def check_class(model: ModelSpec) -> None:
+    """Raise an error for a class that SGLang does not have, and whose layers transformers' own code cannot run in its place."""
     name = model.architecture
     plain = all(isinstance(group.kind, FullAttention | SlidingAttention | NoCache) for group in model.stack.groups)
     if name is not None and name not in CLASSES and not plain:
         raise UnsupportedError(f"SGLang 0.5.23 has no class {name}.", hint="Use: --engine reference, or another engine")
+
+
+def check_supported(opened: SglangOpened) -> Noted[None]:
+    """Raise an error for a model or a request that SGLang refuses, or that kvplan has no rules for. Notes say what is assumed."""
+    model, request, own = opened.model, opened.request, opened.own
+    name = model.architecture
     if name is not None and name.startswith(_OWN_CACHES):
         raise UnsupportedError(
             f"SGLang keeps caches of its own for {name}, which kvplan does not know yet.", hint="Use: --engine reference"
         )
-    if any(isinstance(group.kind, CrossAttention) for group in model.stack.groups):
-        raise UnsupportedError("kvplan has no rules for the encoder's keys and values in SGLang.", hint="Use: --engine reference")
     if request.sharing.beams > 1:
         raise UnsupportedError("SGLang has no beam search.", hint="Leave out --beams, or use: --samples")
+    if request.policy is not None:
+        raise UnsupportedError("SGLang has no cache policies.", hint="Leave out --policy, or use --engine reference")
     if request.parallel.dcp > 1:
         raise UnsupportedError("kvplan has no rules for SGLang's decode context parallelism.", hint="Leave out --dcp")
     if is_on(request.options.get("enable_dp_attention")) and request.parallel.pp > 1:

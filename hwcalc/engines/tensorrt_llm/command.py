@@ -37,6 +37,7 @@ _OF_CACHE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "tokens_per_block": "tokens_per_block",
         "max_tokens": "max_tokens",
+        "avg_seq_len": "avg_seq_len",
         "host_cache_size": "host_cache_size",
         "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Support
@@ -17,13 +18,14 @@ from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.tensorrt_llm.memory import plan_budget
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.engines.tensorrt_llm.options import OPTIONS, is_attention_dp
+from hwcalc.engines.tensorrt_llm.pieces import RULES
 from hwcalc.engines.tensorrt_llm.pool import group_infos, holds, plan_pool
 from hwcalc.engines.tensorrt_llm.settings import Settings
 from hwcalc.engines.tensorrt_llm.stored import buffers, extra_tensors, stored_piece
-from hwcalc.engines.tensorrt_llm.supported import check_supported, runs_states
+from hwcalc.engines.tensorrt_llm.supported import check_class, check_supported, runs_states
 from hwcalc.engines.tensorrt_llm.weights import TENSORRT
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas import ChunkedAttention, LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class TensorrtLlm(GeneralEngine):
     title: ClassVar[str] = "TensorRT-LLM: blocks of a share of what is left after loading"
     label: ClassVar[str] = "TensorRT-LLM"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences; states and windows of max_batch_size requests"
+    pool_is: ClassVar[str] = "max tokens in paged KV cache"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
@@ -55,6 +59,10 @@ class TensorrtLlm(GeneralEngine):
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "TensorRT-LLM 1.4 (sources read, not run), _torch/pyexecutor"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
+    )
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def resolve_version(self, requested: str) -> str:
@@ -81,6 +89,9 @@ class TensorrtLlm(GeneralEngine):
             Role.CONV: known_dtype(one.model_dtype),
         }
         return Noted(Dtypes(kv=one.kv_dtype, roles=MappingProxyType(roles)))
+
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
 
     def check(self, opened: Opened) -> None:
         planned = of_tensorrt(opened)

@@ -1,8 +1,8 @@
 """The layers of each pipeline stage as the cache manager sees them, and how many tokens a budget holds.
 
-V1 makes one pool of blocks, or with several windows one for each, of equal shares of the budget. V2 has an affine cost: bytes for each
-token, and for each of ``max_batch_size`` requests the blocks of its windows and its states; while prompts are read, windowed layers cost
-each token of a batch too.
+V1 makes one pool of blocks, or with several windows one for each, of equal shares of the budget. V2 divides a quota as ``storage`` says.
+Its cost in tokens is affine, and only limits the quota, by ``max_tokens`` and by the rank with least: bytes for each token, and for each of
+``max_batch_size`` requests the blocks of its windows and its states; while prompts are read, windowed layers cost each token of a batch too.
 
 Read, not run: pyexecutor/resource_manager.py calculate_max_num_blocks, vswa.py calculate_max_num_blocks_for_vswa,
 kv_cache/kv_cache_manager_v2.py _get_max_tokens_from_quota and _get_quota_from_max_tokens, mamba_cache_manager_v2.py and
@@ -11,32 +11,36 @@ sparse/deepseek_v4/cache_manager.py (the same names) of the sources of 1.4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from bisect import bisect_right
 from functools import cached_property
 
 from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.settings import Settings
+from hwcalc.engines.tensorrt_llm.storage import Storage, ceil_div, storage_of
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["FOREVER", "Layout", "Stage", "ceil_div"]
+__all__ = ["FOREVER", "Layout", "Stage"]
 
 FOREVER = 2**62
 """More tokens than any pool has: no layer grows with them."""
 _PADDING = 7 * 2**21
 """DeepSeek-V4's manager adds 2 MiB for each of its kinds of buffers."""
-
-
-def ceil_div(number: int, by: int) -> int:
-    """Divide and round up."""
-    return -(-number // by)
+_RESUMED = 0.95
+"""``max_util_for_resume``: the share of a quota that counts where it is said in tokens."""
 
 
 @frozen
 class Stage:
-    """The layers of one pipeline stage: pieces and how many layers have them."""
+    """The layers of one pipeline stage: the pieces of each kind, and how many layers have them."""
 
-    pieces: tuple[tuple[Piece, int], ...]
+    kinds: tuple[tuple[tuple[Piece, ...], int], ...]
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[Piece, int], ...]:
+        """Each piece and how many layers have it."""
+        return tuple((piece, count) for pieces, count in self.kinds for piece in pieces)
 
     @cached_property
     def growing(self) -> int:
@@ -91,16 +95,31 @@ class Layout:
         one = self.settings
         return one.sequences * one.pp + 1 + one.attention_dp if any(stage.state for stage in self.stages) else 0
 
+    def storages(self, length: int) -> tuple[Storage, ...]:
+        """V2: the pools of every stage. The longest sequence divides them where the model has states, or where it says so itself."""
+        by_length = self.compressed or self.slots or self.settings.expected is not None
+        return self._storages(length) if by_length else self._usual_storages
+
+    @cached_property
+    def _usual_storages(self) -> tuple[Storage, ...]:
+        return self._storages(1)
+
+    def _storages(self, length: int) -> tuple[Storage, ...]:
+        return tuple(storage_of(stage.kinds, self.settings, length, compressed=self.compressed) for stage in self.stages)
+
     def rows(self, stage: Stage, window: int | None) -> int:
         """Bytes for each token of the layers of a stage with this window."""
         return stage.growing if window is None else stage.windows.get(window, 0)
 
     def blocks(self, window: int | None, tokens: int) -> int:
-        """The most blocks that a sequence holds in the pool of a window. V1 keeps one more, so that the window is always whole."""
+        """The most blocks that a sequence holds in the pool of a window.
+
+        V1 keeps one more, so that the window is always whole (kSWAExtraBlock); V2 those that tokens of a window lie in wherever it begins.
+        """
         size = self.settings.block
         if window is None or tokens <= window:
             return ceil_div(tokens, size)
-        return ceil_div(window, size) + (0 if self.settings.v2 else 1)
+        return min(ceil_div(tokens, size), ceil_div(window - 1, size) + 1) if self.settings.v2 else ceil_div(window, size) + 1
 
     def window_bytes(self, stage: Stage) -> int:
         """Bytes of one request's windows under V2."""
@@ -112,39 +131,49 @@ class Layout:
         one = self.settings
         return tokens // one.interval if one.interval is not None and one.reuse and self.slots else 0
 
-    def quota(self, stage: Stage, tokens: int) -> int:
-        """V2: the bytes that a stage takes for so many tokens."""
-        one, kept = self.settings, self.snapshots(tokens)
-        lineages = one.sequences * one.pp
-        return (
+    def _cost(self, stage: Stage, tokens: float) -> int:
+        """V2: the bytes that a stage takes for so many tokens, as the manager reckons."""
+        one = self.settings
+        kept = self.snapshots(int(tokens))
+        return int(
             tokens * stage.growing
             + min(tokens, one.batched_tokens) * stage.reading(one.scratch)
             + one.sequences * self.window_bytes(stage)
             + ((self.slots + kept) * stage.state if stage.state else 0)
-            + (lineages * stage.growing * one.block if kept else 0)
+            + (one.sequences * one.pp * stage.growing * one.block if kept else 0)
             + (_PADDING if self.compressed else 0)
         )
 
-    def tokens_for(self, stage: Stage, budget: int) -> int:
-        """V2: the tokens that a budget holds on one stage."""
-        if self.quota(stage, 0) > budget:
+    def _tokens_for(self, stage: Stage, quota: int) -> float:
+        """V2: the tokens that a quota holds on one stage, by the same reckoning. It is exact where there are no kept states."""
+        one, fixed = self.settings, self._cost(stage, 0)
+        if fixed > quota:
             return 0
-        if not stage.growing and self.quota(stage, FOREVER) <= budget:
-            return FOREVER
-        low, high = 0, 1
-        while self.quota(stage, high) <= budget:
-            low, high = high, 2 * high
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.quota(stage, middle) <= budget else (low, middle)
-        return low
+        each = stage.growing + stage.reading(one.scratch)
+        if quota <= one.batched_tokens * each + fixed or not each:
+            return (quota - fixed) / each if each else math.inf
+        if not stage.growing:
+            return math.inf
+        if stage.state and self.snapshots(FOREVER):
+            return bisect_right(range(1, (quota - fixed) // stage.growing + 1), quota, key=lambda count: self._cost(stage, count))
+        return one.batched_tokens + (quota - fixed - one.batched_tokens * each) / stage.growing
+
+    def quotas(self, budget: int, *, capped: bool = True) -> tuple[int, ...]:
+        """V2: the quota of each stage: the budget, less where ``max_tokens`` or the rank with fewest tokens needs less."""
+        one, cap = self.settings, self.settings.most_tokens if capped else None
+        found = [budget for _ in self.stages]
+        if cap is not None:
+            found = [min(budget, math.ceil(self._cost(stage, cap) / _RESUMED)) for stage in self.stages]
+        if one.ranks > 1:
+            fewest = min(self._tokens_for(stage, int(quota * _RESUMED)) for stage, quota in zip(self.stages, found, strict=True))
+            if not math.isinf(fewest):
+                needs = (math.ceil(self._cost(stage, fewest) / _RESUMED) for stage in self.stages)
+                found = [min(pair) for pair in zip(found, needs, strict=True)]
+        return tuple(found)
 
     def pool_blocks(self, budget: int) -> dict[int | None, int]:
-        """The blocks of each pool. V2 has its tokens in blocks of one growing pool."""
+        """V1: the blocks of each pool."""
         size, cap = self.settings.block, self.settings.most_tokens
-        if self.settings.v2:
-            tokens = min((self.tokens_for(stage, budget) for stage in self.stages), default=0)
-            return {None: (tokens if cap is None else min(tokens, cap)) // size}
         if self.several:
             share = 1.0 / len(self.windows)
             return {window: min(self._shared(stage, window, budget, share) for stage in self.stages) for window in self.windows}
@@ -161,16 +190,9 @@ class Layout:
         return int(budget * share / row // self.settings.block) if row else FOREVER
 
     def needed(self, stage: Stage, blocks: dict[int | None, int]) -> int:
-        """The budget that holds so many blocks in each pool."""
+        """V1: the budget that holds so many blocks in each pool."""
         size = self.settings.block
-        if self.settings.v2:
-            return self.quota(stage, blocks[None] * size)
         each = [blocks[window] * size * self.rows(stage, window) for window in self.windows]
         if self.settings.kv_dtype == "nvfp4" and self.several:
             each = [ceil_div(bytes_ * 8, 9) for bytes_ in each]
         return len(each) * max(each, default=0)
-
-
-def stage_of(layers: Iterable[tuple[tuple[Piece, ...], int]]) -> Stage:
-    """The pieces of so many layers of each kind."""
-    return Stage(pieces=tuple((piece, count) for pieces, count in layers for piece in pieces))

@@ -55,6 +55,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
             ("max_num_tokens", "tokens in a batch", "8192", integer_option(1, 2**30)),
             ("max_tokens", "tokens of the pool, if the memory holds as many", "by memory", integer_option(1, 2**40)),
             ("max_attention_window", "windows of the layers in turn, such as 512,512,32768", "by manager", read_windows),
+            ("avg_seq_len", "tokens of a usual sequence, by which V2 divides its pools", "by model", integer_option(1, 2**40)),
             ("manager", "cache manager: v1 or v2 (use_kv_cache_manager_v2)", "by model", choice_option("v1", "v2")),
             ("max_beam_width", "beams of a request", "1", integer_option(1, 1024)),
             ("enable_attention_dp", "every rank of tp keeps requests of its own", "false", _FLAG),

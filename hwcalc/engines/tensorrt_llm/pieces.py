@@ -29,7 +29,7 @@ from hwcalc.formulas import (
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["Piece", "pieces_of"]
+__all__ = ["RULES", "Piece", "pieces_of"]
 
 _SCALE_EVERY: Final = 16
 _INDEX_SCALE_EVERY: Final = 128
@@ -54,14 +54,8 @@ class Piece:
 
 
 def pieces_of(kind: LayerKind, settings: Settings, window: int | None) -> tuple[Piece, ...]:
-    """The buffers of one layer on a rank. Raises an error for a kind without a rule."""
-    rule = _RULES.get(type(kind))
-    if rule is None:
-        raise UnsupportedError(
-            f"TensorRT-LLM's PyTorch back end has no rule for {kind.title}.",
-            hint="Plan it with --engine vllm, transformers or reference.",
-        )
-    return rule(kind, settings, window)
+    """The buffers of one layer on a rank."""
+    return RULES[type(kind)](kind, settings, window)
 
 
 def _attention(kind: AttentionKind, settings: Settings, window: int | None) -> tuple[Piece, ...]:
@@ -182,7 +176,7 @@ def _nothing(kind: LayerKind, settings: Settings, window: int | None) -> tuple[P
     return ()
 
 
-_RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[Piece, ...]]]] = MappingProxyType(
+RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[Piece, ...]]]] = MappingProxyType(
     {
         FullAttention: _attention,
         SlidingAttention: _attention,

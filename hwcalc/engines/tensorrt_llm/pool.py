@@ -9,7 +9,9 @@ from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
+from hwcalc.engines.tensorrt_llm.storage import Storage, ceil_div, page_bytes
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 
 __all__ = ["group_infos", "holds", "plan_pool"]
@@ -17,44 +19,112 @@ __all__ = ["group_infos", "holds", "plan_pool"]
 
 def holds(opened: TensorrtOpened, budget: int) -> bool:
     """Whether the planned sequences of the fullest replica fit into the budget, and into ``max_tokens`` where it is given."""
-    replica = of_tensorrt(opened.replica)
+    replica, cap = of_tensorrt(opened.replica), opened.settings.most_tokens
+    if opened.settings.v2:
+        # What the last page has beyond the budget is not ours: the manager rounds up.
+        whole = budget - budget % page_bytes(budget)
+        return replica.holds_in(whole) and (cap is None or opened.tokens <= cap)
     if budget < 0 or any(replica.needed_on(stage) > budget for stage in replica.layout.stages):
         return False
-    cap = opened.settings.most_tokens
     return cap is None or replica.layout.several or max(replica.all_blocks.values()) <= cap // opened.settings.block
+
+
+@frozen
+class _Sizes:
+    """How large the pools of a budget are; ``tokens`` and ``blocks`` are those of the layers that keep all, ``None`` without end."""
+
+    tokens: int | None
+    blocks: int | None
+    window_tokens: int | None
+    states: int | None
+    concurrency: float | None
+    row: int
+    block_bytes: int | None
+    steps: tuple[Step, ...]
+
+
+def _v1(opened: TensorrtOpened, budget: int) -> _Sizes:
+    """One pool, or one for each window."""
+    layout, size = opened.layout, opened.settings.block
+    pools = layout.pool_blocks(budget)
+    whole = max(pools, key=lambda window: FOREVER if window is None else window)
+    blocks = pools[whole]
+    endless = blocks >= FOREVER // size
+    row = max((layout.rows(stage, whole) for stage in layout.stages), default=0)
+    return _Sizes(
+        tokens=None if endless else blocks * size,
+        blocks=None if endless else min(pools.values()),
+        window_tokens=min(pools.values()) * size if layout.several else None,
+        states=None,
+        concurrency=None if endless else blocks / layout.blocks(whole, opened.tokens),
+        row=row,
+        block_bytes=None if layout.several else row * size,
+        steps=() if endless else _v1_steps(layout, budget, blocks),
+    )
+
+
+def _v2(opened: TensorrtOpened, budget: int) -> _Sizes:
+    """The pools of the stage that has fewest of each."""
+    layout, size, single = opened.layout, opened.settings.block, of_tensorrt(opened.single)
+    stages = []
+    for storage, quota in zip(opened.storages, layout.quotas(budget), strict=True):
+        slots = storage.slots(quota) or [0] * len(storage.pools)
+        stages.append((storage, quota, slots))
+    whole = [(storage, quota, slots[place]) for storage, quota, slots in stages if (place := storage.pool_of(None)) is not None]
+    tokens = [found for storage, _, slots in stages if (found := storage.longest(slots)) is not None]
+    blocks = min((count for *_, count in whole), default=None)
+    states = [slots[place] for storage, _, slots in stages if (place := storage.pool_of(None, state=True)) is not None]
+    windows = [
+        slots[place]
+        for storage, _, slots in stages
+        for window in layout.windows
+        if window is not None and (place := storage.pool_of(window)) is not None and place != storage.pool_of(None)
+    ]
+    shares = [
+        have / want
+        for storage, _, slots in stages
+        for have, want in zip(slots, single.demand(storage, reading=False), strict=True)
+        if want
+    ]
+    return _Sizes(
+        tokens=min(tokens, default=None),
+        blocks=blocks,
+        window_tokens=min(windows) * size if windows else None,
+        states=min(states, default=None),
+        concurrency=min(shares, default=None),
+        row=max((stage.growing for stage in layout.stages), default=0),
+        block_bytes=max((sum(storage.pools[storage.pool_of(None) or 0][0]) for storage, *_ in whole), default=None),
+        steps=() if blocks is None else _v2_steps(opened, whole, blocks, min(tokens, default=0)),
+    )
 
 
 def plan_pool(opened: TensorrtOpened, budget: int) -> PoolInfo:
     """The pool of one replica."""
-    layout, one, size = opened.layout, opened.settings, opened.settings.block
-    pools = layout.pool_blocks(budget)
-    whole = max(pools, key=lambda window: FOREVER if window is None else window)
-    blocks, per_request = pools[whole], layout.blocks(whole, opened.tokens)
-    endless = blocks >= FOREVER // size
+    layout, one = opened.layout, opened.settings
+    found = (_v2 if one.v2 else _v1)(opened, budget)
     single = of_tensorrt(opened.single)
     fits = holds(single, budget)
     longest = _longest(single, budget, max(opened.tokens, opened.model.max_position_embeddings or 0))
-    growing = max((layout.rows(stage, None if one.v2 else whole) for stage in layout.stages), default=0)
-    tokens = None if endless else blocks * size
+    whole = None if None in layout.windows else layout.windows[-1]
     return PoolInfo(
         budget_bytes=budget,
-        tokens=tokens,
-        bytes_per_token=None if layout.several else growing,
-        blocks=None if endless else min(pools.values()),
-        block_size=size,
-        bytes_per_block=None if layout.several else growing * size,
-        blocks_per_request=per_request,
-        max_concurrency=None if endless else blocks / per_request,
+        tokens=found.tokens,
+        bytes_per_token=None if layout.several else found.row,
+        blocks=found.blocks,
+        block_size=one.block,
+        bytes_per_block=found.block_bytes,
+        blocks_per_request=layout.blocks(whole, opened.tokens),
+        max_concurrency=found.concurrency,
         max_requests=_most(opened, budget),
         max_seq=longest,
-        swa_tokens=min(pools.values()) * size if layout.several else None,
-        state_slots=layout.slots + layout.snapshots(tokens or 0) if layout.slots else None,
+        swa_tokens=found.window_tokens,
+        state_slots=found.states,
         needed_bytes=max((single.needed_on(stage) for stage in layout.stages), default=0),
         fits=fits,
-        message=None if fits else _message(opened, blocks, longest),
+        message=None if fits else _message(opened, found.blocks or 0, longest),
         requires=(),
         definition=Definition.ENGINE,
-        steps=() if endless else _steps(layout, budget, blocks),
+        steps=found.steps,
     )
 
 
@@ -65,18 +135,36 @@ def _last(most: int, good: Callable[[int], bool]) -> int:
 
 def _longest(single: TensorrtOpened, budget: int, bound: int) -> int:
     """The longest sequence that one request could have."""
-    return _last(bound, lambda length: holds(of_tensorrt(single.sized(seq=length)), budget))
+
+    def fits(length: int) -> bool:
+        return holds(of_tensorrt(single.sized(seq=length)), budget)
+
+    return bound if fits(bound) else _last(bound - 1, fits)
 
 
 def _most(opened: TensorrtOpened, budget: int) -> int:
     """Requests of the planned length that one replica runs at once: no more than ``max_batch_size``."""
     replica, most = of_tensorrt(opened.replica), opened.settings.sequences
     branches = opened.request.sharing.branches
-    if not opened.together.unlike and opened.settings.most_tokens is None and not opened.layout.several:
-        pools = opened.layout.pool_blocks(budget)
-        each = {window: branches * opened.layout.blocks(window, opened.tokens) for window in pools}
-        return min(most // branches, *(pools[window] // each[window] for window in pools))
-    return _last(most // branches, lambda requests: holds(of_tensorrt(replica.sized(batch=requests)), budget))
+    if opened.together.unlike or opened.settings.most_tokens is not None or opened.layout.several:
+        return _last(most // branches, lambda requests: holds(of_tensorrt(replica.sized(batch=requests)), budget))
+    if opened.settings.v2:
+        return max(0, min(most // branches, _most_in(of_tensorrt(replica.sized(batch=1)), budget)))
+    pools = opened.layout.pool_blocks(budget)
+    each = {window: branches * opened.layout.blocks(window, opened.tokens) for window in pools}
+    return min(most // branches, *(pools[window] // each[window] for window in pools))
+
+
+def _most_in(one: TensorrtOpened, budget: int) -> int:
+    """V2: how many such requests the pools of whole pages hold, while one of them is read in."""
+    found = []
+    for storage, quota in zip(one.storages, one.layout.quotas(budget - budget % page_bytes(budget)), strict=True):
+        slots = storage.slots(quota)
+        if slots is None:
+            return 0
+        pairs = zip(slots, one.demand(storage, reading=False), one.demand(storage), strict=True)
+        found += [(have - (read - each)) // each for have, each, read in pairs if each]
+    return min(found, default=FOREVER)
 
 
 def _message(opened: TensorrtOpened, blocks: int, longest: int) -> str:
@@ -91,46 +179,49 @@ def _message(opened: TensorrtOpened, blocks: int, longest: int) -> str:
     return f"Attention window size {opened.tokens} exceeds upper bound {longest} for available blocks. Reducing to {longest}."
 
 
-def _steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
+def _v1_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
     """How many tokens and blocks there are, of the stage that has fewest."""
     one = layout.settings
-    if layout.several or one.most_tokens is not None or one.interval is not None:
+    if layout.several or one.most_tokens is not None:
         return ()
-    if not one.v2:
-        (window,) = layout.windows
-        row = max(layout.rows(stage, window) for stage in layout.stages)
-        tokens = budget // row
-        first = step("tokens", "floor(budget / bytes_per_token)", tokens, unit="tokens", budget=budget, bytes_per_token=row)
-    else:
-        stage = min(layout.stages, key=lambda each: layout.tokens_for(each, budget))
-        fixed, tokens, reading = layout.quota(stage, 0), layout.tokens_for(stage, budget), stage.reading(one.scratch)
-        if tokens <= one.batched_tokens:
-            first = step(
-                "tokens",
-                "max(0, floor((budget - fixed) / (bytes_per_token + window_bytes_per_token)))",
-                tokens,
-                unit="tokens",
-                budget=budget,
-                fixed=fixed,
-                bytes_per_token=stage.growing,
-                window_bytes_per_token=reading,
-            )
-        else:
-            first = step(
-                "tokens",
-                "floor((budget - fixed - max_num_tokens x window_bytes_per_token) / bytes_per_token)",
-                tokens,
-                unit="tokens",
-                budget=budget,
-                fixed=fixed,
-                max_num_tokens=one.batched_tokens,
-                window_bytes_per_token=reading,
-                bytes_per_token=stage.growing,
-            )
+    (window,) = layout.windows
+    row = max(layout.rows(stage, window) for stage in layout.stages)
+    tokens = budget // row
     return (
-        first,
+        step("tokens", "floor(budget / bytes_per_token)", tokens, unit="tokens", budget=budget, bytes_per_token=row),
         step("blocks", "floor(tokens / tokens_per_block)", blocks, unit="blocks", tokens=tokens, tokens_per_block=one.block),
     )
+
+
+def _v2_steps(opened: TensorrtOpened, whole: list[tuple[Storage, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
+    """How many blocks the pages of the growing layers hold, on the stage that has fewest."""
+    storage, quota, _ = min(whole, key=lambda each: each[2])
+    page, place, size = page_bytes(quota), storage.pool_of(None) or 0, opened.settings.block
+    (sizes, cycles), slots = storage.pools[place], storage.slots(quota)
+    if slots is None or len(sizes) > 1:
+        return ()
+    pages = storage.pages(slots, page)[place]
+    first = (
+        step("pages", "ceil(quota / page_bytes)", ceil_div(quota, page), unit="pages", quota=quota, page_bytes=page)
+        if len(storage.pools) == 1
+        else step("pages", "pages_of_this_pool", pages, unit="pages", pages_of_this_pool=pages)
+    )
+    count = ceil_div(quota, page) if len(storage.pools) == 1 else pages
+    found = [
+        first,
+        step(
+            "blocks",
+            "floor(pages x page_bytes / bytes_per_block)",
+            blocks,
+            unit="blocks",
+            pages=count,
+            page_bytes=page,
+            bytes_per_block=sizes[0],
+        ),
+    ]
+    if len(cycles) == 1 and tokens == blocks * size:
+        found.append(step("tokens", "blocks x tokens_per_block", tokens, unit="tokens", blocks=blocks, tokens_per_block=size))
+    return tuple(found)
 
 
 def group_infos(opened: TensorrtOpened) -> tuple[PoolGroup, ...]:

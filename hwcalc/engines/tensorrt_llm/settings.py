@@ -69,8 +69,11 @@ class Settings:
     host_bytes: int
     interval: int | None
     index_fp4: bool
+    expected: int | None
+    """``avg_seq_len``: tokens of a usual sequence, by which V2 divides its pools."""
     tp: int
     pp: int
+    ranks: int
     scratch: bool
     """Whether prompts that are read reuse the blocks of one layer of each kind (DeepSeek-V4's default)."""
     kimi: bool
@@ -104,7 +107,9 @@ def read_settings(model: ModelSpec, request: Request) -> Noted[Settings]:
         host_bytes=_number(options, "host_cache_size", 0, least=0),
         interval=None if interval is None else parse_tokens(interval, "periodic_snapshot_interval", minimum=1),
         index_fp4=options.get("indexer_k_dtype") == "fp4",
+        expected=_number(options, "avg_seq_len", 0) or None,
         tp=request.parallel.tp,
+        ranks=request.parallel.tp * request.parallel.pp * (request.parallel.dp if is_attention_dp(options) else 1),
         pp=request.parallel.pp,
         scratch=compressed,
         kimi=is_kimi(model),

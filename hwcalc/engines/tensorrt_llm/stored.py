@@ -8,19 +8,17 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.tensorrt_llm.layout import Stage
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
+from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, in_pages, of_tensorrt
 from hwcalc.engines.tensorrt_llm.pieces import Piece
+from hwcalc.engines.tensorrt_llm.storage import ceil_div, page_bytes
 from hwcalc.formulas import Role
 from hwcalc.formulas.tensor import Once
 
 __all__ = ["buffers", "extra_tensors", "stored_piece"]
 
 _WORDS = {
-    "idle_windows": "windows of max_batch_size requests are kept free",
-    "prompt_windows": "windowed layers keep all tokens of a batch while prompts are read",
     "idle_states": "states of max_batch_size requests, and of dummy requests",
-    "partial_blocks": "a block of each request at its kept state",
-    "padding": "2 MiB for each kind of buffer",
+    "other_pools": "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
     "unequal_windows": "each window has an equal share of the memory",
 }
 
@@ -66,14 +64,10 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
         used = sum(opened.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
         yield "unequal_windows", layout.needed(stage, opened.all_blocks) - used
         return
-    tokens = replica.all_blocks[None] * one.block
-    held = sum(opened.blocks_of(window) * one.block * row for window, row in stage.windows.items())
-    kept = layout.snapshots(tokens)
-    yield "idle_windows", dp * one.sequences * layout.window_bytes(stage) - held
-    yield "prompt_windows", dp * min(tokens, one.batched_tokens) * stage.reading(one.scratch)
-    yield "idle_states", (dp * (layout.slots + kept) - opened.batch) * stage.state
-    yield "partial_blocks", dp * one.sequences * one.pp * stage.growing * one.block if kept else 0
-    yield "padding", dp * (layout.quota(stage, 0) - one.sequences * layout.window_bytes(stage)) if layout.compressed else 0
+    idle = layout.slots * stage.state
+    yield "idle_states", dp * idle - opened.batch * stage.state
+    used = sum(replica.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
+    yield "other_pools", dp * (replica.needed_on(stage) - used - max(idle, replica.batch * stage.state))
 
 
 def _extra(name: str, size: int) -> StoredTensor:
@@ -87,6 +81,7 @@ def _extra(name: str, size: int) -> StoredTensor:
         span=Once(),
         bytes=size,
         rule=f"{size:,} B: {_WORDS[name]}",
+        why=_WORDS[name],
     )
 
 
@@ -95,9 +90,9 @@ def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]
     replica, size = of_tensorrt(opened.replica), opened.settings.block
     layout, one = replica.layout, opened.settings
     stage, given = layout.stages[stage_number], opened.request.hardware.kv_memory
-    pools = layout.pool_blocks(given) if given is not None else replica.all_blocks
     if one.v2:
-        return tuple(_v2_buffers(replica, stage, pools[None]))
+        return tuple(_v2_buffers(replica, stage_number, replica.least_budget if given is None else given))
+    pools = layout.pool_blocks(given) if given is not None else replica.all_blocks
     found = []
     for window in layout.windows:
         row, blocks = layout.rows(stage, window), pools[window]
@@ -113,17 +108,14 @@ def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]
     return tuple(one for one in found if one.bytes)
 
 
-def _v2_buffers(opened: TensorrtOpened, stage: Stage, blocks: int) -> Iterator[Allocation]:
-    """V2's quota in its parts: blocks of growing layers, slots of states, and blocks of windows."""
-    layout, size = opened.layout, opened.settings.block
-    tokens = blocks * size
-    slots = layout.slots + layout.snapshots(tokens)
-    rest = layout.quota(stage, tokens) - tokens * stage.growing - slots * stage.state
-    for name, shape in (
-        ("pool.full", (blocks, stage.growing * size)),
-        ("pool.states", (slots, stage.state)),
-        ("pool.windows", (rest,)),
-    ):
-        bytes_ = shape[0] * (shape[1] if len(shape) > 1 else 1)
-        if bytes_:
-            yield Allocation(name=name, layer=-1, dtype="uint8", shape=shape, bytes=bytes_)
+def _v2_buffers(opened: TensorrtOpened, stage: int, budget: int) -> Iterator[Allocation]:
+    """V2's pools in whole pages, each size of a slot in a pool of its own; and the pages of the quota that no pool can use."""
+    storage, quota = opened.storages[stage], opened.layout.quotas(budget)[stage]
+    slots, page, left = storage.slots(quota), page_bytes(quota), in_pages(quota)
+    for place, ((sizes, _), count) in enumerate(zip(storage.pools, slots or [], strict=slots is not None)):
+        for number, size in enumerate(sizes):
+            bytes_ = ceil_div(count * size, page) * page
+            left -= bytes_
+            yield Allocation(name=f"pool.{place}.{number}", layer=-1, dtype="uint8", shape=(bytes_,), bytes=bytes_)
+    if left:
+        yield Allocation(name="pool.rest", layer=-1, dtype="uint8", shape=(left,), bytes=left)

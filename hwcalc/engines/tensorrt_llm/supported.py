@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.request import Request
     from hwcalc.model import ModelSpec
 
-__all__ = ["check_supported", "is_kimi", "reuses_blocks", "runs_states", "takes_v2"]
+__all__ = ["check_class", "check_supported", "is_kimi", "reuses_blocks", "runs_states", "takes_v2"]
 
 _RUN: Final = frozenset(
     {
@@ -56,6 +56,8 @@ _STATES: Final = ("NemotronH", "Qwen3Next", "Qwen3_5", "KimiLinear", "KimiK3", "
 _WITHOUT_REUSE: Final = ("Inkling", "KimiLinear", "KimiK3", "NemotronH", "Qwen3Next", "Qwen3_5")
 """Architectures that turn block reuse off by ``get_model_defaults``."""
 _KIMI: Final = ("KimiLinear", "KimiK3")
+_HOPPER_ROWS: Final = ("DeepseekV4",)
+"""Architectures whose cache on SM90 has rows of its own (sparse/deepseek_v4/cache_manager.py)."""
 
 
 def _named(model: ModelSpec, names: tuple[str, ...]) -> bool:
@@ -82,9 +84,9 @@ def is_kimi(model: ModelSpec) -> bool:
     return _named(model, _KIMI)
 
 
-def check_supported(model: ModelSpec, request: Request) -> None:
-    """Raise an error for a model or a request that the back end refuses."""
-    name, gpu, parallel = model.architecture, request.hardware.gpu, request.parallel
+def check_class(model: ModelSpec) -> None:
+    """Raise an error for a model that the PyTorch back end has no class for."""
+    name = model.architecture
     if name in _AUTO_DEPLOY:
         raise UnsupportedError(
             f"TensorRT-LLM runs {name} on its AutoDeploy back end alone, whose cache has rules of its own.",
@@ -95,9 +97,19 @@ def check_supported(model: ModelSpec, request: Request) -> None:
             f"TensorRT-LLM's PyTorch back end has no model class {shown(name, 60)}.",
             hint="Plan it with --engine vllm or --engine reference.",
         )
+
+
+def check_supported(model: ModelSpec, request: Request) -> None:
+    """Raise an error for a model or a request that the back end refuses."""
+    gpu, parallel = request.hardware.gpu, request.parallel
     if gpu is not None and gpu.vendor.lower() != "nvidia":
         raise UnsupportedError(
             f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."
+        )
+    if gpu is not None and _named(model, _HOPPER_ROWS) and (gpu.compute_capability or "").startswith("9."):
+        raise UnsupportedError(
+            "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know.",
+            hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.",
         )
     if parallel.dcp > 1:
         raise UnsupportedError(

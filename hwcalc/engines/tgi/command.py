@@ -64,14 +64,8 @@ def _kv_dtype(name: str) -> list[str]:
 
 
 def _weights(requested: str) -> list[str]:
+    """What the engine has not refused."""
     from hwcalc.quantization.planned import format_name
 
     name = format_name(requested) or ""
-    if name in _FLOATS:
-        return ["--dtype", _FLOATS[name]]
-    if name not in QUANTIZED:
-        raise UsageError(
-            f"TGI does not make {name} weights of the published ones.",
-            hint=f"Leave out --weights, or use one of {', '.join(QUANTIZED)}.",
-        )
-    return ["--quantize", QUANTIZED[name]]
+    return ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--quantize", QUANTIZED[name]]

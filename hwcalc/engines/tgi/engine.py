@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
+from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.tgi.command import KV_NAMES, QUANTIZED, flag_text, launch
-from hwcalc.engines.tgi.layers import TGI, check_layers, layer_tensors
-from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, NATIVE, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi
-from hwcalc.engines.tgi.pool import block_bytes, blocks_of_requests, plan_pool
+from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
+from hwcalc.engines.tgi.models import check_class, check_weights, is_native
+from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi, wiggle_room
+from hwcalc.engines.tgi.pool import block_bytes, plan_pool
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -36,12 +40,10 @@ __all__ = ["Tgi"]
 _VERSION: Final = "3.3.6"
 _FLOATS: Final = ("bf16", "fp16")
 _SWITCH: Final = choice_option("true", "false", "1", "0")
-_PADDED: Final = frozenset({"bloom", "mpt", "opt", "t5", "galactica", "idefics", "codegen"})
-"""Model types that run without flash attention: their caches are padded, and no pool is made."""
 _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
     ("attention", "back end, which decides the tokens of a block", "by head width and GPU", choice_option("auto", *BLOCKS)),
     ("cuda_memory_fraction", "share of the GPU", str(FRACTION), number_option(1)),
-    ("wiggle_room", "share of that for weights and cache (TGI_WIGGLE_ROOM)", str(WIGGLE_ROOM), number_option(1)),
+    ("wiggle_room", "share of that for weights and cache (TGI_WIGGLE_ROOM)", str(WIGGLE_ROOM), wiggle_room),
     ("max_batch_prefill_tokens", "tokens of the warm-up", "by GPU and model, or 4096", integer_option(1, 2**30)),
     ("max_concurrent_requests", "requests at once", str(REQUESTS), integer_option(1, 2**20)),
     ("prefix_caching", "keep blocks of finished requests", "with flashinfer", _SWITCH),
@@ -55,8 +57,14 @@ class Tgi(GeneralEngine):
     title: ClassVar[str] = "Text Generation Inference: blocks for every token of every layer"
     label: ClassVar[str] = "TGI"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks of the planned sequences"
+    pool_is: ClassVar[str] = "KV-cache blocks x block size"
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
     source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
+        {SlidingAttention: EVERY_TOKEN, ChunkedAttention: EVERY_TOKEN}
+    )
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "bnb4")
@@ -67,21 +75,19 @@ class Tgi(GeneralEngine):
 
     def resolve_version(self, requested: str) -> str:
         """``3.3`` and ``3.3.6`` are the release whose rules are known."""
-        if requested.removeprefix("v") in ("3.3", _VERSION, "3.3.6-dev0"):
-            return _VERSION
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {_VERSION}.",
-        )
+        return _VERSION if requested.removeprefix("v") in ("3.3", _VERSION, "3.3.6-dev0") else super().resolve_version(requested)
 
     def unchecked(self, model: ModelSpec, request: Request) -> TgiOpened:
         return TgiOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
-        own = kept = known_dtype(of_tgi(opened).model_format)
-        message = f"KV dtype auto: {own.name}, in which TGI loads this model, whatever its config says. Set it with --dtype."
+        own, published = known_dtype(of_tgi(opened).model_format), of_tgi(opened).published_format
+        kept = own if published is None else known_dtype(published)
+        why = (
+            "in which TGI loads this model, whatever its config says" if kept is own else "the kv_cache_scheme of the checkpoint"
+        )
+        message = f"KV dtype auto: {kept.name}, {why}. Set it with --dtype."
         notes: tuple[Note, ...] = (Note(code="default-dtype", message=message),)
         if not is_auto(opened.request.dtype):
             asked = (opened.request.dtype or "").strip().lower()
@@ -98,21 +104,21 @@ class Tgi(GeneralEngine):
         roles |= {Role.STATE: own, Role.CONV: own}
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
 
+    def check_class(self, opened: Opened) -> None:
+        check_class(opened.model)
+
     def check(self, opened: Opened) -> None:
-        own, model = of_tgi(opened), opened.model
+        own = of_tgi(opened)
         for name in ("pp", "dcp", "ep"):
             if getattr(opened.request.parallel, name) > 1:
-                raise UsageError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
+                raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
         if opened.request.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
-        if model.model_type in _PADDED:
-            raise UnsupportedError(
-                f"TGI runs {model.model_type} without flash attention, in a padded cache that is not planned.",
-                hint="Use: --engine transformers",
-            )
+        _check_weights(opened.request.weights)
+        check_weights(opened.model, format_name(opened.request.weights))
         check_layers(own)
         _check_fp8(own)
-        _check_weights(opened.request.weights)
+        _check_window(own)
         if own.settings.prefix_caching and own.settings.attention == "paged":
             raise UsageError("TGI: Prefix caching is only supported with flashinfer.", hint="Leave out prefix_caching.")
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(own))))
@@ -139,7 +145,7 @@ class Tgi(GeneralEngine):
         own = of_tgi(opened)
         if not own.pooled:
             return opened.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and budget_bytes // block_bytes(own) - 1 >= blocks_of_requests(own)
+        return budget_bytes >= 0 and budget_bytes // block_bytes(own) - 1 >= blocks_of_requests(own, own.settings.block_size)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:
         return of_tgi(opened).settings.most_requests * opened.request.parallel.dp, "max_concurrent_requests"
@@ -183,8 +189,6 @@ class Tgi(GeneralEngine):
 
 
 def _check_weights(requested: str | None) -> None:
-    from hwcalc.quantization.planned import format_name
-
     name = format_name(requested)
     if name is None or name in _FLOATS or name in QUANTIZED:
         return
@@ -192,6 +196,17 @@ def _check_weights(requested: str | None) -> None:
         f"TGI does not make {name} weights of the published ones.",
         hint=f"Use --weights {', '.join((*_FLOATS, *QUANTIZED))}, or a model that is published so.",
     )
+
+
+def _check_window(opened: TgiOpened) -> None:
+    """ROCm's attention has no windows: a prompt may not be longer than the window that the config names."""
+    window, longest = opened.model.config.get("sliding_window"), opened.tokens - 1
+    if opened.vendor == "amd" and isinstance(window, int) and 0 <= window < longest:
+        raise UnsupportedError(
+            "TGI: The backend rocm does not support sliding window attention that is used by the model type "
+            f"{opened.model.model_type}: `--max-input-tokens` must not exceed sliding_window={window}.",
+            hint=f"Use: --seq {window + 1}",
+        )
 
 
 def _check_fp8(opened: TgiOpened) -> None:
@@ -206,7 +221,7 @@ def _check_fp8(opened: TgiOpened) -> None:
         )
     if opened.vendor == "amd" and opened.dtypes.kv == "fp8_e5m2":
         raise UnsupportedError("TGI: float8_e5m2 FP8 KV cache is not supported on AMD ROCm.", hint="Use: --dtype fp8")
-    if opened.model.model_type not in NATIVE and opened.model.architecture is not None:
+    if not is_native(opened.model):
         raise UnsupportedError(
             f"TGI runs {opened.model.model_type} by its transformers back end, which takes no --kv-cache-dtype.",
             hint="Use: --dtype auto",
@@ -228,6 +243,6 @@ def _remarks(opened: TgiOpened) -> Iterator[Note]:
         yield Note(
             code="latent-expanded", message="TGI stores latent attention as keys and values of every head, both 192 wide or more."
         )
-    if model.architecture is not None and model.model_type not in NATIVE:
-        message = f"TGI has no class of its own for {model.model_type}: planned as its transformers back end stores it, if that takes it."
+    if not is_native(model):
+        message = f"TGI has no class of its own for {model.model_type}: its transformers back end runs it."
         yield Note(code="transformers-back-end", message=message)

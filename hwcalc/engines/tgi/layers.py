@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.tgi.opened import NATIVE, TgiOpened
+from hwcalc.engines.shards import ReplicaRank
+from hwcalc.engines.tgi.models import is_native, keeps_whole_heads
+from hwcalc.engines.tgi.opened import TgiOpened
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -33,18 +35,17 @@ if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
 
-__all__ = ["TGI", "check_layers", "layer_tensors"]
+__all__ = ["RULES", "TGI", "check_layers", "layer_tensors"]
 
 _NOPE: Final = 128
 _ROPE: Final = 64
-_WHOLE_HEADS: Final = frozenset({"olmo2"})
-"""Model types that the transformers back end does not divide (REPLICATED_ATTENTION_MODELS)."""
 
 
 class TgiRules(Rules):
     """Weights by ideal sharding. Key/value heads are divided and rounded down, a single one stays; none is repeated."""
 
     engine = "tgi"
+    rank = ReplicaRank
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """Weights are loaded in 16 bits, whatever the checkpoint has."""
@@ -53,7 +54,7 @@ class TgiRules(Rules):
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         if isinstance(kind, (LatentAttention, ExpandedLatentAttention)):
             return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp))
-        if not isinstance(kind, AttentionKind) or model.model_type in _WHOLE_HEADS:
+        if not isinstance(kind, AttentionKind) or keeps_whole_heads(model):
             return kind
         heads = kind.num_key_value_heads
         return replace(
@@ -68,10 +69,7 @@ TGI: Final = TgiRules()
 
 def layer_tensors(kind: LayerKind, opened: TgiOpened) -> tuple[StoredTensor, ...]:
     """The tensors of one layer."""
-    rule = _RULES.get(type(kind))
-    if rule is None:
-        raise UnsupportedError(f"TGI has no rule for {kind.title}.", hint="Use: --engine reference")
-    return rule(kind, opened)
+    return RULES[type(kind)](kind, opened)
 
 
 def check_layers(opened: TgiOpened) -> None:
@@ -80,9 +78,7 @@ def check_layers(opened: TgiOpened) -> None:
     shapes = set()
     for group in opened.plain_stack.groups:
         kind = group.kind
-        if type(kind) not in _RULES:
-            raise UnsupportedError(f"TGI has no rule for {kind.title}.", hint="Use: --engine reference")
-        if isinstance(kind, LatentAttention) and model.model_type not in NATIVE:
+        if isinstance(kind, LatentAttention) and not is_native(model):
             raise UnsupportedError(f"TGI has no latent attention in {model.model_type}.", hint="Use: --engine reference")
         if not isinstance(kind, AttentionKind):
             continue
@@ -92,7 +88,7 @@ def check_layers(opened: TgiOpened) -> None:
                 f"TGI: `num_heads` must be divisible by `num_shards` (got `num_heads`: {kind.num_attention_heads} and `num_shards`: {tp}).",
                 hint="Use another --tp.",
             )
-        if 1 < kind.num_key_value_heads < tp and model.model_type not in _WHOLE_HEADS:
+        if 1 < kind.num_key_value_heads < tp and not keeps_whole_heads(model):
             raise UnsupportedError(
                 f"TGI: assert self.num_kv_heads > 0: {kind.num_key_value_heads} key/value heads on {tp} shards, and none is repeated.",
                 hint=f"Use: --tp {kind.num_key_value_heads}",
@@ -132,7 +128,7 @@ def _mamba(kind: Mamba1, opened: TgiOpened) -> tuple[StoredTensor, ...]:
     return opened.store_all((columns, *rest))
 
 
-_RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
+RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] = MappingProxyType(
     {
         FullAttention: _attention,
         SlidingAttention: _attention,

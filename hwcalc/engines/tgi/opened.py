@@ -1,7 +1,7 @@
 """A request to TGI, with what its options and the model come to.
 
 Read, not run, in 3.3.6-dev0 (commit db931fcf42da): ``launcher/src/main.rs`` resolve_attention,
-``server/text_generation_server/models/{globals,__init__,flash_causal_lm}.py``, ``layers/attention/kv_cache.py``.
+``server/text_generation_server/models/{globals,flash_causal_lm}.py``, ``layers/attention/kv_cache.py``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.options import AUTO, integer_option, is_on, number_option
-from hwcalc.engines.tgi.warmup import prefill_tokens
+from hwcalc.engines.options import AUTO, integer_option, is_on, number_option, share_option
+from hwcalc.engines.tgi.launcher import head_width, prefill_tokens
+from hwcalc.engines.tgi.models import is_bf16, is_native, published_format
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import AttentionKind, LatentAttention, Mamba1
+from hwcalc.formulas import AttentionKind, Mamba1
 from hwcalc.formulas.frozen import frozen
-from hwcalc.text import brief
 
-__all__ = ["BLOCKS", "FRACTION", "NATIVE", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi"]
+__all__ = ["BLOCKS", "FRACTION", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi", "wiggle_room"]
 
 BLOCKS: Final[Mapping[str, int]] = MappingProxyType(
     {"flashinfer": 1, "flashdecoding": 256, "paged": 16, "flashdecoding-ipex": 64}
@@ -32,45 +32,6 @@ _LAUNCHER_ROOM: Final = 0.95
 _FLASHINFER_WIDTHS: Final = (64, 128, 256)
 _NO_FLASHINFER: Final = frozenset({"falcon", "deepseek_v2"})
 _AMPERE: Final = 8
-NATIVE: Final = frozenset(
-    (
-        *(
-            "deepseek_v2",
-            "deepseek_v3",
-            "idefics2",
-            "idefics3",
-            "llava_next",
-            "llama",
-            "phi3",
-            "granite",
-            "gemma",
-            "paligemma",
-            "gemma2",
-        ),
-        *(
-            "gemma3",
-            "gemma3_text",
-            "cohere",
-            "dbrx",
-            "mamba",
-            "mistral",
-            "mixtral",
-            "gpt_bigcode",
-            "phi",
-            "phimoe",
-            "baichuan",
-            "falcon",
-        ),
-        *("starcoder2", "qwen2", "qwen2_vl", "qwen2_5_vl", "gpt2", "gpt_neox", "gptj", "RefinedWeb", "RefinedWebModel"),
-    )
-)
-"""Model types with a flash class of TGI's own."""
-_BF16: Final = frozenset(
-    (
-        *("deepseek_v2", "deepseek_v3", "gemma", "gemma2", "gemma3", "gemma3_text", "dbrx", "qwen2_vl", "qwen2_5_vl", "idefics3"),
-        *("paligemma", "mamba", "llama4"),
-    )
-)
 
 
 @frozen
@@ -102,7 +63,13 @@ class TgiOpened(Opened):
     @property
     def model_format(self) -> str:
         """The dtype that TGI loads a model in without ``--dtype``, whatever its config says (``default_dtype`` in models/__init__.py)."""
-        return "bf16" if self.model.model_type in _BF16 else "fp16"
+        return "bf16" if is_bf16(self.model) else "fp16"
+
+    @property
+    def published_format(self) -> str | None:
+        """The format of the cache that the checkpoint names, where TGI heeds it: with flashinfer on CUDA, and in its own classes."""
+        heeded = self.settings.attention == "flashinfer" and self.vendor == "nvidia" and is_native(self.model)
+        return published_format(self.model) if heeded else None
 
     @property
     def vendor(self) -> str:
@@ -140,22 +107,22 @@ def _whole(options: Mapping[str, str], name: str) -> int | None:
 
 def _room(options: Mapping[str, str], default: float) -> float:
     named = options.get("wiggle_room")
-    return default if named is None else number_option(1)("wiggle_room", named)
+    return default if named is None else wiggle_room("wiggle_room", named)
+
+
+def wiggle_room(name: str, value: str) -> float:
+    """A share that is neither nothing nor all."""
+    share = number_option(1)(name, value)
+    if not 0 < share < 1:
+        raise UsageError(
+            f"TGI: assert {'TGI_WIGGLE_ROOM > 0' if share == 0 else 'TGI_WIGGLE_ROOM < 1'}", hint="Use: wiggle_room=0.95"
+        )
+    return share
 
 
 def _fraction(opened: TgiOpened) -> float:
-    """``cuda_memory_fraction``, or the share that the user gives."""
-    options = opened.request.options
-    check = number_option(1)
-    utilization = opened.request.hardware.memory_utilization
-    named = options.get("cuda_memory_fraction")
-    if named is not None and utilization is not None and check("cuda_memory_fraction", named) != utilization:
-        raise UsageError(
-            f"--memory-utilization {utilization:g} and the engine option cuda_memory_fraction={brief(named, 20)} are the same.",
-            hint=f"Give one: --memory-utilization {utilization:g}",
-        )
-    fraction = FRACTION if named is None else check("cuda_memory_fraction", named)
-    return fraction if utilization is None else utilization
+    name = "cuda_memory_fraction"
+    return share_option(name, opened.request.options.get(name), opened.request.hardware.memory_utilization, FRACTION)
 
 
 def _attention(opened: TgiOpened) -> str:
@@ -167,21 +134,11 @@ def _attention(opened: TgiOpened) -> str:
         return "flashdecoding-ipex"
     if opened.vendor != "nvidia":
         raise UnsupportedError(f"TGI has no back end for {opened.vendor} GPUs.", hint="Use: --gpu h100-sxm5-80gb")
-    if head_width(opened) in _FLASHINFER_WIDTHS and opened.model.model_type not in _NO_FLASHINFER:
+    if _has_flashinfer(opened) and opened.model.model_type not in _NO_FLASHINFER:
         return "flashinfer"
     gpu = opened.request.hardware.gpu
     capability = None if gpu is None else gpu.compute_capability
     return "paged" if capability is not None and int(capability.partition(".")[0]) < _AMPERE else "flashdecoding"
-
-
-def head_width(opened: TgiOpened) -> int | None:
-    """``head_dim`` as the launcher reads it; for latent attention, the hidden width shared out over the heads."""
-    for group in opened.plain_stack.groups:
-        if isinstance(group.kind, AttentionKind):
-            return group.kind.head_dim
-        if isinstance(group.kind, LatentAttention) and opened.model.hidden_size is not None:
-            return opened.model.hidden_size // group.kind.num_attention_heads
-    return None
 
 
 def _caches_prefixes(opened: TgiOpened, attention: str) -> bool:
@@ -189,4 +146,12 @@ def _caches_prefixes(opened: TgiOpened, attention: str) -> bool:
     pictures = opened.model.facts is not None and "vision_config" in opened.model.config
     if attention == "paged" or opened.request.lora is not None or pictures:
         return False
-    return head_width(opened) in _FLASHINFER_WIDTHS
+    return _has_flashinfer(opened)
+
+
+def _has_flashinfer(opened: TgiOpened) -> bool:
+    """By the width of a head as the launcher reads it; dimensions by hand have no config that it could read."""
+    if opened.model.architecture is None:
+        widths = {group.kind.head_dim for group in opened.plain_stack.groups if isinstance(group.kind, AttentionKind)}
+        return widths <= set(_FLASHINFER_WIDTHS)
+    return head_width(opened.model.config) in _FLASHINFER_WIDTHS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
@@ -16,7 +17,7 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from hwcalc.engines.tgi.opened import TgiOpened
 
-__all__ = ["block_bytes", "blocks_of_requests", "plan_pool"]
+__all__ = ["block_bytes", "plan_pool"]
 
 _SHORT: Final = "Not enough memory to handle {tokens} prefill tokens. You need to decrease `--max-batch-prefill-tokens`"
 
@@ -29,13 +30,6 @@ def block_bytes(opened: TgiOpened) -> int:
         return sum(group.count * bytes_of(one.rank_tensors[group.kind]) for group in one.stack.groups)
 
     return opened.shared("block bytes", counted)
-
-
-def blocks_of_requests(opened: TgiOpened) -> int:
-    """Blocks that the sequences of the fullest replica take."""
-    local = opened.replica
-    branches, block = local.request.sharing.branches, opened.settings.block_size
-    return sum(count * branches * -(-tokens // block) for tokens, count in local.request.lengths_of)
 
 
 def plan_pool(opened: TgiOpened, budget: int) -> PoolInfo:
@@ -74,17 +68,7 @@ def plan_pool(opened: TgiOpened, budget: int) -> PoolInfo:
 
 
 def _steps(budget: int, size: int, block: int, blocks: int, per_request: int) -> tuple[Step, ...]:
-    usable = max(0, blocks - 1)
     return (
         step("blocks", "max(0, floor(budget / bytes_per_block))", blocks, unit="blocks", budget=budget, bytes_per_block=size),
-        step("tokens", "blocks x block_size", blocks * block, unit="tokens", blocks=blocks, block_size=block),
-        step("usable_blocks", "max(0, blocks - health_block)", usable, unit="blocks", blocks=blocks, health_block=1),
-        step(
-            "max_requests",
-            "floor(usable_blocks / blocks_per_request)",
-            usable // per_request,
-            unit="requests",
-            usable_blocks=usable,
-            blocks_per_request=per_request,
-        ),
+        *request_steps(blocks, block, per_request, kept="health_block"),
     )

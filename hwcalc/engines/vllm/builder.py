@@ -29,8 +29,11 @@ from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
+    FullAttention,
     LatentAttention,
     LayerKind,
+    NoCache,
+    SharedCache,
     SlidingAttention,
     SparseIndexer,
     Stack,
@@ -38,10 +41,17 @@ from hwcalc.formulas import (
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
 
-__all__ = ["SpecBuilder"]
+__all__ = ["KINDS", "SpecBuilder"]
 
-_KEEPERS: Final = (AttentionKind, LatentAttention, SparseIndexer, CompressedAttention, *STATE_KINDS)
-_STATELESS: Final = frozenset({"shared_cache", "no_cache"})
+_STATELESS: Final = (SharedCache, NoCache)
+KINDS: Final[frozenset[type[LayerKind]]] = frozenset(
+    {
+        *(FullAttention, SlidingAttention, ChunkedAttention, CrossAttention),
+        *(LatentAttention, SparseIndexer, CompressedAttention),
+        *(*STATE_KINDS, *_STATELESS),
+    }
+)
+"""The kinds of layers that have a rule here."""
 _WINDOW_BLOCK: Final = 64
 _COMPRESSOR_BLOCKS: Final = {4: 4, 128: 8}
 _STEP: Final = 16
@@ -66,10 +76,7 @@ class SpecBuilder:
         self.model = model
         self.settings = settings
         self.length = length
-        kinds = [group.kind for group in stack.groups if group.kind.name not in _STATELESS]
-        for kind in kinds:
-            if not isinstance(kind, _KEEPERS) or kind.name == "sink_attention":
-                raise UnsupportedError(f"vLLM does not run {kind.title}.", hint="Use: --engine reference")
+        kinds = [group.kind for group in stack.groups if not isinstance(group.kind, _STATELESS)]
         self.expands_latents = expands_latents(model, settings.rules)
         self.attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
         self.states = [kind for kind in kinds if isinstance(kind, STATE_KINDS)]

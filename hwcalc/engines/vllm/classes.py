@@ -69,7 +69,7 @@ def check_architecture(model: ModelSpec, version: str) -> None:
     release, name = planned_version(version), model.architecture or ""
     known = _releases().get(name, {})
     cross = any(isinstance(group.kind, CrossAttention) for group in model.stack_for("vllm").groups)
-    lost = cross and release[1] > _CROSS_UNTIL and not name.startswith(_CROSS)
+    lost = cross and bool(name) and release[1] > _CROSS_UNTIL and not name.startswith(_CROSS)
     if name in _NEVER or (lost and "until" not in known):
         raise UnsupportedError(f"vLLM does not run {name}.", hint="Use: --engine transformers")
     if "until" in known and release[:2] > since(known["until"])[:2]:

@@ -11,7 +11,7 @@ from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
+from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
@@ -23,6 +23,8 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
+from hwcalc.engines.vllm.builder import KINDS
+from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
@@ -30,7 +32,7 @@ from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
-from hwcalc.engines.vllm.overhead import BACK_ENDS
+from hwcalc.engines.vllm.options import OPTIONS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.savings import savings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
@@ -49,9 +51,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Vllm"]
 
-_FLAG: Final = choice_option("true", "false", "on", "off")
-_STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
-_GDN_BACK_ENDS: Final = ("auto", "flashinfer", "triton", "cutedsl")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 
 
@@ -62,37 +61,20 @@ class Vllm(Engine):
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
     label: ClassVar[str] = "vLLM"
     definition: ClassVar[Definition] = Definition.ENGINE
+    cache_is: ClassVar[str] = "blocks that the planned sequences hold"
+    pool_is: ClassVar[str] = "GPU KV cache size"
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
+    drafts_in_cache: ClassVar[bool] = True
+    sums_in_32_bits: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "nvfp4", "fp8_ds_mla"), weights=("bf16", "fp8", "awq", "nvfp4"))
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
-    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {
-            name: EngineOption(name=name, help=text, default=default, check=check)
-            for name, text, default, check in (
-                ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
-                ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
-                ("max_num_seqs", "requests in a batch", "by GPU: 256 or 1024", integer_option(1, 2**30)),
-                ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
-                ("async_scheduling", "schedule a batch ahead", "true", _FLAG),
-                ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
-                ("gdn_prefill_backend", "kernel of gated delta nets' prefill", "by GPU", choice_option(*_GDN_BACK_ENDS)),
-                ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
-                ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
-                ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
-                ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
-                ("num_gpu_blocks_override", "blocks, whatever the memory", "by memory", integer_option(1, 2**40)),
-                ("dtype", "dtype that the model runs in", "auto", _STATE_DTYPE),
-                ("cpu_offload_gb", "GiB of weights in host memory, per GPU", "0", number_option(2**20)),
-                ("kv_offloading_size", "GiB of host memory for blocks that left the GPU", "none", number_option(2**20)),
-                ("speculative", "ngram:N, mtp:N, eagle:, dflash: or draft:MODEL[:N]", "none", lambda _, value: value),
-            )
-        }
-    )
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
+    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     scatters: ClassVar[bool] = True
 
@@ -133,6 +115,9 @@ class Vllm(Engine):
             return Noted(dtypes)
         what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
+
+    def check_class(self, opened: Opened) -> None:
+        check_architecture(opened.model, opened.version)
 
     def check(self, opened: Opened) -> None:
         planned = of_vllm(opened)
@@ -348,12 +333,19 @@ def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int, hel
         role=role,
         axes=("bytes of a block",),
         shape=(spec.page,),
-        dtype=opened.dtypes.state if recurrent else opened.dtypes.kv,
+        dtype=opened.dtypes.state if state else opened.dtypes.kv,
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
         bytes=opened.request.parallel.tp * held * spec.page,
         rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
+        why=_why_state(spec, blocks) if state else None,
     )
+
+
+def _why_state(spec: LayerSpec, blocks: int) -> str:
+    if isinstance(spec, StateSpec):
+        return f"state in {blocks:,} blocks, as large as those of other layers"
+    return f"compressor states in blocks of {spec.block_size:,} tokens"
 
 
 def _of_all(opened: Opened, counted: str) -> str:
@@ -401,4 +393,5 @@ def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
         span=Once(),
         bytes=size,
         rule=f"{counted}: {words}",
+        why=words,
     )

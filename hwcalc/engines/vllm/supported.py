@@ -9,7 +9,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.blocks import compute_capability
-from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, check_architecture, expands_latents, newer_release
+from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
 from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import cached_kinds
@@ -38,7 +38,6 @@ _NO_METHODS: Final = frozenset({"bitnet"})
 def check_supported(opened: VllmOpened) -> Noted[None]:
     """Raise an error for a model, a GPU or parallel sizes that this release does not support. Notes say what is assumed."""
     model, gpu = opened.model, opened.request.hardware.gpu
-    check_architecture(model, opened.version)
     if (model.architecture or "").startswith(_OWN_CACHES):
         raise UnsupportedError(
             f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",

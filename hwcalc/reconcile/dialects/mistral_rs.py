@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.mistral_rs.memory import predicted_activations
+from hwcalc.engines.mistral_rs.opened import of_mistral
 from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
 from hwcalc.reconcile.facts import Facts, number_after, number_before
 from hwcalc.reconcile.rows import Row, compared, spread
@@ -25,6 +27,7 @@ SOUGHT: Final = (
     "PagedAttention KV cache type is",
     "Using PagedAttention with block size",
     "Recurrent state pool grew to capacity",
+    "for activations (predicted)",
 )
 _LONGEST: Final = 4096
 _TYPES: Final = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8E4M3": "fp8"}
@@ -52,13 +55,22 @@ class MistralRsParser:
         if "Using PagedAttention with block size" in text:
             self._count("pa_block_size", number_after(text, "with block size"), "tokens", number, text)
             self._count("blocks", number_before(text, " GPU blocks"), "blocks", number, text)
-            self._count("tokens", number_after(text, "available context length is"), "tokens", number, text)
+            self._tokens(number, text)
         if "Metal: capping KV cache from" in text:
             self._count("uncapped_mb", number_after(text, "capping KV cache from"), "MB", number, text)
-        if "on the primary device for runtime components" in text or "on the primary device and" in text:
-            self._count("reserved_mb", number_after(text, "Reserving"), "MB", number, text)
+        if "for activations (predicted)" in text:
+            self._count("predicted_mb", number_after(text, "Reserving"), "MB", number, text)
         if "Recurrent state pool grew to capacity" in text:
             self._count("state_slots", number_after(text, "grew to capacity"), "slots", number, text)
+
+    def _tokens(self, number: int, text: str) -> None:
+        """The tokens of all blocks; releases after 0.9.2 print them without those of the null block."""
+        printed = number_after(text, "available context length is")
+        blocks, size = self.facts.number("blocks"), self.facts.number("pa_block_size")
+        if blocks is not None and size is not None and getattr(printed, "digits", -1) == (int(blocks) - 1) * int(size):
+            self.facts.add("tokens", int(blocks) * int(size), line=number, text=text, unit="tokens")
+        else:
+            self._count("tokens", printed, "tokens", number, text)
 
     def _count(self, name: str, printed: object, unit: str, number: int, text: str) -> None:
         digits, decimals = getattr(printed, "digits", -1), getattr(printed, "decimals", 0)
@@ -84,6 +96,11 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
         meaning = "slots of every layer with a state"
         predicted = spread(pool.state_slots)
         rows += compared("state slots", facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
+    predicted_bytes = predicted_activations(of_mistral(opened))
+    if predicted_bytes is not None:
+        meaning = "what the loader predicts for activations, in whole MB"
+        predicted = spread(predicted_bytes // MIB)
+        rows += compared("predicted MB", facts.last("predicted_mb"), predicted, 0.0, definition="engine", meaning=meaning)
     return rows, notes
 
 

@@ -59,12 +59,12 @@ class MlxParser:
 
 
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """The length: prompt and answer."""
+    """The length: prompt and answer, which comes token by token."""
     prompt, generated = facts.last("prompt_tokens"), facts.last("generation_tokens")
     if prompt is None or not isinstance(prompt.value, int):
         return {}, {}
     more = generated.value if generated is not None and isinstance(generated.value, int) else 0
-    return {"seq": prompt.value + more}, {}
+    return {"seq": prompt.value + more} | ({"prompt": prompt.value} if more else {}), {}
 
 
 def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:

@@ -76,6 +76,18 @@ def test_a_block_is_reserved_and_a_session_ends_one_earlier() -> None:
     assert pool(opened(seq=1280, options={"backend": "turbomind"}), budget).fits
 
 
+def test_blocks_by_their_number() -> None:
+    """Whatever the memory: TurboMind of 0.14 by cache_max_entry_count, PyTorch by num_gpu_blocks; more than there is do not start."""
+    for options in ({"backend": "turbomind", "cache_max_entry_count": 100}, {"num_gpu_blocks": 100}):
+        found = pool(opened(options=options), 100 * 8_388_608)
+        assert (found.blocks, found.fits) == (100, True)
+        short = pool(opened(options=options), 100 * 8_388_608 - 1)
+        assert (short.fits, short.message) == (False, "CUDA out of memory. Tried to allocate 0.78 GiB.")
+    states = opened(GDN, options={"num_gpu_blocks": 100, "max_batch_size": 1})
+    needed = 100 * states.layout.block_bytes + states.state_bytes
+    assert [pool(states, size).fits for size in (needed - 1, needed)] == [False, True]
+
+
 @pytest.mark.parametrize(("policy", "token"), [("0", 131_072), ("8", 67_584), ("4", 34_816), ("int8", 67_584), ("none", 131_072)])
 def test_turbomind_has_the_same_bytes(policy: str, token: int) -> None:
     """Llama-3.1-8B: 32 layers x 8 heads x 2 x (128 x bits / 8 + 4 if it is quantised)."""
@@ -206,8 +218,12 @@ def test_every_kind_of_layer_has_a_rule_or_is_refused() -> None:
         (LLAMA, {"gpu": "mi300x"}, UnsupportedError),
         (LLAMA, {"options": {"cache_block_seq_len": "48"}}, UsageError),
         (LLAMA, {"options": {"cache_max_entry_count": "1.2"}}, UsageError),
+        (LLAMA, {"options": {"cache_max_entry_count": "1.2", "backend": "turbomind"}}, UsageError),
+        (LLAMA, {"options": {"cache_max_entry_count": "4096"}}, UsageError),
         (LLAMA, {"options": {"quant_policy": "5"}}, UsageError),
         (LLAMA, {"options": {"backend": "turbomind", "num_gpu_blocks": "100"}}, UsageError),
+        ("deepseek-ai/DeepSeek-V3.2", {"gpu": "a100-sxm4-80gb", "tp": 8}, UnsupportedError),
+        ("zai-org/GLM-5.2", {"options": {"flash_mla": "false"}}, UnsupportedError),
         (LLAMA, {"policy": "h2o:budget=512"}, UnsupportedError),
         ("deepseek-ai/DeepSeek-V3", {"options": {"cache_block_seq_len": "128"}}, UsageError),
     ],

@@ -5,6 +5,7 @@ The expected numbers are worked out by hand from the source of 0.9.2 (commit 9e9
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +15,17 @@ from hypothesis import strategies as st
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.mistral_rs.layers import MISTRAL_RS
+from hwcalc.engines.mistral_rs.models import check_model
 from hwcalc.engines.mistral_rs.spans import Rotating
-from hwcalc.engines.request import ALONE
+from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas import KINDS
+from hwcalc.formulas import GatedDeltaNet
+from hwcalc.formulas.frozen import replace
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
+from hwcalc.report.emit import emitted
 from hwcalc.units import MIB
 from tests.paths import TESTS
 
@@ -91,6 +97,9 @@ def test_hybrids_that_page_every_layer() -> None:
     pool = pool_of("Qwen/Qwen3-Next-80B-A3B-Instruct", 1_000)
 
     assert pool.bytes_per_token == 48 * 2 * 2 * 256 * 2
+    opened = open_request(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"), seq=512, engine="mistral-rs")
+    (delta,) = [group.kind for group in opened.stack.groups if isinstance(group.kind, GatedDeltaNet)]
+    assert [tensor.why for tensor in opened.kind_tensors[delta]] == ["state x 33 slots"] * 2 + ["unused pages"] * 2
 
 
 def test_context_and_memory_options() -> None:
@@ -160,17 +169,18 @@ def test_a_window_that_rotates(window: int, tokens: int) -> None:
 
 
 def test_metal() -> None:
-    """Off by default; forced on, the pool has no more than the tokens of the model, and latents are expanded in it."""
+    """Off by default; forced on, the pool has the tokens of ``--max-seq-len``, which leave room for the null block."""
     gpu = "m3-ultra-512gb"
     assert planned(LLAMA, gpu=gpu).pool is None
     pool = planned(LLAMA, gpu=gpu, options={"paged_attn": "on"}, kv_memory=200_000 * MIB).pool
-    assert pool.tokens == 131_072
+    # 4,096 + 2,048 tokens of 131,072 bytes are 768 MB.
+    assert (pool.tokens, pool.max_requests) == (6_144, 1)
 
 
 @pytest.mark.parametrize(
     ("model", "asked", "words"),
     [
-        ("EleutherAI/gpt-neox-20b", {}, "unsupported model class"),
+        ("EleutherAI/gpt-neox-20b", {}, "-CausalLM model class `GPTNeoXForCausalLM`"),
         ("deepseek-ai/DeepSeek-V3", {"dtype": "fp8"}, "not supported for MLA"),
         (LLAMA, {"dtype": "fp8", "options": {"paged_attn": "off"}}, "in pages alone"),
         (LLAMA, {"dtype": "q8_0"}, "keeps its cache in the model's dtype or in f8e4m3"),
@@ -184,18 +194,6 @@ def test_refusals(model: str, asked: dict[str, Any], words: str) -> None:
     with pytest.raises(KvplanError, match=words) as refused:
         planned(model, **asked)
     assert refused.value.hint
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS))
-def test_every_kind_has_a_rule_or_a_refusal(kind: str) -> None:
-    """No kind of layer is guessed."""
-    from hwcalc.engines.mistral_rs.layers import _RULES
-
-    known = KINDS[kind] in _RULES
-    assert known or kind in {
-        *("sink_attention", "expanded_latent_attention", "sparse_indexer", "cross_attention", "compressed_attention", "mamba1"),
-        *("kimi_delta_attention", "lightning_attention", "real_gated_lru", "rwkv4", "rwkv_matrix", "matrix_lstm"),
-    }
 
 
 def test_heads_that_are_not_divided() -> None:
@@ -218,13 +216,100 @@ def test_command_line() -> None:
     )
 
 
+def test_devices_in_the_command_line() -> None:
+    """NCCL takes the GPUs that it sees; layers are mapped to GPUs one by one."""
+
+    def words(**asked: Any) -> str:
+        return emitted(planned(LLAMA, gpu="h100-sxm5-80gb", **asked), "mistral-rs")
+
+    tail = f"mistralrs serve -m {LLAMA} --max-seq-len 4096 --max-batch-size 1"
+    assert words() == tail
+    assert words(tp=2) == f"env CUDA_VISIBLE_DEVICES=0,1 {tail}"
+    assert words(pp=2, gpus=2) == f"env CUDA_VISIBLE_DEVICES=0,1 MISTRALRS_NO_NCCL=1 {tail} --device-layers '0:16;1:16'"
+    # The flags for the size of the pool exclude each other.
+    assert words(memory_utilization=0.8, kv_memory=8_000 * MIB) == f"{tail} --pa-memory-mb 8000"
+    with pytest.raises(UnsupportedError, match="does not do both"):
+        planned(LLAMA, tp=2, pp=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "predicted"),
+    [
+        # 32 heads x 1,024 x 1,024 scores of two bytes, and of 512 x 512 for four sequences.
+        ({}, 64 * MIB),
+        ({"batch": 4, "seq": 512}, 64 * MIB),
+        # With several GPUs layers are not mapped automatically, and nothing is predicted.
+        ({"tp": 2}, 0),
+        ({"pp": 2, "gpus": 2}, 0),
+    ],
+)
+def test_the_prediction_of_activations(asked: dict[str, Any], predicted: int) -> None:
+    """As all loaders of text models make it (``mapped_max_act_size_elems``)."""
+    request: dict[str, Any] = {"seq": 4096, "engine": "mistral-rs", "gpu": "h100-sxm5-80gb"} | asked
+    budget = open_request(load_model(LLAMA), **request).budget
+    assert budget is not None
+    assert sum(part.expected for part in budget.parts if part.name == "activations") == predicted
+
+
+def test_gemma_4_shares_caches() -> None:
+    """42 layers, seven of them full: 2 x 2 x 512 elements each, and 2 x 2 x 256 in a windowed one; the last 18 read earlier caches."""
+    model = "google/gemma-4-E4B-it"
+    assert pool_of(model, 1_000).bytes_per_token == (7 * 2 * 2 * 512 + 35 * 2 * 2 * 256) * 2
+    # Without pages the last windowed layer that others read keeps all tokens; 19 have the window and 512 more.
+    off = planned(model, 8_192, options={"paged_attn": "off"})
+    assert off.cache.total_bytes == (4 * 4_096 * 8_192 + 2_048 * 8_192 + 19 * 2_048 * 1_024)
+
+
+def test_layers_with_states_are_whole_on_every_rank() -> None:
+    """Qwen3-Next: a rank of two has all of 36 layers' in_proj and half of their out_proj (gdn/weights.rs)."""
+    model = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    whole = 36 * (12_288 + 64) * 2_048 * 2
+    ideal, own = (rank_weight_bytes(model, Parallel(tp=2), rules=rules) for rules in (REFERENCE, MISTRAL_RS))
+    assert ideal is not None
+    assert own is not None
+    # conv1d, dt_bias and A_log are whole, too.
+    assert own[0] - ideal[0] == whole // 2 + 36 * (8_192 * 4 + 32 + 32) * 2 // 2
+
+
+def test_other_layers_are_divided() -> None:
+    """Llama 4's feed_forward is cut, LFM2's is not (models/lfm2.rs: linear_no_bias)."""
+    llama, lfm = (load_model(name) for name in ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "LiquidAI/LFM2-1.2B"))
+    two = Parallel(tp=2)
+    assert rank_weight_bytes(llama, two, rules=MISTRAL_RS) == rank_weight_bytes(llama, two, rules=REFERENCE)
+    (own,), (ideal,) = (rank_weight_bytes(lfm, two, rules=rules) or (0,) for rules in (MISTRAL_RS, REFERENCE))
+    # Half of 16 layers' three matrices of 2,048 x 8,192, and of ten convolutions: 2,048 x (6,144 + 2,048 + 3).
+    assert own - ideal == 16 * 3 * 2_048 * 8_192 + 10 * 2_048 * (6_144 + 2_048 + 3)
+
+
+def test_replicas_share_no_experts() -> None:
+    """Two servers have all experts each."""
+    one, two = (rank_weight_bytes(load_model("Qwen/Qwen3-30B-A3B"), Parallel(dp=dp), rules=MISTRAL_RS) for dp in (1, 2))
+    assert one == two
+
+
+def test_a_head_width_that_it_does_not_read() -> None:
+    """A Llama with head_dim 128 of hidden width 3,072 and 32 heads would be built with 96."""
+    model = load_model(LLAMA)
+    odd = replace(model, hidden_size=3_072)
+    with pytest.raises(UnsupportedError, match="hidden_size / num_attention_heads"):
+        check_model(odd)
+
+
 @pytest.mark.parametrize(("log", "model"), [("llama-3.1-8b", LLAMA), ("qwen3.5-35b-a3b", QWEN)])
 def test_logs(log: str, model: str) -> None:
     """The figures of the log are those of the plan, to the block."""
     found = reconcile(model, TESTS / "logs" / "mistral-rs" / f"{log}.log")
 
-    assert {row.name for row in found.rows} >= {"blocks", "tokens"}
+    assert {row.name for row in found.rows} >= {"blocks", "tokens", "predicted MB" if model == LLAMA else "state slots"}
     assert all(row.within and row.difference == 0 for row in found.rows)
+
+
+def test_the_tokens_of_a_newer_log(tmp_path: Path) -> None:
+    """Releases after 0.9.2 print the tokens of all blocks but the null block."""
+    text = (TESTS / "logs" / "mistral-rs" / "llama-3.1-8b.log").read_text(encoding="utf-8")
+    log = tmp_path / "newer.log"
+    log.write_text(text.replace("320000 tokens", "319968 tokens"), encoding="utf-8")
+    assert all(row.within and row.difference == 0 for row in reconcile(LLAMA, log).rows)
 
 
 def test_the_weights_that_it_makes() -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Section
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import differences, form_of
+from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects.mlx import MlxParser
 from hwcalc.report.emit import emitted
 
@@ -25,7 +27,9 @@ GEMMA: Final = "google/gemma-3-27b-it"
 
 
 def opened(model: str, **options: Any) -> Opened:
-    """A request to mlx."""
+    """A request to mlx; a draft is named."""
+    if "draft" in options:
+        options |= {"draft": load_model(options["draft"])}
     return open_request(load_model(model), **{"seq": 1000, "engine": "mlx", **options})
 
 
@@ -100,6 +104,9 @@ def test_the_caches_of_earlier_requests() -> None:
         (GEMMA, {"engine_options": {"kv_bits": "8"}}, UnsupportedError, "RotatingKVCache Quantization NYI"),
         ("deepseek-ai/DeepSeek-V3", {"engine_options": {"kv_bits": "8"}}, UnsupportedError, "quantized latent"),
         ("google/gemma-2-9b-it", {"engine_options": {"kv_bits": "8"}}, UnsupportedError, "cannot read a quantized cache"),
+        ("stabilityai/stablelm-2-zephyr-1_6b", {"engine_options": {"kv_bits": "8"}}, UnsupportedError, "cannot read a quantized"),
+        ("microsoft/Phi-3-small-8k-instruct", {"engine_options": {"kv_bits": "8"}}, UnsupportedError, "cannot read a quantized"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"draft": "Qwen/Qwen3-0.6B"}, UnsupportedError, "trimmable prompt cache"),
         ("EleutherAI/gpt-neox-20b", {"engine_options": {"kv_bits": "8"}}, UsageError, "head of 96"),
         (LLAMA, {"engine_options": {"kv_bits": "7"}}, UsageError, "kv_bits=7"),
         (LLAMA, {"engine_options": {"kv_group_size": "64"}}, UsageError, "belongs to kv_bits"),
@@ -118,6 +125,36 @@ def test_what_is_refused(model: str, options: dict[str, Any], error: type[Kvplan
     with pytest.raises(error, match=re.escape(words)) as raised:
         opened(model, **options)
     assert raised.value.hint
+
+
+def test_layers_with_a_window_are_those_of_the_pattern() -> None:
+    """mlx-lm's Gemma 3 has no layer_types: every sixth layer is full, or what the pattern says."""
+    config = dict(load_model("google/gemma-3-1b-it").config)
+    count = int(config["num_hidden_layers"])
+    for pattern in (None, 3):
+        types = ["full_attention" if (number + 1) % (pattern or 6) == 0 else "sliding_attention" for number in range(count)]
+        given = {key: value for key, value in config.items() if key != "sliding_window_pattern"} | {"layer_types": types}
+        if pattern is None:
+            assert plan(given, seq=100, engine="mlx").cache.total_bytes == plan(config, seq=100, engine="mlx").cache.total_bytes
+            continue
+        with pytest.raises(UnsupportedError, match="sliding_window_pattern \\(6\\)"):
+            plan(given, seq=100, engine="mlx")
+        plan(given | {"sliding_window_pattern": pattern}, seq=100, engine="mlx")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "limit"),
+    [
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {}, (1, "ChunkedKVCache")),
+        (LLAMA, {"engine_options": {"kv_bits": "8"}}, (1, "kv_bits")),
+        (LLAMA, {"draft": "meta-llama/Llama-3.2-1B"}, (1, "draft model")),
+        (LLAMA, {"engine_options": {"decode_concurrency": "7"}, "dp": 2}, (14, "decode_concurrency")),
+    ],
+)
+def test_how_many_the_server_runs_at_once(model: str, options: dict[str, Any], limit: tuple[int, str]) -> None:
+    """One where caches cannot be joined."""
+    request = opened(model, **options)
+    assert request.engine.most_sequences(request) == limit
 
 
 def test_stages_have_the_last_layers_on_rank_0() -> None:
@@ -186,6 +223,21 @@ def test_a_prompt_matters_without_a_gpu() -> None:
     assert whole.cache.total_bytes > apart.cache.total_bytes
     assert "no-policy" not in {note.code for note in apart.notes}
     assert "no-policy" in {note.code for note in plan(GEMMA, seq=3000, prompt=2900).notes}
+
+
+def test_what_is_printed_beside_a_plan() -> None:
+    """The answer came token by token: windows of Gemma 3 are full, and no more."""
+    log = "Prompt: 3000 tokens, 98.7 tokens-per-sec\nGeneration: 100 tokens, 35.4 tokens-per-sec\nPeak memory: 58.000 GB\n"
+    found = reconcile(GEMMA, log, gpu=MAC)
+
+    assert found.dialect == "mlx"
+    assert [row.name for row in found.rows] == ["peak"]
+    planned = plan(GEMMA, seq=3100, prompt=3000, engine="mlx", gpu=MAC)
+    assert planned.fit is not None
+    assert planned.fit.budget is not None
+    sections = (Section.WEIGHTS, Section.ACTIVATIONS)
+    held = sum(part.expected for part in planned.fit.budget.parts if part.section in sections)
+    assert found.rows[0].predicted == planned.cache.total_bytes + held
 
 
 def test_what_it_prints() -> None:

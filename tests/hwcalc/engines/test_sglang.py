@@ -11,10 +11,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
-from hwcalc.engines.sglang.rows import ROW_KINDS
-from hwcalc.engines.sglang.states import STATE_RULES
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas import KINDS, NoCache, SharedCache
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.report.emit import emitted
 from hwcalc.units import GIB
@@ -108,15 +105,6 @@ def test_the_least_budget_holds_and_a_byte_less_does_not(seq: int, batch: int, m
     least = one.needed_bytes
     assert one.at_once(one.sizes(least)) >= batch > one.at_once(one.sizes(least - 1))
     assert one.stored_bytes == least
-
-
-def test_every_kind_has_a_rule_or_is_refused() -> None:
-    """Kinds without a rule are refused by name; none is guessed."""
-    ruled = {*ROW_KINDS, *STATE_RULES, NoCache, SharedCache}
-    assert {kind.name for kind in KINDS.values() if kind not in ruled} == {
-        *("compressed_attention", "cross_attention", "expanded_latent_attention", "matrix_lstm", "real_gated_lru", "rwkv4"),
-        *("rwkv_matrix", "sink_attention"),
-    }
 
 
 @pytest.mark.parametrize(

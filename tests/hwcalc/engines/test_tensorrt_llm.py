@@ -9,10 +9,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
-from hwcalc.engines.tensorrt_llm.pieces import pieces_of
-from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.formulas import KINDS, LayerKind
-from hwcalc.formulas.frozen import fields
+from hwcalc.errors import KvplanError
 from hwcalc.planner.context import open_request
 from hwcalc.units import GIB
 
@@ -84,13 +81,18 @@ def test_sparse_latents() -> None:
 
 def test_compressed_latents() -> None:
     """DeepSeek-V4-Flash in fp8: 21 x 161 + 20 x 4 bytes a token, and 40,828,928 for each of ``max_batch_size`` requests."""
-    eight, nine = (opened(FLASH, {"max_batch_size": count}, dtype="fp8") for count in ("8", "9"))
-    (stage,) = eight.layout.stages
+    made = opened(FLASH, {"max_batch_size": "8"}, dtype="fp8")
+    (stage,), (storage,) = made.layout.stages, made.storages
     assert stage.growing == 3_461
-    assert nine.needed_bytes - eight.needed_bytes == 43 * 128 * 512 + 21 * 128 * 10_240 + 20 * 128 * 4_096 == 40_828_928
+    assert made.layout.window_bytes(stage) == 43 * 128 * 512 + 21 * 128 * 10_240 + 20 * 128 * 4_096 == 40_828_928
     # One layer of each kind while prompts are read: 512, 2 x 4,096 + 2 x 1,024 and 2 x 2,048.
     assert stage.reading(scratch=True) == 512 + 10_240 + 4_096
-    assert eight.needed_bytes == 8_192 * 3_461 + 8_192 * 14_848 + 8 * 40_828_928 + 7 * 2**21
+    # 640 pages of 32 MiB by what a prompt of 8,192 tokens and seven such sequences take: 12 slots in 4 + 2 pages (the 63 old blocks of the
+    # prompt lie in 4 shared ones), 512 in 6 + 2 + 1, and 11 in 8 + 2: 154, 230 and 256 pages, and one block straddled per sequence.
+    assert storage.slots(20 * GIB) == [387, 17_359, 310]
+    pool = made.pool(20 * GIB)
+    assert pool is not None
+    assert (pool.tokens, pool.swa_tokens, pool.max_requests) == (17_359 * 128, 310 * 128, 8)
 
 
 def test_equal_shares_of_windows() -> None:
@@ -116,30 +118,72 @@ def test_windows_that_nobody_asked_for() -> None:
     assert "window-not-honoured" in {note.code for note in mistral.notes}
 
 
-def test_affine_windows() -> None:
-    """V2: 8 requests x 1,024 x 425,984 bytes, as much for 8,192 tokens of a batch, and 81,920 for each token."""
-    pool = opened(GEMMA, {"max_batch_size": "8"}).pool(20 * GIB)
+def test_fixed_shares_of_windows() -> None:
+    """V2 divides 640 pages of 32 MiB as 2,049 tokens would: 65 blocks of 10 full layers in 6 pages, 33 of 52 windowed ones in 14."""
+    made = opened(GEMMA, {"max_batch_size": "8"})
+    (storage,), pool = made.storages, made.pool(20 * GIB)
+    assert storage.slots(20 * GIB) == [448 * 2**25 // 13_631_488, 192 * 2**25 // 2_621_440] == [1_102, 2_457]
     assert pool is not None
-    fixed = 8 * 1_024 * 425_984
-    assert pool.tokens == (20 * GIB - fixed - 8_192 * 425_984) // 81_920 // 32 * 32 == 176_928
-    little = opened(GEMMA, {"max_batch_size": "8"}).pool(fixed + 1_000 * 507_904)
-    assert little is not None
-    assert little.tokens == 992
+    assert (pool.tokens, pool.blocks, pool.swa_tokens) == (78_624, 2_457, 35_264)
+    # A prompt of 8,192 tokens has 256 blocks in both pools while it is read; another sequence 33 in that of windows.
+    assert (made.demand(storage), made.demand(storage, reading=False)) == ((256, 256), (33, 256))
+    two = opened(GEMMA, {"max_batch_size": "8"}, batch=2)
+    assert two.demand(two.storages[0]) == (289, 512)
+    # A usual length of 32,768 tokens in a batch of 2: 256 + 1,024 blocks in 100 pages, 256 + 32 in 117. What must start fits at least.
+    long = opened(GEMMA, {"max_batch_size": "2", "avg_seq_len": "32768"}, seq=32_768)
+    assert long.storages[0].floor == [256, 1_025]
+    assert long.storages[0].slots(20 * GIB) == [345 * 2**25 // 13_631_488, 295 * 2**25 // 2_621_440]
+
+
+def test_layers_that_share_a_pool() -> None:
+    """gpt-oss: windowed and full layers have slots of the same size, so that no memory is kept apart."""
+    made = opened("openai/gpt-oss-20b")
+    (storage,), pool = made.storages, made.pool(20 * GIB)
+    assert storage.slots(20 * GIB) == [20 * GIB // (12 * 2 * 8 * 64 * 2 * 32)] == [27_306]
+    assert pool is not None
+    # One sequence of n blocks has 4 more for its window of 128 tokens.
+    assert (pool.tokens, pool.swa_tokens) == ((27_306 - 4) * 32, None)
+
+
+def test_pages_of_the_driver() -> None:
+    """A quota is rounded up: to 2 MiB below 2 GiB, to 32 MiB from 16 GiB on."""
+    (storage,) = opened(LLAMA).storages
+    assert storage.slots(GIB - 2**21 + 1) == [256]
+    assert storage.slots(GIB - 2**21) == [255]
+    assert storage.slots(16 * GIB + 1) == [4_104]
+    (four,) = opened("Qwen/Qwen3-8B", {"manager": "v2"}, dtype="nvfp4").storages
+    # Numbers and their scales lie in pools of their own, of 1,179,648 and 147,456 bytes a block: 455 and 57 pages of 2 MiB.
+    assert four.slots(GIB) == [808]
+
+
+def test_the_rank_with_least_decides() -> None:
+    """Two stages of 31 and 30 layers get quotas for the same tokens; the second leaves memory free."""
+    made = opened("deepseek-ai/DeepSeek-V3", {"manager": "v2"}, pp=2)
+    first, second = made.layout.quotas(31 * GIB)
+    assert abs(first - 31 * GIB) <= 1
+    assert abs(second - 30 * GIB) <= 1
+    pool = made.pool(31 * GIB)
+    assert pool is not None
+    assert pool.tokens == 31 * GIB // (31 * 1_152 * 64) * 64
+    assert made.needed_bytes == -(-8_192 * 31 * 1_152 // 2**21) * 2**21
 
 
 def test_states_of_every_request() -> None:
-    """Qwen3-Next: 36 x (8,192 x 3 x 2 + 32 x 128 x 128 x 2) bytes for each of 8 requests and one of padded graphs."""
+    """Qwen3-Next: 36 x (8,192 x 3 x 2 + 32 x 128 x 128 x 2) bytes for each of 8 requests and one of padded graphs, at least."""
     made = opened(NEXT, {"max_batch_size": "8"})
-    state = 36 * (8_192 * 3 * 2 + 32 * 128 * 128 * 2)
-    assert made.needed_bytes == 8_192 * 24_576 + 9 * state
-    pool = made.pool(20 * GIB)
+    (storage,), (stage,), pool = made.storages, made.layout.stages, made.pool(20 * GIB)
+    assert stage.state == 36 * (8_192 * 3 * 2 + 32 * 128 * 128 * 2)
+    # 9 states in 11 + 1 pages and 8 x 4,096 tokens in 24: a third of 640 pages for states, 203 + 10; the others hold 18,218 blocks.
+    assert storage.floor == [9, 1]
+    assert storage.slots(20 * GIB) == [180, 427 * 2**25 // 786_432]
     assert pool is not None
-    assert (pool.state_slots, pool.tokens) == (9, (20 * GIB - 9 * state) // 24_576 // 32 * 32)
-    kept = opened(NEXT, {"max_batch_size": "8", "enable_block_reuse": "true", "periodic_snapshot_interval": "1024"})
-    # Eight states on the way, and a partly filled block of each request.
-    assert kept.needed_bytes == made.needed_bytes + 8 * state + 8 * 32 * 24_576
-    wide = opened(NEXT, {"max_batch_size": "8", "mamba_ssm_cache_dtype": "float32"})
-    assert wide.needed_bytes == made.needed_bytes + 9 * 36 * 32 * 128 * 128 * 2
+    assert (pool.state_slots, pool.tokens) == (180, 18_218 * 32)
+    # 2,048 requests and one more need 38.7 GiB before any token.
+    every = opened(NEXT, tp=2).pool(20 * GIB)
+    assert every is not None
+    assert (every.tokens, every.fits, every.message) == (0, False, "Impossible to fit in any sequence in kvCache")
+    wide = opened(NEXT, {"mamba_ssm_cache_dtype": "float32"}).layout.stages[0]
+    assert wide.state == stage.state + 36 * 32 * 128 * 128 * 2
 
 
 def test_ranks() -> None:
@@ -187,10 +231,14 @@ def test_the_share_of_what_is_left() -> None:
 
 
 def test_max_tokens_and_max_batch_size() -> None:
-    """Both limit what runs at once, whatever the memory."""
-    pool = opened(LLAMA, {"max_tokens": "100000"}).pool(60 * GIB)
+    """Both limit what runs at once, whatever the memory. V2 makes the quota a twentieth larger, of which no sequence has more."""
+    pool = opened(LLAMA, {"max_tokens": "100000", "manager": "v1"}).pool(60 * GIB)
     assert pool is not None
     assert (pool.tokens, pool.max_requests) == (100_000, 12)
+    larger = opened(LLAMA, {"max_tokens": "100000"}).pool(60 * GIB)
+    assert larger is not None
+    # 100,000 x 131,072 / 0.95 bytes are 1,646 pages of 8 MiB, of two blocks each.
+    assert (larger.tokens, larger.max_requests, larger.max_seq) == (2 * 1_646 * 32, 12, 100_000)
     few = opened(LLAMA, {"max_batch_size": "3"}).pool(60 * GIB)
     assert few is not None
     assert few.max_requests == 3
@@ -223,6 +271,7 @@ def test_what_does_not_fit() -> None:
         (SPARSE, {}, {"dtype": "nvfp4"}, "nvfp4"),
         (SPARSE, {"tokens_per_block": "32"}, {"dtype": "fp8_ds_mla"}, "tokens_per_block=64"),
         (FLASH, {"tokens_per_block": "64"}, {}, "[128, 256]"),
+        (FLASH, {}, {"gpu": "h200-sxm-141gb", "tp": 8}, "fp8_ds_mla"),
         (FLASH, {}, {"beams": 2, "prompt": 100}, "no beams"),
         (NEXT, {"manager": "v1"}, {}, "V2 manager"),
         (NEXT, {}, {"tp": 3}, "cannot split"),
@@ -235,24 +284,6 @@ def test_refusals(model: str, options: dict[str, str], wanted: dict[str, Any], w
         opened(model, options, **wanted)
     assert words in str(refused.value)
     assert refused.value.hint
-
-
-def test_every_kind_has_a_rule_or_is_refused() -> None:
-    """A kind without a rule is an error that names it."""
-    settings = opened(LLAMA).settings
-    refused = set()
-    for kind in KINDS.values():
-        one: LayerKind = kind(
-            **{each.name: 16 for each in fields(kind) if each.name not in ("kept", "overlap", "index_quantized")}
-        )
-        try:
-            assert all(piece.row or piece.state for piece in pieces_of(one, settings, None))
-        except UnsupportedError as error:
-            refused.add(kind.name if error.hint else "")
-    assert refused == {
-        *("cross_attention", "expanded_latent_attention", "latent_attention", "lightning_attention", "mamba1", "matrix_lstm"),
-        *("real_gated_lru", "rwkv4", "rwkv_matrix", "shared_cache", "short_convolution", "sink_attention", "sparse_indexer"),
-    }
 
 
 def test_the_command() -> None:

@@ -275,7 +275,7 @@ def test_models_that_left() -> None:
         pool("EleutherAI/gpt-neo-2.7B", seq=2048)
     with pytest.raises(UnsupportedError, match="does not know yet"):
         pool("thinkingmachines/Inkling", seq=2048)
-    with pytest.raises(UnsupportedError, match="does not run RWKV"):
+    with pytest.raises(UnsupportedError, match="no rule for rwkv_matrix layers"):
         pool("RWKV/rwkv-5-world-3b", seq=8192)
 
 

@@ -1,7 +1,7 @@
-"""The tokens of TGI's warm-up where the user names none: as many as the launcher thinks keep the GPU busy.
+"""What TGI's launcher takes from a config by its own few keys: the width of a head, and the tokens of the warm-up.
 
-Read, not run: ``compute_optimal``, ``vram_maximum`` and the default of ``max_batch_prefill_tokens`` in ``launcher/src/main.rs`` of
-3.3.6-dev0 (commit db931fcf42da). It reads a config by its own few keys.
+Read, not run: ``get_head_dim``, ``compute_optimal``, ``vram_maximum`` and the default of ``max_batch_prefill_tokens`` in
+``launcher/src/main.rs`` of 3.3.6-dev0 (commit db931fcf42da).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["prefill_tokens"]
+__all__ = ["head_width", "prefill_tokens"]
 
 _TERA: Final = 10**12
 _FLOPS: Final[Mapping[str, int]] = MappingProxyType(
@@ -36,6 +36,22 @@ _LEAST: Final = 100
 _DEFAULT: Final = 4096
 _DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({"qwen2_vl": 10_000, "qwen2_5_vl": 10_000, "gemma3": 8000})
 _ITEM_BYTES: Final = 2
+_GEMMA3_WIDTH: Final = 256
+
+
+def head_width(config: Mapping[str, Any]) -> int | None:
+    """``head_dim``, or the hidden width shared out over the heads; ``None`` where the keys have other names, or stand in ``text_config``.
+
+    >>> head_width({"hidden_size": 4096, "num_attention_heads": 32}), head_width({"n_embd": 768, "n_head": 12})
+    (128, None)
+    """
+    text = config.get("text_config")
+    hidden = _number(config, "hidden_size", 0) or _number(config, "n_embd", 0)
+    heads = _number(config, "num_attention_heads", 0)
+    shared = hidden // heads if hidden and heads and hidden % heads == 0 else 0
+    inner = _number(text, "head_dim", 0) if isinstance(text, Mapping) else 0
+    special = _GEMMA3_WIDTH if inner == 0 and isinstance(text, Mapping) and config.get("model_type") == "gemma3" else 0
+    return _number(config, "head_dim", 0) or shared or inner or special or None
 
 
 def prefill_tokens(model: ModelSpec, gpu: Gpu | None, shards: int, share: float) -> int:
@@ -78,18 +94,11 @@ def _held(config: Mapping[str, Any], gpu: Gpu | None, shards: int, share: float)
 
 def _sizes(config: Mapping[str, Any]) -> tuple[int, int, int, int, int, int] | None:
     """Heads, key/value heads, their width, hidden and inner width, and layers; ``None`` where a key is not there."""
-    hidden, heads = (config.get(name) for name in ("hidden_size", "num_attention_heads"))
-    inner, layers = (config.get(name) for name in ("intermediate_size", "num_hidden_layers"))
-    found = [hidden, heads, inner, layers]
-    if not all(isinstance(number, int) and number > 0 for number in found):
-        return None
-    assert isinstance(hidden, int)
-    assert isinstance(heads, int)
-    assert isinstance(inner, int)
-    assert isinstance(layers, int)
-    width = _number(config, "head_dim", 0) or (hidden // heads if hidden % heads == 0 else 0)
-    kv_heads = _number(config, "num_key_value_heads", heads)
-    return (heads, kv_heads, width, hidden, inner, layers) if width and kv_heads else None
+    hidden = _number(config, "hidden_size", 0) or _number(config, "n_embd", 0)
+    heads = _number(config, "num_attention_heads", 0)
+    inner, layers = (_number(config, name, 0) for name in ("intermediate_size", "num_hidden_layers"))
+    found = (heads, _number(config, "num_key_value_heads", heads), head_width(config) or 0, hidden, inner, layers)
+    return found if all(found) else None
 
 
 def _number(config: Mapping[str, Any], name: str, default: int) -> int:

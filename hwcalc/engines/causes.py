@@ -1,0 +1,323 @@
+"""Why the cache of an engine is another one than the formulas': a few words for each difference, and its bytes.
+
+The bytes of all causes are together the whole difference. Of a layer the words follow from numbers wherever these can tell: what is kept
+of the planned tokens, and what far beyond them, tells a window that is not honoured from one that is kept a little longer, and what
+fills up a block from a wider row. Where numbers cannot tell, such as slots for states, the engine says it of its tensor
+(:attr:`StoredTensor.why`).
+
+Four tokens behind a window of 2, in an engine with blocks of 3: 2 positions by the formulas, 6 if the window is not honoured, and 3 if it
+is, at any length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.stored import StoredTensor, bytes_of
+from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["Cause", "causes", "growth_bytes", "request_bytes", "stored_words"]
+
+_STEP: Final = 2**10 * 3**2 * 5 * 7 * 11
+"""Tokens beyond the planned ones: whole blocks of nearly every size, and more than any window."""
+_FIXED: Final = frozenset({Role.STATE, Role.CONV})
+_LATENT: Final = frozenset({Role.LATENT, Role.ROPE})
+_KEYS_VALUES: Final = {Role.KEY, Role.VALUE}
+_OTHERWISE: Final = "counted by its own rules"
+_NAMES: Final = {
+    Role.KEY: "keys",
+    Role.VALUE: "values",
+    Role.LATENT: "latents",
+    Role.ROPE: "latents",
+    Role.INDEX: "indexer keys",
+    Role.STATE: "states",
+    Role.CONV: "convolutions",
+}
+_SHORT: Final = {
+    "keys": "K",
+    "values": "V",
+    "latents": "latent",
+    "indexer keys": "index",
+    "states": "state",
+    "convolutions": "conv",
+}
+
+
+@frozen
+class Cause:
+    """Why a cache differs from the formulas: a few words, and the bytes that it adds, fewer than none if it saves them."""
+
+    words: str
+    bytes: int
+
+
+def causes(opened: Opened, formulas: Opened) -> tuple[Cause, ...]:
+    """Why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer to the same request, keeps once.
+
+    Largest first; causes in the same words are one. What sequences have in common is one cause, beside those of as many sequences that
+    have nothing in common.
+    """
+    alone, plain = opened.unshared, formulas.unshared
+    found: dict[str, int] = {}
+    for words, added in (*_of_layers(alone, plain), *_of_extras(alone), *_of_ranks(alone)):
+        found[words] = found.get(words, 0) + added
+    if opened.request.sharing.asked:
+        saved = request_bytes(alone) - request_bytes(opened)
+        found["shared in whole blocks" if saved else "shared tokens kept for each"] = (
+            plain.stored_bytes - formulas.stored_bytes - saved
+        )
+    return tuple(Cause(words=words, bytes=added) for words, added in sorted(found.items(), key=lambda one: -abs(one[1])) if added)
+
+
+def request_bytes(opened: Opened) -> int:
+    """The cache on all GPUs together, each counted as the fullest."""
+    return opened.request.gpus * opened.needed_bytes
+
+
+def growth_bytes(opened: Opened) -> int:
+    """Bytes that a token more takes of one sequence in the long run, blocks spread over their tokens, on the GPUs that hold it together."""
+    near, far = _farther(opened.single), _farther(opened.single, 2)
+    # An engine may cut a sequence to what the model was trained for; up to there it grows by its rows.
+    return round((_held_bytes(far) - _held_bytes(near)) / _STEP) or _growth_by_rows(near)
+
+
+def _held_bytes(opened: Opened) -> int:
+    """Bytes on the GPUs that hold a sequence, what each of them keeps counted for each."""
+    tp = opened.request.parallel.tp
+    if tp == 1 or opened.engine.counts_copies:
+        return opened.stored_bytes
+    return tp * sum(group.count * bytes_of(opened.rank_tensors[group.kind]) for group in opened.stack.groups)
+
+
+def _growth_by_rows(opened: Opened) -> int:
+    roles, tokens, encoder, growth = opened.dtypes.roles, opened.tokens, opened.encoder_tokens, 0
+    for group in opened.stack.groups:
+        for tensor in group.kind.tensors():
+            added = tensor.span.positions(tokens + _STEP, encoder) - tensor.span.positions(tokens, encoder)
+            growth += group.count * added * tensor.bytes_per_position(roles[tensor.role])
+    return growth // _STEP
+
+
+def stored_words(opened: Opened) -> str:
+    """What the engine stores, by role and format: ``K, V bf16; state fp32``."""
+    formats: dict[str, dict[str, None]] = {}
+    for tensor in (one for tensors in opened.kind_tensors.values() for one in tensors):
+        formats.setdefault(tensor.dtype, {}).update(dict.fromkeys(_SHORT[name] for name in _names(tensor)))
+    return "; ".join(f"{', '.join(names)} {dtype}" for dtype, names in formats.items())
+
+
+def _names(tensor: StoredTensor) -> tuple[str, ...]:
+    """What a tensor has; a page may have keys and values."""
+    return ("keys", "values") if tensor.name == "keys_values" else (_NAMES[tensor.role],)
+
+
+def _farther(opened: Opened, steps: int = 1) -> Opened:
+    return opened.sized(seq=opened.tokens + steps * _STEP)
+
+
+class _Layer:
+    """What a request keeps of one layer, now and at lengths far beyond."""
+
+    def __init__(self, kind: LayerKind, opened: Opened) -> None:
+        self.kind, self.opened = kind, opened
+        self.tensors = opened.kind_tensors[kind]
+        self.bytes = bytes_of(self.tensors)
+
+    def roles(self) -> frozenset[Role]:
+        return frozenset(tensor.role for tensor in self.tensors)
+
+    @cached_property
+    def far_bytes(self) -> int:
+        return bytes_of(_farther(self.opened).kind_tensors[self.kind])
+
+    @cached_property
+    def token_bytes(self) -> int:
+        """Bytes of one token of one sequence in the long run; 0 for what is never more than a window."""
+        farthest = bytes_of(_farther(self.opened, 2).kind_tensors[self.kind])
+        found = round((farthest - self.far_bytes) / (_STEP * self.opened.batch))
+        # A window in a buffer that is read in pieces is a little longer at some lengths than at others, and so are blocks of odd sizes.
+        if abs(found - self.row_bytes) * 100 <= self.row_bytes:
+            return self.row_bytes
+        return found if 16 * found > self.row_bytes else 0
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one position by the formulas, in the formats of the engine and on as many ranks as it counts; 0 for states, and for
+        tensors that do not grow alike.
+        """
+        opened, tp = self.opened, self.opened.request.parallel.tp
+        counted = tp if opened.engine.counts_copies else 1
+        tensors = opened.engine.weight_rules().shard(opened.model, self.kind, counted).tensors()
+        if len({tensor.span for tensor in tensors}) != 1 or {tensor.role for tensor in tensors} & _FIXED:
+            return 0
+        return counted * sum(tensor.bytes_per_position(opened.dtypes.roles[tensor.role]) for tensor in tensors)
+
+    def positions(self, kept_bytes: int, row_bytes: int) -> int | None:
+        """How many positions of each sequence the bytes are; ``None`` if they are no whole number of positions."""
+        kept, rest = divmod(kept_bytes, row_bytes * self.opened.batch)
+        return None if rest else kept
+
+
+def _counts(opened: Opened) -> dict[LayerKind, int]:
+    found = {group.kind: 0 for group in opened.stack.groups}
+    for group in opened.stack.groups:
+        found[group.kind] += group.count
+    return found
+
+
+def _of_layers(opened: Opened, formulas: Opened) -> Iterator[tuple[str, int]]:
+    """The differences of layers: of equal kinds, then of kinds that have a name in common, then of those that took another's place."""
+    own, plain = _counts(opened), _counts(formulas)
+    for alike in (_same, _same_name, _both_attention):
+        for kind in list(own):
+            other = next((one for one in plain if alike(kind, one)), None)
+            if other is None:
+                continue
+            both = min(own[kind], plain[other])
+            layer, expected = _Layer(kind, opened), _Layer(other, formulas)
+            if layer.bytes != expected.bytes:
+                yield _words(layer, expected), both * (layer.bytes - expected.bytes)
+            for counts, one in ((own, kind), (plain, other)):
+                counts[one] -= both
+                if not counts[one]:
+                    del counts[one]
+    for kind, count in own.items():
+        yield f"{kind.title} in {count:,} more layers", count * _Layer(kind, opened).bytes
+    for kind, count in plain.items():
+        yield f"{kind.title} in {count:,} fewer layers", -count * _Layer(kind, formulas).bytes
+
+
+def _same(kind: LayerKind, other: LayerKind) -> bool:
+    return kind == other
+
+
+def _same_name(kind: LayerKind, other: LayerKind) -> bool:
+    return kind.name == other.name
+
+
+def _both_attention(kind: LayerKind, other: LayerKind) -> bool:
+    """Layers of keys and values, such as one with a window that an engine reads as one without."""
+    return {tensor.role for tensor in kind.tensors()} == {tensor.role for tensor in other.tensors()} == _KEYS_VALUES
+
+
+def _of_extras(opened: Opened) -> Iterator[tuple[str, int]]:
+    for tensor in opened.extras:
+        yield tensor.why or _OTHERWISE, tensor.bytes
+
+
+def _of_ranks(opened: Opened) -> Iterator[tuple[str, int]]:
+    """What GPUs hold beyond their share, where each is counted as the fullest one."""
+    parallel, left = opened.request.parallel, request_bytes(opened) - opened.stored_bytes
+    if left and parallel.tp == opened.request.gpus and not opened.engine.counts_copies:
+        for group in opened.stack.groups:
+            layer, held = _Layer(group.kind, opened), bytes_of(opened.rank_tensors[group.kind])
+            added = group.count * (parallel.tp * held - layer.bytes)
+            if added:
+                yield _copies(layer, whole=held == layer.bytes), added
+                left -= added
+    # An engine that splits a model may leave layers to the host.
+    on_host = opened.engine.splits_layers and left < 0
+    yield "layers in host memory" if on_host else "every GPU counted as the fullest", left
+
+
+def _copies(layer: _Layer, *, whole: bool = False) -> str:
+    """What several ranks have of a layer: a head where there are fewer heads than ranks, or ``whole`` layers."""
+    roles = layer.roles()
+    for role, word in ((Role.LATENT, "latent"), (Role.INDEX, "indexer keys"), (Role.STATE, "states")):
+        if role in roles:
+            return f"{word} on every rank"
+    return "all heads on every rank" if whole else "a head on several ranks"
+
+
+def _words(layer: _Layer, other: _Layer) -> str:
+    """Why a layer takes other bytes than by the formulas."""
+    said = tuple(dict.fromkeys(tensor.why for tensor in layer.tensors if tensor.why))
+    if said:
+        return ", ".join(said)
+    if not layer.bytes:
+        return f"nothing for {layer.kind.title}"
+    if other.roles() & _LATENT and not layer.roles() & _LATENT:
+        return "latent expanded per head"
+    if other.roles() <= _FIXED:
+        words = _of_states(layer.tensors, other.tensors)
+    elif not layer.row_bytes:
+        words = _of_formats(layer.tensors, other.tensors)
+    else:
+        words = _of_tokens(layer, other) if other.token_bytes else _of_windows(layer, other)
+    return ", ".join(words) or _OTHERWISE
+
+
+def _of_formats(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -> Iterator[str]:
+    """Of a layer whose tensors do not grow alike: formats, and blocks."""
+    before, formats = {tensor.role: tensor.dtype for tensor in plain}, {}
+    for tensor in tensors:
+        if before.get(tensor.role) != tensor.dtype:
+            formats.setdefault(tensor.dtype, {})[_NAMES[tensor.role]] = None
+    yield from (f"{', '.join(names)} {dtype}" for dtype, names in formats.items())
+    yield "whole blocks"
+
+
+def _of_states(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -> Iterator[str]:
+    """States in another format, or more of them."""
+    before = {tensor.role: tensor for tensor in plain}
+    for tensor in tensors:
+        was, name = before.get(tensor.role), _NAMES[tensor.role]
+        if was is None:
+            yield f"{name} beside states"
+        elif tensor.dtype != was.dtype:
+            yield f"{name} {tensor.dtype}"
+        elif tensor.bytes != was.bytes:
+            yield f"{tensor.bytes / was.bytes:.3g} x {name}"
+
+
+def _of_windows(layer: _Layer, other: _Layer) -> Iterator[str]:
+    """Of a layer that by the formulas keeps no more than a window."""
+    by_formulas = max(tensor.positions for tensor in other.tensors)
+    row_bytes = layer.token_bytes or layer.row_bytes
+    if not row_bytes:
+        return
+    yield from _of_rows(layer, row_bytes, other)
+    kept = layer.positions(layer.bytes, row_bytes)
+    if layer.token_bytes:
+        yield "window not honoured"
+    elif kept is not None and kept != by_formulas:
+        yield f"window of {by_formulas:,} kept as {kept:,} tokens"
+
+
+def _of_tokens(layer: _Layer, other: _Layer) -> Iterator[str]:
+    """Of a layer that by the formulas keeps every token."""
+    row_bytes = layer.token_bytes or layer.row_bytes
+    if not row_bytes:
+        return
+    yield from _of_rows(layer, row_bytes, other)
+    kept = layer.positions(layer.bytes, row_bytes)
+    if kept is not None and kept != layer.opened.tokens:
+        yield f"{'filled up' if kept > layer.opened.tokens else 'cut'} to {kept:,} tokens"
+
+
+def _of_rows(layer: _Layer, row_bytes: int, expected: _Layer) -> Iterator[str]:
+    """A row of other bytes: on several ranks, in another format if that alone makes the difference, or in a layout of its own."""
+    expected_bytes = expected.token_bytes or expected.row_bytes
+    if row_bytes == expected_bytes:
+        return
+    tp, roles = layer.opened.request.parallel.tp, layer.opened.dtypes.roles
+    by_format = sum(tensor.bytes_per_position(roles[tensor.role]) for tensor in layer.kind.tensors())
+    if layer.opened.engine.counts_copies and layer.row_bytes > by_format < row_bytes:
+        yield _copies(layer)
+        # Where every rank has a whole row, its layout shows in the row of one.
+        row_bytes = by_format if row_bytes == layer.row_bytes else row_bytes // tp
+    if row_bytes == expected_bytes:
+        return
+    names = ", ".join(dict.fromkeys(name for tensor in layer.tensors for name in _names(tensor)))
+    heads, expected_heads = (kind.dims().get("num_key_value_heads") for kind in (layer.kind, expected.kind))
+    formats = dict.fromkeys(roles[tensor.role].name for tensor in layer.kind.tensors())
+    if heads != expected_heads and row_bytes == by_format:
+        yield f"{heads} key/value heads, not {expected_heads}"
+    elif row_bytes == by_format:
+        yield f"{names} {', '.join(formats)}"
+    else:
+        yield f"{names} {row_bytes:,} B a token, not {expected_bytes:,}"

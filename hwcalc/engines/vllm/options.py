@@ -1,0 +1,40 @@
+"""The options of vLLM, by the names of its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
+from hwcalc.engines.vllm.overhead import BACK_ENDS
+
+__all__ = ["OPTIONS"]
+
+_FLAG: Final = choice_option("true", "false", "on", "off")
+_STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
+_GDN_BACK_ENDS: Final = ("auto", "flashinfer", "triton", "cutedsl")
+
+OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
+    {
+        name: EngineOption(name=name, help=text, default=default, check=check)
+        for name, text, default, check in (
+            ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
+            ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
+            ("max_num_seqs", "requests in a batch", "by GPU: 256 or 1024", integer_option(1, 2**30)),
+            ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
+            ("async_scheduling", "schedule a batch ahead", "true", _FLAG),
+            ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
+            ("gdn_prefill_backend", "kernel of gated delta nets' prefill", "by GPU", choice_option(*_GDN_BACK_ENDS)),
+            ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
+            ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
+            ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
+            ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
+            ("num_gpu_blocks_override", "blocks, whatever the memory", "by memory", integer_option(1, 2**40)),
+            ("dtype", "dtype that the model runs in", "auto", _STATE_DTYPE),
+            ("cpu_offload_gb", "GiB of weights in host memory, per GPU", "0", number_option(2**20)),
+            ("kv_offloading_size", "GiB of host memory for blocks that left the GPU", "none", number_option(2**20)),
+            ("speculative", "ngram:N, mtp:N, eagle:, dflash: or draft:MODEL[:N]", "none", lambda _, value: value),
+        )
+    }
+)

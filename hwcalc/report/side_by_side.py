@@ -1,0 +1,90 @@
+"""The rows of several engines: what each stores, what its numbers are, and why they are not those of the formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hwcalc.engines.causes import Cause
+from hwcalc.library.compare import Variant
+from hwcalc.library.side_by_side import EngineRow
+from hwcalc.units import human_bytes
+
+__all__ = ["MEANINGS", "NUMBERS", "legend", "meaning_cells", "shown_columns"]
+
+_POOL, _VERDICT = "pool tokens", "verdict"
+_COLUMNS: Final = ("stores", "cache", "a token", _POOL, _VERDICT, "number", "why not as the formulas")
+NUMBERS: Final = frozenset({"cache", "a token", _POOL})
+"""Columns of numbers, which stand on the right."""
+MEANINGS: Final = ("its cache is", "its pool tokens are")
+_WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
+_MOST: Final = 3
+"""Reasons in a row; JSON and CSV have all."""
+_LEGEND: Final = (
+    "number: exact by the formulas, or by the rule of the engine's own code",
+    "cache: on all GPUs together, each counted as the fullest",
+    "a token: what one token more takes of one sequence in the long run",
+    "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory",
+)
+
+
+def legend(format_: str, width: int) -> str:
+    """What the columns are: a line each, or a paragraph of Markdown."""
+    if format_ == "markdown":
+        return f"{'; '.join(_LEGEND)}.\n"
+    from textwrap import fill
+
+    return "".join(f"{fill(line, width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in _LEGEND)
+
+
+def shown_columns(variants: Sequence[Variant]) -> tuple[list[str], list[list[str]]]:
+    """The header and the cells of each variant; pools and verdicts are left out where no accelerator and no budget was given."""
+    rows = [_cells(variant) for variant in variants]
+    without = set()
+    if all(variant.row is None or variant.row.pool_tokens is None for variant in variants):
+        without.add(_POOL)
+    if all(variant.verdict is None for variant in variants):
+        without.add(_VERDICT)
+    places = [place for place, title in enumerate(_COLUMNS) if title not in without]
+    return [_COLUMNS[place] for place in places], [[row[place] for place in places] for row in rows]
+
+
+def _cells(variant: Variant) -> Sequence[str]:
+    """The cells of a row; of an engine that cannot run the model, why not."""
+    row = variant.row
+    if row is None:
+        return ("", "", "", "", "", "", f"cannot: {variant.error}")
+    return (
+        row.stores,
+        human_bytes(row.all_gpus_bytes),
+        human_bytes(row.growth_bytes),
+        _pool(row),
+        "" if variant.verdict is None else variant.verdict.text,
+        _WORDS.get(variant.definition or "", variant.definition or ""),
+        _why(row, variant.engine),
+    )
+
+
+def _pool(row: EngineRow) -> str:
+    if row.pool_is is None:
+        return "no pool"
+    return "" if row.pool_tokens is None else f"{row.pool_tokens:,}"
+
+
+def _why(row: EngineRow, engine: str) -> str:
+    if row.reasons is None:
+        return "not said for unlike lengths and policies"
+    if not row.reasons:
+        return "the formulas" if engine == "reference" else "as the formulas"
+    more = len(row.reasons) - _MOST
+    return "; ".join(map(_cause, row.reasons[:_MOST])) + (f"; and {more:,} more" if more > 0 else "")
+
+
+def _cause(cause: Cause) -> str:
+    return f"{cause.words} ({'+' if cause.bytes > 0 else '-'}{human_bytes(abs(cause.bytes))})"
+
+
+def meaning_cells(variant: Variant) -> Sequence[str]:
+    """The cells of :data:`MEANINGS`."""
+    row = variant.row
+    return ("", "") if row is None else (row.cache_is, row.pool_is or "no pool")

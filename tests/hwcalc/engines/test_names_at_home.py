@@ -1,0 +1,92 @@
+"""An engine's name stands in its own folder, in its dialect, and in the tables; every other place has a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hwcalc.engines import DEFAULT, ENGINES
+from tests.paths import ROOT
+
+TABLES: Final = ("hwcalc/engines/__init__.py", "hwcalc/reconcile/dialects/__init__.py")
+"""Files with one row for each engine."""
+HOMES: Final = {
+    name: module.removeprefix("hwcalc.engines.").split(".")[0] for name, (module, _) in ENGINES.items() if name != DEFAULT
+}
+"""Engine -> the folder or module of its rules, which its dialect shares the name of."""
+
+_MAYBE: Final = re.compile("|".join(rf"""["']{name}["']|engines\.{home}""" for name, home in HOMES.items()))
+"""What a file has that names one; most need not be parsed."""
+
+
+def _named(path: Path) -> Iterator[str]:
+    """The homes of the engines that a file names: in a string of its own, or by an import of their modules."""
+    text = path.read_text(encoding="utf-8")
+    if not _MAYBE.search(text):
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in HOMES:
+            yield HOMES[node.value]
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        for module in modules:
+            beginning, _, rest = module.partition("hwcalc.engines.")
+            if not beginning:
+                yield from (home for home in set(HOMES.values()) if rest == home or rest.startswith((f"{home}.", f"{home}_")))
+
+
+def _found() -> set[tuple[str, str]]:
+    """Every file outside the homes and the tables that names an engine, with the home that it names."""
+    out = set()
+    for folder in ("hwcalc", "profiles", "formulas"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name, parts = path.relative_to(ROOT).as_posix(), path.relative_to(ROOT).with_suffix("").parts
+            own = {home for home in HOMES.values() for part in parts if part == home or part.startswith(f"{home}_")}
+            out |= {(name, home) for home in _named(path) if home not in own and name not in TABLES}
+    return out
+
+
+_READING: Final = "how this engine's own code reads the config, where that is another reading than the published one"
+_INDEX: Final = "the index of the catalog, from which kvplan fit answers at once, is made by this engine's rules"
+_LIVE: Final = "the probe runs a live model with this library, which is torch's own"
+REASONS: Final = {
+    ("hwcalc/cli/line.py", "vllm"): "the command line takes the flags of vllm serve as they are",
+    (
+        "hwcalc/engines/vllm/classes.py",
+        "transformers",
+    ): "a key in vLLM's own table of releases: the version of transformers that it needs",
+    ("hwcalc/engines/vllm/weight_formats.py", "mlx"): "a name of a format of weights",
+    ("hwcalc/library/fit_quick.py", "llamacpp"): _INDEX,
+    ("hwcalc/library/indexed.py", "llamacpp"): _INDEX,
+    ("hwcalc/parsers/__init__.py", "transformers"): _READING,
+    ("hwcalc/parsers/decoder/gpt.py", "transformers"): _READING,
+    ("hwcalc/parsers/decoder/layer_types.py", "vllm"): _READING,
+    ("hwcalc/parsers/early.py", "transformers"): _READING,
+    ("hwcalc/parsers/gguf/parse.py", "llamacpp"): _READING,
+    ("hwcalc/parsers/kda.py", "transformers"): _READING,
+    ("hwcalc/parsers/latent/deepseek.py", "transformers"): _READING,
+    ("hwcalc/parsers/layered.py", "transformers"): _READING,
+    ("hwcalc/parsers/states/recurrent.py", "transformers"): _READING,
+    ("hwcalc/planner/strategies.py", "transformers"): "offloading as a strategy is what this library does",
+    ("hwcalc/probe/live.py", "transformers"): _LIVE,
+    ("hwcalc/probe/live_model.py", "transformers"): _LIVE,
+    ("hwcalc/probe/live_search.py", "transformers"): _LIVE,
+    ("hwcalc/sources/installed.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
+    ("profiles/engines.py", "llamacpp"): "the names of the sections of runtime.yaml",
+    ("profiles/model_index.py", "llamacpp"): _INDEX,
+}
+"""(file, engine that it names) -> why a new engine needs no row here."""
+
+
+def test_an_engine_is_named_at_home_alone() -> None:
+    """A file that names an engine elsewhere has a reason here, and a reason that is no longer needed is taken out."""
+    assert _found() == REASONS.keys()
+
+
+def test_every_home_is_there() -> None:
+    """A folder, or a module and those that begin with its name; so that a wrong home does not hide what is named elsewhere."""
+    engines = ROOT / "hwcalc" / "engines"
+    assert [home for home in HOMES.values() if not (engines / home).is_dir() and not (engines / f"{home}.py").is_file()] == []

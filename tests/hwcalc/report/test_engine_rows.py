@@ -1,0 +1,118 @@
+"""``--engine all``: one row for each engine, the same in a table, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from hwcalc import compare, plan
+from hwcalc.engines import ENGINES
+from hwcalc.units import human_bytes
+from tests.hwcalc.command import QWEN, Capture, run
+
+GPT = "openai/gpt-oss-20b"
+HYBRID = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+
+
+def document(capsys: Capture, *words: str) -> dict[str, Any]:
+    """The JSON document of a command."""
+    found: dict[str, Any] = json.loads(run(capsys, *words, "--json")[1])
+    return found
+
+
+def test_every_engine_has_a_row(capsys: Capture) -> None:
+    """In the order of the list; one that cannot run the model says why in its row."""
+    status, out, err = run(capsys, HYBRID, "--engine", "all", "--seq", "8k", "--batch", "2")
+    rows = [line for line in out.splitlines() if line.split(" ")[0] in ENGINES]
+
+    assert (status, err) == (0, "")
+    assert [line.split(" ")[0] for line in rows[: len(ENGINES)]] == list(ENGINES)
+    assert "cannot: Ollama gives qwen3next one slot" in out
+    assert "the formulas" in rows[0]
+
+
+def test_plan_and_compare_say_the_same(capsys: Capture) -> None:
+    """``kvplan MODEL --engine all`` is a comparison of one model, and of the library too."""
+    words = ("--engine", "all", "--gpu", "h100", "--seq", "8k")
+    of_plan = document(capsys, GPT, *words)
+
+    assert of_plan == document(capsys, "compare", GPT, *words)
+    assert of_plan == compare(GPT, engine="all", gpu="h100", seq="8k").to_dict()
+
+
+def test_a_row_has_the_numbers_of_a_plan_and_its_reasons_are_the_difference(capsys: Capture) -> None:
+    """Every engine's cache is that of its own plan; the reasons add up to what it has beyond the formulas."""
+    found = document(capsys, GPT, "--engine", "all", "--gpu", "h100", "--seq", "8000", "--batch", "4")
+    formulas = plan(GPT, seq=8000, batch=4).cache.total_bytes
+    for variant in found["variants"]:
+        alone, row = plan(GPT, engine=variant["engine"], gpu="h100", seq=8000, batch=4), variant["row"]
+        assert variant["cache_total_bytes"] == alone.cache.total_bytes
+        assert row["all_gpus_bytes"] == alone.cache.per_gpu_bytes
+        assert row["pool_tokens"] == (None if alone.pool is None else alone.pool.tokens)
+        assert (row["pool_is"] is None) == (alone.pool is None)
+        assert sum(reason["bytes"] for reason in row["reasons"]) == row["all_gpus_bytes"] - formulas
+        assert row["cache_is"]
+
+
+@pytest.mark.parametrize(
+    "words", [(GPT, "--gpu", "h100"), (HYBRID, "--tp", "4", "--kv-memory", "10GiB"), (QWEN, "--dtype", "q8_0")]
+)
+def test_table_markdown_and_csv_have_the_rows_of_the_document(capsys: Capture, words: tuple[str, ...]) -> None:
+    """Bytes, tokens of pools, and every reason that the table has room for."""
+    words = (*words, "--engine", "all", "--seq", "8000")
+    found = document(capsys, *words)["variants"]
+    table, markdown, rows = (run(capsys, *words, "--format", form)[1] for form in ("table", "markdown", "csv"))
+    lines = markdown.replace("\\", "").splitlines()
+    cells = {line.split(" | ")[0].strip("| "): line for line in reversed(lines) if line.startswith("|")}
+    flat = " ".join(table.split())
+    for variant, record in zip(found, csv.DictReader(io.StringIO(rows)), strict=True):
+        line, row = cells[variant["engine"]], variant["row"]
+        if row is None:
+            assert f"cannot: {variant['error']}" in line
+            continue
+        assert human_bytes(row["all_gpus_bytes"]) in line
+        assert human_bytes(row["all_gpus_bytes"]) in flat
+        assert row["pool_tokens"] is None or f"{row['pool_tokens']:,}" in line
+        assert int(record["all_gpus_bytes"]) == row["all_gpus_bytes"]
+        for reason in row["reasons"]:
+            assert f"{reason['words']}: {reason['bytes']:+,} B" in record["reasons"]
+        for reason in row["reasons"][:3]:
+            assert reason["words"] in line
+
+
+@pytest.mark.parametrize("flag", [("--emit", "vllm"), ("--plot",), ("--brief",), ("--verbose",)])
+def test_what_is_about_one_plan_is_refused(capsys: Capture, flag: tuple[str, ...]) -> None:
+    """One says which, and what to do."""
+    status, out, err = run(capsys, QWEN, "--engine", "all", *flag)
+
+    assert (status, out) == (2, "")
+    assert "is about the plan of one engine" in err
+    assert "Name one: --engine vllm" in err
+
+
+@pytest.mark.parametrize("command", ["explain", "sweep", "recommend", "probe"])
+def test_commands_by_one_engine_name_the_one_that_takes_all(capsys: Capture, command: str) -> None:
+    """A list of engines is for compare."""
+    status, _, err = run(capsys, command, QWEN, "--engine", "all")
+
+    assert status == 2
+    assert "kvplan compare MODEL --engine all" in err
+
+
+def test_an_engine_option_is_refused_in_the_rows_of_those_that_lack_it(capsys: Capture) -> None:
+    """Those that have it are planned with it."""
+    found = document(capsys, QWEN, "--engine", "all", "--seq", "1k", "--engine-option", "block_size=32")["variants"]
+    by_name = {variant["engine"]: variant for variant in found}
+
+    assert by_name["vllm"]["error"] is None
+    assert "is not known to transformers" in by_name["transformers"]["error"]
+
+
+def test_under_a_policy_no_reasons_are_said(capsys: Capture) -> None:
+    """What is dropped makes the difference there."""
+    words = ("--engine", "all", "--seq", "32k", "--policy", "snapkv:compression_ratio=0.5")
+    assert "not said for unlike lengths and policies" in " ".join(run(capsys, QWEN, *words)[1].split())
