@@ -123,6 +123,10 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         """The tensors that the engine stores for one layer of this kind. It is one of :attr:`kinds`."""
 
+    def rank_tensors(self, shard: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+        """The same on a tensor-parallel rank of a replica, which has this part of the layer."""
+        return self.tensors(shard, opened)
+
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         """The tensors that the engine stores once for the whole model, beside those of the layers."""
         return ()
@@ -316,7 +320,7 @@ class Opened(Alive):
             (self.engine.name, "shards", parallel.tp),
             lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},
         )
-        return {kind: self.engine.tensors(shard, replica) for kind, shard in sharded.items()}
+        return {kind: self.engine.rank_tensors(shard, replica) for kind, shard in sharded.items()}
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:

@@ -126,6 +126,10 @@ class MistralRs(GeneralEngine):
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         return layer_tensors(kind, of_mistral(opened))
 
+    def rank_tensors(self, shard: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+        """Pages that a layer does not use are as narrow as those of a rank, too."""
+        return layer_tensors(shard, of_mistral(opened), opened.request.parallel.tp)
+
     def expands_latents(self, opened: Opened) -> bool:
         own = of_mistral(opened)
         gpu = opened.request.hardware.gpu
@@ -135,7 +139,7 @@ class MistralRs(GeneralEngine):
         own = of_mistral(opened)
         if not own.settings.paged:
             return super().needed_bytes(opened)
-        return blocks_of_requests(own, own.settings.block_size) * pages_of(own).block_bytes + pages_of(own).state_bytes
+        return pages_of(own).needed(blocks_of_requests(own, own.settings.block_size))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         own = of_mistral(opened)

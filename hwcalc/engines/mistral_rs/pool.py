@@ -33,14 +33,22 @@ _NO_BLOCKS: Final = (
 class Pages:
     """The blocks of a rank. ``elements`` are those by which blocks are counted, of all layers, also with several pipeline stages.
 
-    ``block_bytes`` is what a block takes on the fullest stage, and ``state_bytes`` what all state slots take there.
+    ``stages`` says for each pipeline stage what a block takes there, and what all slots of states.
     """
 
     block_size: int
     item_bytes: int
     elements: int
-    block_bytes: int
-    state_bytes: int
+    stages: tuple[tuple[int, int], ...]
+
+    @property
+    def state_bytes(self) -> int:
+        """The states of the stage that has most."""
+        return max(states for _, states in self.stages)
+
+    def needed(self, blocks: int) -> int:
+        """Bytes of so many blocks, and of the states, on the fullest stage."""
+        return max(blocks * block + states for block, states in self.stages)
 
 
 def pages_of(opened: MistralOpened) -> Pages:
@@ -58,13 +66,14 @@ def _pages(opened: MistralOpened) -> Pages:
         tensors = layer_tensors(shard, local, tp)
         states[kind] = sum(tensor.bytes for tensor in tensors if tensor.once)
         paged[kind] = bytes_of(tensors) - states[kind]
-    stages = stage_groups(opened)
     return Pages(
         block_size=block,
         item_bytes=opened.dtypes.roles[Role.KEY].block_bytes,
         elements=sum(group.count * counted_elements(kinds[group.kind], opened, tp) for group in opened.stack.groups),
-        block_bytes=max(sum(group.count * paged[group.kind] for group in groups) for groups in stages),
-        state_bytes=max(sum(group.count * states[group.kind] for group in groups) for groups in stages),
+        stages=tuple(
+            (sum(group.count * paged[group.kind] for group in groups), sum(group.count * states[group.kind] for group in groups))
+            for groups in stage_groups(opened)
+        ),
     )
 
 

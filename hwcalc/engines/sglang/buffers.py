@@ -1,4 +1,6 @@
-"""The buffers that a rank allocates: one for each row of each layer, with one page more than the pool's tokens, and one slot more."""
+"""The buffers that a rank allocates: one for each row of each layer, in pages, of which it has one more than the pool's
+tokens take, and one slot more.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def pool_buffers(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:
         for kind in opened.plain_stack.layers[number]:
             places = (sizes.swa_tokens or 0) if layout.pools[kind] == SWA else sizes.tokens
             name = f"layers.{number}."
-            out += [_buffer(name + row.name, number, row.dtype, places + page, row.bytes) for row in layout.rows[kind]]
+            out += [
+                _buffer(name + row.name, number, row.dtype, places // page + 1, page * row.bytes) for row in layout.rows[kind]
+            ]
             conv, state = layout.state_bytes.get(kind, (0, 0))
             slots = (sizes.slots or 0) + 1
             out.append(_buffer(name + "conv_state", number, "bf16", slots, conv))
@@ -52,11 +56,13 @@ def _compressed(opened: SglangOpened, sizes: Sizes, stage: int) -> tuple[Allocat
     assert layout is not None
     one, page = layout.stages[stage], layout.page_size
     pages, swa = sizes.tokens // page + 1, (sizes.swa_tokens or 0) // page + 1
-    sizes_of = {
-        "windows": swa * round(page * layout.swa_bytes(one)),
-        "compressed": pages * round(page * layout.compressed_bytes(one)),
-        "compressor_states": state_rows_bytes(layout, one, sizes.running),
-    }
+    states = state_rows_bytes(layout, one, sizes.running)
     return tuple(
-        Allocation(name=name, layer=-1, dtype="uint8", shape=(size,), bytes=size) for name, size in sizes_of.items() if size
+        buffer
+        for buffer in (
+            _buffer("windows", -1, "uint8", swa, round(page * layout.swa_bytes(one))),
+            _buffer("compressed", -1, "uint8", pages, round(page * layout.compressed_bytes(one))),
+            Allocation(name="compressor_states", layer=-1, dtype="uint8", shape=(states,), bytes=states),
+        )
+        if buffer.bytes
     )

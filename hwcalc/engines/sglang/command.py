@@ -37,7 +37,7 @@ _OWN: Final = (
         "max_total_tokens",
         "swa_full_tokens_ratio",
     ),
-    *("mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype"),
+    *("mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype", "attention_backend"),
 )
 """Options whose flag is their own name with dashes."""
 _SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")

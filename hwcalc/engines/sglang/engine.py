@@ -126,6 +126,11 @@ class Sglang(GeneralEngine):
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         return Noted(plan_pool(of_sglang(opened), budget_bytes))
 
+    def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        """Without the figures of the pool, one of which is searched for."""
+        own = of_sglang(opened)
+        return budget_bytes >= 0 and own.at_once(own.sizes(budget_bytes)) >= opened.request.replica_requests
+
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget is the same for all lengths and batches."""
         return opened.shared("budget", lambda: plan_budget(of_sglang(opened), self.weight_rules()))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WINDOW_OF_CONFIG, is_sparse_latent, splits_windows
+from hwcalc.engines.sglang.backends import HOPPER
+from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WHOLE_GROUP_STATES, WINDOW_LESS_ONE, is_sparse_latent, splits_windows
 from hwcalc.engines.sglang.rows import ROW_KINDS, Row, rows_of, workspace_bytes
 from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
@@ -17,6 +18,7 @@ from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     FullAttention,
+    LatentAttention,
     LayerKind,
     NoCache,
     SharedCache,
@@ -52,6 +54,7 @@ class StageCells:
     index_layers: int
     workspace_bytes: int
     slot_bytes: int
+    state_layers: int
 
     @property
     def token_bytes(self) -> int:
@@ -81,7 +84,9 @@ class PoolLayout:
     @property
     def slot_bytes(self) -> int:
         """Bytes of a slot on the stage with most states; all stages have as many slots."""
-        return max(stage.slot_bytes for stage in self.stages)
+        layers, most = sum(stage.state_layers for stage in self.stages), max(stage.state_layers for stage in self.stages)
+        # The product of a float, as there.
+        return int(sum(stage.slot_bytes for stage in self.stages) * (most / max(1, layers)))
 
 
 def stage_spans(layers: int, stages: int) -> tuple[range, ...]:
@@ -110,7 +115,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
     spans = stage_spans(len(stack), settings.pp)
     stages = tuple(_stage(stack, span, (rows, pools, states, shared), usual, settings) for span in spans)
     windows = [kind.window if isinstance(kind, SlidingAttention) else kind.chunk for kind in kinds if pools[kind] == SWA]  # type: ignore[attr-defined]
-    exclusive = model.architecture not in WINDOW_OF_CONFIG
+    exclusive = model.architecture in WINDOW_LESS_ONE
     return PoolLayout(
         stages=stages,
         rows=rows,
@@ -123,7 +128,8 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
 
 def kind_state(kind: LayerKind, model: ModelSpec, settings: SglangSettings) -> tuple[int, int]:
     """Bytes of the convolution state and of the recurrent state of one layer on a rank."""
-    conv, state = state_elements(kind, settings.tp)
+    ranks = settings.tp * settings.dp if model.architecture in WHOLE_GROUP_STATES else settings.tp
+    conv, state = state_elements(kind, ranks)
     dtype = settings.state_dtype or (model.state_dtype if isinstance(kind, CONFIG_NAMES_DTYPE) else None) or "fp32"
     return conv * CONV_BYTES, state * _STATE_BYTES[dtype]
 
@@ -164,7 +170,8 @@ def _rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, settings: 
         settings,
         sparse=is_sparse_latent(model),
         split=splits_windows(model),
-        fp8_index=model.architecture in MINIMAX_SPARSE and settings.kv_dtype == "fp8_e4m3",
+        fp8_index=settings.kv_dtype == "fp8_e4m3" and (settings.major == HOPPER or settings.backend == "trtllm_mha"),
+        plain=model.architecture in MINIMAX_SPARSE,
     )
 
 
@@ -193,6 +200,7 @@ def _stage(
 ) -> StageCells:
     rows, pools, states, shared = tables
     sizes, layers, index, indexers, slot, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0
+    latent = any(isinstance(kind, LatentAttention) for kind in pools)
     like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
     for number in span:
         for kind in stack.layers[number]:
@@ -204,7 +212,8 @@ def _stage(
                 continue
             sizes[pool] += size
             if isinstance(kind, SparseIndexer):
-                index, indexers = index + size, indexers + 1
+                # Only beside latents does a draft have an indexer of its own in each layer.
+                index, indexers = (index + size, indexers + 1) if latent else (index, indexers)
                 continue
             layers[pool] += 1
             if not splits_four_bits(pools):
@@ -218,6 +227,7 @@ def _stage(
         index_layers=indexers,
         workspace_bytes=workspace,
         slot_bytes=slot,
+        state_layers=sum(kind in states for number in span for kind in stack.layers[number]),
     )
 
 

@@ -7,7 +7,7 @@ The default of ``mem_fraction_static`` follows from the accelerator (``arg_group
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -18,10 +18,11 @@ from hwcalc.engines.costs import communication, device_context, exact, memory_of
 from hwcalc.engines.draft_weights import mtp_bytes_rank
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.sglang.models import shows_images
+from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
 from hwcalc.engines.sglang.opened import SglangOpened
+from hwcalc.engines.sglang.settings import prompt_tokens
 from hwcalc.engines.steps import step
-from hwcalc.formulas import LatentAttention
+from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.frozen import replace
 from hwcalc.units import MIB
 
@@ -41,7 +42,7 @@ _REPLICA_GRAPH_MIB: Final = 3
 _LARGE_GRAPHS: Final = 300
 _BUCKET_MIB: Final = 8
 _LATENT_PREFILL_MIB: Final = 1536
-_LATENT_PREFILL: Final = 8192
+_LLAMA_2_TOKENS: Final = 4096
 _LARGE_GPU_MIB: Final = 60 * 1024
 _LEAST_RESERVED_MIB: Final = 10 * 1024
 _IMAGES_MIB: Final = 100
@@ -53,6 +54,9 @@ _LARGEST_GRAPH: Final = 512
 _FEW_RANKS: Final = 4
 _TOWER: Final = (24, 1024)
 """Layers and width of the vision tower that SGLang compares others with, and takes where a config names none."""
+_TOWER_NAMES: Final = (("num_hidden_layers", "depth", "vt_num_hidden_layers"), ("hidden_size", "vt_hidden_size"))
+_UNREAD: Final = {"Qwen3_5": ("depth",), "MiniMaxM3": ("num_hidden_layers", "hidden_size")}
+"""Sizes of towers that SGLang does not find, by the beginnings of the names of classes: it reads those configs by classes of its own."""
 _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
 
 
@@ -113,27 +117,48 @@ def default_fraction(opened: SglangOpened) -> float:
     total = gpu.memory_total_mib
     if total is None:
         return 0.95
-    own = opened.own
-    ranks, latent = own.tp * own.dp, _is_latent(opened.model)
+    own, options = opened.own, opened.request.options
+    ranks, chunk = own.tp * own.dp, prompt_tokens(opened.request)
     graph = _graph_batch(total, ranks)
-    if own.requests is not None:
-        graph = min(graph, own.requests)
-    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(own.chunk * own.dp, _LEAST_TOKENS) + ranks * own.pp / _RANKS * _RANK_MIB
+    if "max_running_requests" in options:
+        # What SGLang limits by itself comes later.
+        graph = min(graph, int(options["max_running_requests"]))
+    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(chunk, _LEAST_TOKENS) + ranks * own.pp / _RANKS * _RANK_MIB
     reserved += _GRAPH_MIB * graph
     if own.dp > 1:
         reserved += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
-    images = shows_images(opened.model)
-    if not images:
-        chunk = own.chunk * own.dp
-        reserved += _LATENT_PREFILL_MIB if latent else _BUCKET_MIB * prefill_buckets(chunk)
+    if _prompts_in_graphs(opened):
+        reserved += _prompt_graphs_mib(opened, chunk)
     if total > _LARGE_GPU_MIB:
         reserved = max(reserved, _LEAST_RESERVED_MIB)
     share = round((total - reserved) / total, 3)
-    if images:
+    if shows_images(opened.model):
         share *= _of_tower(opened.model)
     if gpu.vendor.lower() == "amd" and own.context > _LONG:
         share *= _AITER_SHARE
     return share
+
+
+def _prompts_in_graphs(opened: SglangOpened) -> bool:
+    """Whether graphs of prompts are captured (``disable_breakable_cudagraph_if_incompatible``)."""
+    model = opened.model
+    if (
+        opened.own.pp > 1
+        or opened.compressed is not None
+        or (shows_images(model) and model.architecture not in GRAPHS_WITH_IMAGES)
+    ):
+        return False
+    return not any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack.groups)
+
+
+def _prompt_graphs_mib(opened: SglangOpened, chunk: int) -> int:
+    """What graphs of prompts reserve: a flat amount for latents, else by the number of lengths."""
+    if _is_latent(opened.model):
+        return _LATENT_PREFILL_MIB
+    longest = min(chunk, opened.own.total_tokens or chunk)
+    if "llama-2" in opened.model.id.lower():
+        longest = min(longest, _LLAMA_2_TOKENS)
+    return _BUCKET_MIB * prefill_buckets(longest)
 
 
 def prefill_buckets(most: int) -> int:
@@ -160,9 +185,15 @@ def _is_latent(model: ModelSpec) -> bool:
 def _of_tower(model: ModelSpec) -> float:
     """What a vision tower leaves of the share: less the larger it is (``adjust_mem_fraction_for_vlm``)."""
     sizes = []
-    for name, usual in zip(("num_hidden_layers", "hidden_size"), _TOWER, strict=True):
-        value = model.bearing.get(f"vision_config.{name}", usual)
-        sizes.append(value if isinstance(value, int) else usual)
+    tower = model.config.get("vision_config")
+    unread = next((names for name, names in _UNREAD.items() if (model.architecture or "").startswith(name)), ())
+    for names, usual in zip(_TOWER_NAMES, _TOWER, strict=True):
+        found = (
+            [tower[name] for name in names if name not in unread and isinstance(tower.get(name), int)]
+            if isinstance(tower, Mapping)
+            else []
+        )
+        sizes.append(found[0] if found else usual)
     ratio = sizes[0] * sizes[1] ** 2 / (_TOWER[0] * _TOWER[1] ** 2)
     return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))
 

@@ -9,10 +9,11 @@ from hwcalc.model import ModelSpec
 
 __all__ = [
     "COPIES_STATES",
+    "GRAPHS_WITH_IMAGES",
     "MINIMAX_SPARSE",
-    "ON_TRITON",
-    "TRTLLM_LATENT",
-    "WINDOW_OF_CONFIG",
+    "SCALED_ON_CONSUMER",
+    "WHOLE_GROUP_STATES",
+    "WINDOW_LESS_ONE",
     "is_compressed",
     "is_sparse_latent",
     "shows_images",
@@ -42,8 +43,14 @@ _SPLITS_WINDOWS: Final = frozenset(
 )
 """Classes whose windows have a pool of their own (``is_hybrid_swa_model``). All others keep every token in every layer."""
 MINIMAX_SPARSE: Final = frozenset({"MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration"})
-WINDOW_OF_CONFIG: Final = frozenset({"MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM", "Llama4ForConditionalGeneration"})
-"""Classes whose window is counted as the config has it; that of all others is one less, without the token itself."""
+WINDOW_LESS_ONE: Final = frozenset(
+    {
+        *("BeamForCausalLM", "GptOssForCausalLM", "MellumForCausalLM", "MuseGlimmerForCausalLM"),
+        *("MuseGlimmerForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+        *("Gemma4UnifiedForConditionalGeneration", "DiffusionGemmaForBlockDiffusion"),
+    }
+)
+"""Classes that count the window without the token itself (``get_attention_sliding_window_size``); others as the config has it."""
 COPIES_STATES: Final = frozenset(
     {
         *("KimiLinearForCausalLM", "KimiK3ForConditionalGeneration", "Qwen3NextForCausalLM", "Qwen4ExpForConditionalGeneration"),
@@ -69,12 +76,23 @@ COPIES_STATES: Final = frozenset(
     }
 )
 """Classes whose states the prefix cache copies while a batch runs (``_MAMBA_EXTRA_BUFFER_ARCHS``)."""
-ON_TRITON: Final = frozenset({"FalconH1ForCausalLM", "GraniteMoeHybridForCausalLM"})
-"""Classes that keep pages of one token on every accelerator."""
-TRTLLM_LATENT: Final = frozenset(
-    {"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "MistralLarge3ForCausalLM", "KimiK25ForConditionalGeneration"}
+SCALED_ON_CONSUMER: Final = "GlmMoeDsaForCausalLM"
+"""The class whose kernel on consumer GPUs reads latents in fp8 with scales."""
+WHOLE_GROUP_STATES: Final = frozenset({"MambaForCausalLM", "FalconMambaForCausalLM", "Mamba2ForCausalLM"})
+"""Classes that divide states by all ranks, also where replicas divide attention alone (``configs/mamba.py``)."""
+GRAPHS_WITH_IMAGES: Final = frozenset(
+    {
+        *(
+            "MiniMaxM3SparseForConditionalGeneration",
+            "Cohere2VisionForConditionalGeneration",
+            "PaddleOCRVLForConditionalGeneration",
+        ),
+        *("InternS2MobiusForConditionalGeneration", "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
+        *("MuseGlimmerForConditionalGeneration", "MuseSparkForConditionalGeneration", "KimiK3ForConditionalGeneration"),
+        *("KimiK25ForConditionalGeneration", "MiniMaxM3SparseForCausalLM"),
+    }
 )
-"""Classes whose latents are read by TensorRT-LLM's kernel on Blackwell."""
+"""Classes with towers whose prompts run in graphs (``multimodal_breakable_cuda_graph_supported_model_archs``)."""
 
 
 _TEXT_ALONE: Final = frozenset(

@@ -10,6 +10,7 @@ from hwcalc.engines.sglang.layout import PoolLayout, plan_layout
 from hwcalc.engines.sglang.models import is_compressed
 from hwcalc.engines.sglang.settings import SglangSettings, read_settings
 from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, plan_sizes, slots_per_request
+from hwcalc.engines.stored import bytes_of
 
 __all__ = ["SglangOpened", "of_sglang"]
 
@@ -84,7 +85,8 @@ class SglangOpened(Opened):
             return 0
         if self.together.unlike:
             return self._unlike_at_once(sizes)
-        found = [sizes.running, sizes.tokens // self.paged(self.tokens)]
+        # Where no layer keeps tokens, a pool has as many as one request may have, and they take nothing.
+        found = [sizes.running, *([sizes.tokens // self.paged(self.tokens)] if sizes.cell else ())]
         if sizes.swa_tokens is not None and (each := self.window_tokens(self.tokens)):
             found.append(sizes.swa_tokens // each)
         return min(found)
@@ -100,6 +102,8 @@ class SglangOpened(Opened):
     @cached_property
     def least_bytes(self) -> int:
         """The smallest budget of a rank whose pools hold the planned sequences of a replica; beyond all bounds if none does."""
+        if not any(bytes_of(tensors) for tensors in self.kind_tensors.values()):
+            return 0
         wanted, low, high = self.request.replica_batch, 0, _LARGEST_BUDGET
         if self.at_once(self.sizes(high)) < wanted:
             return high

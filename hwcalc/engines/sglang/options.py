@@ -7,13 +7,23 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
+from hwcalc.engines.sglang.backends import ATTENTION_BACKENDS
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
 
 __all__ = ["DSA_BACKENDS", "OPTIONS", "STRATEGIES", "eagle_of", "share"]
 
 STRATEGIES: Final = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
-DSA_BACKENDS: Final = ("auto", "flashmla_sparse", "flashmla_kv", "flashmla_auto", "fa3", "trtllm", "tilelang")
+DSA_BACKENDS: Final = (
+    "auto",
+    "flashmla_sparse",
+    "flashmla_kv",
+    "flashmla_auto",
+    "flashinfer_sparse_mla",
+    "fa3",
+    "trtllm",
+    "tilelang",
+)
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 _MOST_LAYERS: Final = 64
@@ -71,6 +81,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
             ("max_mamba_cache_size", "slots for states", "by memory", integer_option(1, 2**30)),
             ("mamba_scheduler_strategy", "how the prefix cache copies states", "auto", choice_option(*STRATEGIES)),
             ("mamba_ssm_dtype", "dtype of recurrent states", "auto", choice_option(*_STATE_DTYPES)),
+            ("attention_backend", "kernel of attention", "by model and GPU", choice_option(*ATTENTION_BACKENDS)),
             ("dsa_backend", "kernel of sparse latent attention", "auto", choice_option(*DSA_BACKENDS)),
             ("enable_dp_attention", "replicas divide attention alone", "false", _FLAG),
             ("speculative", "eagle:DRAFT_LAYERS:DRAFT_TOKENS", "none", eagle_of),

@@ -11,40 +11,33 @@ from typing import Any, Final
 
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Request
+from hwcalc.engines.sglang.backends import BLACKWELL, attention_backend, is_blackwell, page_size, pages_states
 from hwcalc.engines.sglang.models import (
     COPIES_STATES,
-    MINIMAX_SPARSE,
-    ON_TRITON,
-    TRTLLM_LATENT,
+    SCALED_ON_CONSUMER,
     is_compressed,
     is_sparse_latent,
 )
 from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.states import STATE_RULES
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas import LatentAttention
-from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.text import shown
 
-__all__ = ["KV_DTYPES", "SglangSettings", "capability_of", "read_settings"]
+__all__ = ["FOUR_BITS", "KV_DTYPES", "SglangSettings", "capability_of", "prompt_tokens", "read_settings"]
 
 KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 """What ``--kv-cache-dtype`` takes."""
+FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
 _SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3"}
 _STATE_NAMES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _HOPPER: Final = (9, 0)
-_BLACKWELL: Final = 10
 _SWA_RATIO: Final = 0.8
 _DSV4_RATIO: Final = 0.1
 _DSV4_REQUESTS: Final = 256
 _EAGLE_REQUESTS: Final = 48
 _MAMBA_RATIO: Final = 0.9
-_INDEX_PAGE: Final = 64
-_MINIMAX_PAGE: Final = 128
-_FA4_PAGE: Final = 128
-_DSV4_PAGE: Final = 256
 _CHUNKS: Final = ((20, 2048), (35, 4096), (60, 4096), (160, 8192))
 """GiB that the accelerator has less than, and its tokens of a prompt in a batch; 16,384 above."""
 _LARGEST_CHUNK: Final = 16_384
@@ -55,11 +48,15 @@ _USUAL_CHUNK: Final = 8192
 class SglangSettings:
     """The settings by which pools are sized. ``requests`` is ``None`` where SGLang takes as many as it thinks right.
 
-    ``swa_ratio`` is ``None`` where window tokens follow from the number of requests.
+    ``swa_ratio`` is ``None`` where window tokens follow from the number of requests. ``unpacks`` says that prompts in four bits are first
+    made fp8.
     """
 
     kv_dtype: str
     element_bytes: int
+    backend: str
+    unpacks: bool
+    major: int
     page_size: int
     chunk: int
     requests: int | None
@@ -105,33 +102,52 @@ def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
     radix = not is_on(options.get("disable_radix_cache"))
     settled = request.hardware.gpu is not None
     states = any(type(group.kind) in STATE_RULES for group in model.stack.groups)
-    strategy = "none"
-    if states and radix:
-        strategy = _strategy(model, options.get("mamba_scheduler_strategy", "auto"), settled=settled)
+    overlap, stages = not is_on(options.get("disable_overlap_schedule")), request.parallel.pp
+    page, named_strategy = _option(options, "page_size"), options.get("mamba_scheduler_strategy", "auto")
     layers, tokens = _option(options, "speculative") or (0, 0)
     named = _option(options, "max_running_requests")
     replicas = request.parallel.dp if is_on(options.get("enable_dp_attention")) else 1
+    cached = radix and not layers and not named_strategy.startswith("extra_buffer")
+    kernel = options.get("attention_backend", "auto")
+    backend = attention_backend(
+        model, major, named=kernel, kv_dtype=kv_dtype, cached=cached, tree=layers > 0 and (page or 1) > 1 and kv_dtype != "nvfp4"
+    )
+    strategy = "none"
+    if states and radix:
+        strategy = _strategy(
+            model,
+            named_strategy,
+            copies=settled and (overlap or (page or 1) > 1 or pages_states(model, backend, drafts=layers > 0)),
+        )
+    # Four bits are decoded by one kernel; prompts are unpacked first where it is not that of the model, too.
+    own_backend = "trtllm_mha" if kv_dtype == "nvfp4" and is_blackwell(major) and backend not in ("dsa", "dsv4") else backend
+    if named is None:
+        named = _requests(model, drafts=layers > 0, settled=settled, states=states)
     ratio = _option(options, "swa_full_tokens_ratio")
     return SglangSettings(
         kv_dtype=kv_dtype,
         element_bytes=2 if kv_dtype in ("bf16", "fp16") else 1,
-        page_size=_option(options, "page_size") or _page_size(model, major),
+        backend=own_backend,
+        unpacks=major != BLACKWELL or backend == "flashinfer",
+        major=major,
+        page_size=page_size(model, major, own_backend, page, settled=settled, chosen=is_auto(kernel)),
         # Replicas that divide attention alone divide the batch of a pass, too (``handle_data_parallelism``).
-        chunk=(_option(options, "chunked_prefill_size") or _chunk(request)) // replicas,
-        requests=_requests(model, drafts=layers > 0, settled=settled, states=states) if named is None else named,
+        chunk=prompt_tokens(request) // replicas,
+        requests=named,
         total_tokens=_option(options, "max_total_tokens"),
         swa_ratio=_swa_ratio(model, ratio, by_request=named is not None, radix=radix, settled=settled),
         radix=radix,
-        overlap=not is_on(options.get("disable_overlap_schedule")) and strategy != "no_buffer",
+        # Stages of a pipeline wait for each batch, too (``_pipeline_parallel_overlap_disable``).
+        overlap=overlap and strategy != "no_buffer" and (stages == 1 or not settled),
         mamba_ratio=_option(options, "mamba_full_memory_ratio") or _MAMBA_RATIO,
         mamba_slots=_option(options, "max_mamba_cache_size"),
         strategy=strategy,
         state_dtype=_STATE_NAMES.get(options.get("mamba_ssm_dtype", "auto")),
-        dsa_backend=_dsa_backend(options.get("dsa_backend", "auto"), kv_dtype, major),
+        dsa_backend=_dsa_backend(model, options.get("dsa_backend", "auto"), kv_dtype, major),
         draft_layers=layers,
         draft_tokens=tokens,
         tp=request.parallel.tp,
-        pp=request.parallel.pp,
+        pp=stages,
         dp=replicas,
         context=model.max_position_embeddings or request.seq,
         fraction=_option(options, "mem_fraction_static"),
@@ -148,9 +164,9 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
     if is_auto(requested):
         if is_compressed(model):
             return "fp8_e4m3"
-        if is_sparse_latent(model) and major >= _BLACKWELL:
+        if is_sparse_latent(model) and major >= BLACKWELL:
             return "fp8_e4m3"
-        return "fp8_e4m3" if _declares_fp8(model) else "fp16" if model.dtype in ("fp16", "fp32") else "bf16"
+        return "fp8_e4m3" if _declares_fp8(model) else _computes_in(model)
     spelled = (requested or "").strip().lower()
     if spelled not in KV_DTYPES and spelled not in _SPELLINGS:
         raise UnknownNameError(
@@ -161,6 +177,19 @@ def _kv_dtype(model: ModelSpec, requested: str | None, major: int) -> str:
     return _SPELLINGS.get(spelled, spelled)
 
 
+def _computes_in(model: ModelSpec) -> str:
+    """The dtype of the text part, of which float32 and none at all are float16, and bfloat16 for Gemma (``_get_and_verify_dtype``)."""
+    text = model.config.get("text_config")
+    own = text if isinstance(text, Mapping) else model.config
+    named = str(own.get("dtype") or own.get("torch_dtype") or model.config.get("dtype") or "").removeprefix("torch.")
+    if named in ("bfloat16", "float16"):
+        return "bf16" if named == "bfloat16" else "fp16"
+    if not own:
+        return "fp16" if model.dtype in ("fp16", "fp32") else "bf16"
+    gemma = str(own.get("model_type", "")).startswith("gemma")
+    return "bf16" if gemma or (model.quantization or {}).get("quant_method") == "mxfp4" else "fp16"
+
+
 def _declares_fp8(model: ModelSpec) -> bool:
     """Whether the files ask for a cache in fp8 (``kv_cache_quant_algo``)."""
     scheme = model.quantization or {}
@@ -169,25 +198,11 @@ def _declares_fp8(model: ModelSpec) -> bool:
     return "FP8" in (str(one).upper() for one in named if one)
 
 
-def _page_size(model: ModelSpec, major: int) -> int:
-    """What the attention backend needs that SGLang takes by itself (``arg_groups/model_overrides``, ``overrides.py``)."""
-    if is_compressed(model):
-        return _DSV4_PAGE
-    if model.architecture in MINIMAX_SPARSE:
-        return _MINIMAX_PAGE
-    if is_sparse_latent(model):
-        return _INDEX_PAGE
-    if major != _BLACKWELL or model.architecture in ON_TRITON:
-        return 1
-    kinds = [group.kind for group in model.stack.groups]
-    latent = any(isinstance(kind, LatentAttention) for kind in kinds)
-    if latent:
-        return _INDEX_PAGE if model.architecture in TRTLLM_LATENT else 1
-    unlike = any(isinstance(kind, AttentionKind) and kind.head_dim != kind.v_head_dim for kind in kinds)
-    return _FA4_PAGE if unlike else _INDEX_PAGE
-
-
-def _chunk(request: Request) -> int:
+def prompt_tokens(request: Request) -> int:
+    """Tokens of a prompt in a batch, of all replicas together."""
+    named: int | None = _option(request.options, "chunked_prefill_size")
+    if named is not None:
+        return named
     gpu = request.hardware.gpu
     if gpu is None or gpu.memory_total_mib is None:
         return _USUAL_CHUNK
@@ -213,14 +228,16 @@ def _swa_ratio(model: ModelSpec, named: float | None, *, by_request: bool, radix
     return named or _SWA_RATIO
 
 
-def _strategy(model: ModelSpec, named: str, *, settled: bool) -> str:
-    """How the prefix cache copies states."""
+def _strategy(model: ModelSpec, named: str, *, copies: bool) -> str:
+    """How the prefix cache copies states; those of some classes are copied while the next batch is computed."""
     if named != "auto":
         return named
-    return "extra_buffer" if settled and model.architecture in COPIES_STATES else "no_buffer"
+    return "extra_buffer" if copies and model.architecture in COPIES_STATES else "no_buffer"
 
 
-def _dsa_backend(named: str, kv_dtype: str, major: int) -> str:
+def _dsa_backend(model: ModelSpec, named: str, kv_dtype: str, major: int) -> str:
     if named != "auto":
         return named
-    return "trtllm" if major >= _BLACKWELL and kv_dtype == "fp8_e4m3" else "flashmla_sparse"
+    if kv_dtype != "fp8_e4m3" or major < BLACKWELL:
+        return "flashmla_sparse"
+    return "flashinfer_sparse_mla" if major > BLACKWELL and model.architecture == SCALED_ON_CONSUMER else "trtllm"

@@ -78,7 +78,7 @@ def _draft_bytes(stage: StageCells, settings: SglangSettings) -> int:
     if not settings.drafts or not stage.full_layers:
         return 0
     kept = int((stage.token_bytes - stage.index_bytes) * settings.draft_layers / stage.full_layers)
-    if not stage.index_bytes:
+    if not stage.index_layers:
         return kept
     return kept + stage.index_bytes // stage.index_layers * settings.draft_layers
 
@@ -86,7 +86,10 @@ def _draft_bytes(stage: StageCells, settings: SglangSettings) -> int:
 def request_cap(settings: SglangSettings, window: int) -> int:
     """Window tokens that the most requests hold at the worst (``compute_swa_request_cap``)."""
     page, drafts = settings.page_size, max(1, settings.draft_tokens)
-    taken = page if not settings.drafts else (2 if settings.overlap else 1) * settings.draft_tokens
+    # Without overlap drafts take whole pages, with it twice their number.
+    taken = 2 * drafts if settings.overlap else -(-drafts // page) * page
+    if not settings.drafts:
+        taken = page
     each = window + EVICTION_INTERVAL * drafts + page + taken
     chunks = (2 if settings.overlap else 1) * settings.chunk
     return each * (settings.own_requests or 1) + chunks + page
@@ -133,7 +136,9 @@ def plan_sizes(layout: PoolLayout, settings: SglangSettings, budget: int) -> Siz
         return _refused(slots, left, "Not enough GPU memory for hybrid (mamba/linear-attention) state cache.")
     if left <= 0:
         return _refused(slots, left, "Not enough memory. Please try to increase --mem-fraction-static.")
-    found = [_stage_tokens(layout, stage, settings, left) for stage in layout.stages]
+    # A stage without attention holds as many tokens as the others.
+    stages = [stage for stage in layout.stages if stage.token_bytes or stage.swa_layers] or layout.stages[:1]
+    found = [_stage_tokens(layout, stage, settings, left) for stage in stages]
     tokens, swa, cell = min(found, key=lambda one: one[0])
     limit = settings.total_tokens
     if limit is not None and limit < tokens:

@@ -7,7 +7,9 @@ from typing import Final
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
+from hwcalc.engines.sglang.backends import is_blackwell
 from hwcalc.engines.sglang.classes import CLASSES
+from hwcalc.engines.sglang.models import COPIES_STATES, is_sparse_latent
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, NoCache, SlidingAttention
@@ -18,7 +20,6 @@ __all__ = ["check_class", "check_supported"]
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _VENDORS: Final = ("nvidia", "amd")
-_FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
 
 
 def check_class(model: ModelSpec) -> None:
@@ -47,8 +48,34 @@ def check_supported(opened: SglangOpened) -> Noted[None]:
         raise UsageError("enable_dp_attention: replicas of one group have no pipeline stages here.", hint="Leave out --pp")
     if own.swa_ratio is None and own.own_requests is None:
         raise UsageError("Window tokens by requests need their number.", hint="Give: --engine-option max_running_requests=N")
+    _check_kernels(opened)
     opened.compressed or opened.layout  # noqa: B018 - refuses kinds without a rule
     return Noted(None, tuple(_notes(opened)))
+
+
+def _check_kernels(opened: SglangOpened) -> None:
+    """Raise an error where SGLang has no kernel for a format on the GPU, or no states for a strategy."""
+    own, gpu, options = opened.own, opened.request.hardware.gpu, opened.request.options
+    if is_sparse_latent(opened.model) and own.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
+        raise UnsupportedError(
+            f"--dtype {own.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3.", hint="Use: --dtype bf16 or fp8_e4m3"
+        )
+    strategy = options.get("mamba_scheduler_strategy", "auto")
+    if strategy.startswith("extra_buffer") and own.radix:
+        name = opened.model.architecture or opened.model.id
+        if opened.compressed is not None or not opened.layout.has_states:
+            raise UsageError(f"mamba_scheduler_strategy {strategy} needs mamba state, got {name}.", hint="Leave it out")
+        if gpu is not None and opened.model.architecture not in COPIES_STATES:
+            raise UsageError(f"extra_buffer is not supported for {name}.", hint="Use: mamba_scheduler_strategy=no_buffer")
+        if strategy.endswith("lazy") and not own.overlap:
+            raise UsageError("Lazy extra buffer requires overlap schedule.", hint="Use: mamba_scheduler_strategy=extra_buffer")
+    if gpu is None or gpu.vendor.lower() != "nvidia":
+        return
+    if own.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(own.major):
+        other = "fp8_e4m3" if own.kv_dtype == "mxfp8" else "fp4_mx_block16"
+        raise UnsupportedError(
+            f"--dtype {own.kv_dtype}: SGLang needs a Blackwell GPU for it, not {gpu.name}.", hint=f"Use: --dtype {other}"
+        )
 
 
 def _notes(opened: SglangOpened) -> Iterator[Note]:
@@ -67,8 +94,8 @@ def _notes(opened: SglangOpened) -> Iterator[Note]:
     if name is not None and name not in CLASSES:
         message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
         yield Note(code="not-its-own-class", message=message)
-    if own.kv_dtype in _FOUR_BITS:
-        message = f"KV dtype {own.kv_dtype}: one layout of scales is counted; kernels that read two add as much again."
+    if own.kv_dtype == "nvfp4" and gpu is None:
+        message = "KV dtype nvfp4: prompts are counted as unpacked in fp8, which kernels of a B200 do without. Set it with --gpu."
         yield Note(code="one-scale-layout", message=message)
     if own.dp > 1:
         yield Note(code="per-replica", message=f"The pool is that of one of {own.dp} replicas of attention.")

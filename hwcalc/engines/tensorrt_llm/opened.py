@@ -34,7 +34,16 @@ class TensorrtOpened(Opened):
     @cached_property
     def kind_pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
         """The buffers of one layer of each kind, each with its window."""
-        return {group.kind: pieces_of(group.kind, self.settings, self._window(group)) for group in self.stack.groups}
+        return self.shared(("pieces", self._windows), self._plan_pieces)
+
+    def _plan_pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
+        groups = zip(self.stack.groups, self._windows, strict=True)
+        return {group.kind: pieces_of(group.kind, self.settings, window) for group, window in groups}
+
+    @cached_property
+    def _windows(self) -> tuple[int | None, ...]:
+        """The window of each kind: all of the length that the buffers depend on."""
+        return tuple(self._window(group) for group in self.stack.groups)
 
     def _window(self, group: Group) -> int | None:
         """The window of the layers of one kind, cut to the longest sequence; ``None`` keeps all tokens."""
@@ -56,8 +65,7 @@ class TensorrtOpened(Opened):
     @cached_property
     def layout(self) -> Layout:
         """The layers of every stage. It depends on the length only where that is shorter than a window."""
-        key = ("tensorrt layout", self.settings, tuple(self.kind_pieces.items()), self.request.parallel.pp)
-        return self.of_stack(key, self._plan_layout)
+        return self.shared(("layout", self._windows), self._plan_layout)
 
     def _plan_layout(self) -> Layout:
         from hwcalc.engines.ranks import stage_groups

@@ -64,7 +64,8 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     if prompt is None or not isinstance(prompt.value, int):
         return {}, {}
     more = generated.value if generated is not None and isinstance(generated.value, int) else 0
-    return {"seq": prompt.value + more} | ({"prompt": prompt.value} if more else {}), {}
+    stated: dict[str, object] = {"seq": prompt.value + more}
+    return stated | ({"prompt": prompt.value} if more else {}), {}
 
 
 def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:

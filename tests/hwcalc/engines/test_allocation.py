@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -115,10 +116,25 @@ def test_a_given_number_of_blocks() -> None:
     assert {one.blocks for one in context.allocation(0)} == {7}
 
 
+@cache
+def one_of_each() -> tuple[str, ...]:
+    """One model of the catalog for each model type and set of layer kinds."""
+    found: dict[object, str] = {}
+    for name in known_ids():
+        model = load_model(name)
+        found.setdefault((model.model_type, frozenset(type(group.kind) for group in model.stack.groups)), name)
+    return tuple(found.values())
+
+
+def null_block(one: Allocation) -> int:
+    """Bytes of the block on top of the planned sequences; a tensor without blocks has none."""
+    return one.bytes // one.blocks if one.blocks else 0
+
+
 @pytest.mark.parametrize("engine_name", ENGINES)
 @pytest.mark.parametrize("sizes", [{}, {"tp": 4, "pp": 3, "dp": 2, "batch": 3}], ids=str)
 def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> None:
-    """For the whole catalogue, the shapes give the bytes, and the fullest rank has the bytes of the plan."""
+    """For every type of model, the shapes give the bytes, and the fullest rank has the bytes of the plan."""
     checked = 0
     if find_engine(engine_name)[0].splits_layers:
         sizes = {name: size for name, size in sizes.items() if name in ("pp", "batch")}
@@ -127,7 +143,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
     except KvplanError:
         # An engine without pipeline stages.
         sizes = {name: size for name, size in sizes.items() if name != "pp"}
-    for name in known_ids():
+    for name in one_of_each():
         try:
             context = opened(name, seq=300, engine=engine_name, **sizes)
         except KvplanError:
@@ -139,16 +155,16 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
         assert everything == context.stored_bytes
         planned = context.needed_bytes
         if context.engine.pooled:
-            pages = [sum(one.shape[1] for one in stage if one.blocks) for stage in made]
-            blocks = {one.blocks for stage in made for one in stage if one.blocks}
-            beside = max(sum(one.bytes for one in stage if not one.blocks) for stage in made)
-            assert len(blocks) <= 1, name
-            # The null block comes on top of the planned sequences; what is no block is there once.
-            assert planned == max(pages) * (max(blocks, default=1) - 1) + beside, name
+            kinds = {one.blocks for stage in made for one in stage if one.blocks}
+            held = max(sum(one.bytes - null_block(one) for one in stage) for stage in made)
+            pool = context.pool(planned)
+            # Blocks of one kind are as many as the sequences need; several pools, or one of states alone, each get a share.
+            shares = len(kinds) > 1 or (bool(kinds) and pool is not None and pool.bytes_per_token == 0)
+            assert held <= planned if shares else held == planned, name
         else:
             assert planned == max(map(total, made)), name
         checked += 1
-    assert checked > 50
+    assert checked > 20
 
 
 def test_an_offloaded_cache_is_not_on_the_device() -> None:

@@ -306,11 +306,17 @@ def test_the_verdict_says_how_sure_it_is(engine: str) -> None:
     """Where the ends of an estimate disagree the words begin with probably; where even the high end holds, and only there, it fits."""
     seen = set()
     strict = {"n_gpu_layers": "all"} if find_engine(engine)[0].splits_layers else {}
-    edge = fit_of(plan(LLAMA, seq=6_000, gpu="l4", engine=engine, engine_options=strict)).expected_max_seq or 0
-    # Just beyond the expected end, too: a narrow range of estimates lies between the steps.
-    for length in (*range(6_000, 64_000, 2_000), edge + 70):
+    wanted: dict[str, Any] = {"gpu": "l4", "engine": engine, "engine_options": strict}
+    start = fit_of(plan(LLAMA, seq=6_000, **wanted))
+    if not start.expected_max_seq:
+        # By itself it leaves more of a small GPU free than the weights leave.
+        wanted["memory_utilization"] = 0.85
+        start = fit_of(plan(LLAMA, seq=6_000, **wanted))
+    ends = {start.max_seq or 0, start.expected_max_seq or 0}
+    # Just beyond both ends, too: a narrow range of estimates lies between the steps.
+    for length in (*range(6_000, 64_000, 7_000), *ends, *(end + 70 for end in ends)):
         try:
-            made = plan(LLAMA, seq=length, gpu="l4", engine=engine, engine_options=strict)
+            made = plan(LLAMA, seq=length, **wanted)
         except KvplanError:
             continue
         fit = fit_of(made)

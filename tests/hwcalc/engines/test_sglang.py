@@ -115,6 +115,10 @@ def test_the_least_budget_holds_and_a_byte_less_does_not(seq: int, batch: int, m
         (LLAMA, {"engine_options": {"speculative": "draft:4"}}, UsageError),
         ("deepseek-ai/DeepSeek-V4-Flash", {"engine_options": {"page_size": "64"}}, UnsupportedError),
         (QWEN, {"tp": 3}, UsageError),
+        (LLAMA, {"gpu": "h100", "dtype": "nvfp4"}, UnsupportedError),
+        (LLAMA, {"gpu": "h100", "dtype": "mxfp8"}, UnsupportedError),
+        (LLAMA, {"engine_options": {"mamba_scheduler_strategy": "extra_buffer"}}, UsageError),
+        ("deepseek-ai/DeepSeek-V3.2", {"dtype": "fp8_e5m2"}, UnsupportedError),
     ],
 )
 def test_refusals(model: str, options: dict[str, object], error: type[KvplanError]) -> None:

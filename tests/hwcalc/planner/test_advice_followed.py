@@ -98,12 +98,12 @@ def followed(command: str) -> Plan:
     return plan_loaded(model_of(model), given)
 
 
-def is_machine(gpu: str | None) -> bool:
-    """Whether this is a machine by itself. An instance may have a part of an accelerator, which has no profile of its own."""
+def can_be_joined(gpu: str | None, gpus: int) -> bool:
+    """Whether a machine by itself has so many that can be linked. An instance may have a part of an accelerator, without a profile."""
     try:
-        return gpu is not None and find_gpu(gpu).whole_machine
+        return gpu is None or not find_gpu(gpu).whole_machine or gpus <= find_gpu(gpu).node
     except UnknownGpuError:
-        return False
+        return True
 
 
 def is_true(one: Try, plan: Plan) -> bool:
@@ -153,7 +153,7 @@ def test_every_line_of_advice_can_be_followed(part: int) -> None:
             assert (fit.verdict == Verdict.FITS) is not one.effect.endswith("probably fits"), (asked, one)
             assert is_true(one, again), (asked, one, fit)
             assert "all layers" not in one.effect or fit.gpu_layers == fit.all_layers, (asked, one, fit)
-            assert not is_machine(fit.gpu) or fit.gpus <= plan.fit.gpus, (asked, one)
+            assert fit.gpus <= plan.fit.gpus or can_be_joined(fit.gpu, fit.gpus), (asked, one)
         if planned == PLANS // PARTS:
             break
     assert lines > PLANS // PARTS
