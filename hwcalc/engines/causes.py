@@ -259,9 +259,9 @@ def _elsewhere(layer: _Layer) -> bool:
 
 def _of_formats(layer: _Layer, other: _Layer) -> Iterator[str]:
     """Formats of states that are not those of the formulas."""
-    before = {tensor.role: tensor.dtype for tensor in other.tensors if tensor.role is Role.STATE}
+    before = {tensor.dtype for tensor in other.tensors if tensor.role is Role.STATE}
     for tensor in layer.tensors:
-        if before.get(tensor.role, tensor.dtype) != tensor.dtype:
+        if before and tensor.role is Role.STATE and tensor.dtype not in before:
             yield f"{_NAMES[tensor.role]} {tensor.dtype}"
 
 

@@ -64,9 +64,9 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         ]
     if beside:
         # Every engine has a row here, those that cannot run the model too.
-        columns, cells = shown_columns(variants)
-        right = [len(labels) + place for place, title in enumerate(columns) if title in NUMBERS]
-        parts.append(table([*labels, *columns], [[*name, *row] for name, row in zip(names, cells, strict=True)], right))
+        shown, cells = shown_columns(variants)
+        right = [len(labels) + place for place, title in enumerate(shown) if title in NUMBERS]
+        parts.append(table([*labels, *shown], [[*name, *row] for name, row in zip(names, cells, strict=True)], right))
     for header, rows in tables:
         right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]
         parts.append(table([*labels, *header], [[*named, *cells] for named, cells in rows], right))

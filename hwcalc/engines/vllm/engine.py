@@ -339,7 +339,7 @@ def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int, hel
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
         bytes=opened.request.parallel.tp * held * spec.page,
         rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
-        why=_why_state(spec, blocks) if recurrent else None,
+        why=_why_state(spec, blocks) if isinstance(spec, StateSpec) else None,
     )
 
 
