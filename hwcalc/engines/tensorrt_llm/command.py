@@ -64,6 +64,8 @@ def serve(planned: CommandInput) -> list[str]:
                 hint=f"Leave out --{name}, or name a model that is published so.",
             )
     parallel, options = planned.parallel, dict(planned.options)
+    if parallel.dp > 1 and not is_attention_dp(options):
+        raise UsageError("trtllm-serve runs one replica.", hint="Start one for each: leave out --dp.")
     tp = parallel.tp * (parallel.dp if is_attention_dp(options) else 1)
     words = ["trtllm-serve", planned.model, _FLAGS["seq"], str(planned.seq)]
     for name, ranks in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
