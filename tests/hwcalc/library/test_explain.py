@@ -93,7 +93,7 @@ def value_of_rule(rule: str) -> float:
     """What an engine's own rule gives: its arithmetic, without the words that say what is counted."""
     return value(
         re.sub(
-            r" of pages| a group| \b(?:blocks|slots|tokens|prompts|B|ranks|sequences|groups|bits|scale)\b",
+            r" of pages| pages of [\d,]+| a group| \b(?:blocks|slots|tokens|prompts|B|ranks|sequences|groups|bits|scale)\b",
             "",
             rule.partition(":")[0],
         )
