@@ -86,7 +86,9 @@ class SglangOpened(Opened):
         if self.together.unlike:
             return self._unlike_at_once(sizes)
         # Where no layer keeps tokens, a pool has as many as one request may have, and they take nothing.
-        found = [sizes.running, *([sizes.tokens // self.paged(self.tokens)] if sizes.cell else ())]
+        found = [sizes.running]
+        if sizes.cell:
+            found.append(sizes.tokens // self.paged(self.tokens))
         if sizes.swa_tokens is not None and (each := self.window_tokens(self.tokens)):
             found.append(sizes.swa_tokens // each)
         return min(found)
