@@ -284,6 +284,10 @@ class Opened(Alive):
             return self
         return self.with_request(replace(self.request, seq=seq, batch=batch))
 
+    def beyond(self, tokens: int) -> Opened:
+        """The request at a length that the model need not have, to see how its cache grows."""
+        return self.sized(seq=tokens)
+
     def changed(self, **change: Any) -> Opened:
         """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
         if change.keys() <= _SIZES:

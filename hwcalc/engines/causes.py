@@ -11,13 +11,13 @@ is, at any length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.stored import StoredTensor, bytes_of
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.frozen import frozen
 
 __all__ = ["Cause", "causes", "growth_bytes", "request_bytes", "stored_words"]
@@ -27,6 +27,8 @@ _STEP: Final = 2**10 * 3**2 * 5 * 7 * 11
 _FIXED: Final = frozenset({Role.STATE, Role.CONV})
 _LATENT: Final = frozenset({Role.LATENT, Role.ROPE})
 _KEYS_VALUES: Final = {Role.KEY, Role.VALUE}
+_MOST_PARTS: Final = 2
+"""Tensors of one layer that are named."""
 _OTHERWISE: Final = "counted by its own rules"
 _NAMES: Final = {
     Role.KEY: "keys",
@@ -81,8 +83,7 @@ def request_bytes(opened: Opened) -> int:
 def growth_bytes(opened: Opened) -> int:
     """Bytes that a token more takes of one sequence in the long run, blocks spread over their tokens, on the GPUs that hold it together."""
     near, far = _farther(opened.single), _farther(opened.single, 2)
-    # An engine may cut a sequence to what the model was trained for; up to there it grows by its rows.
-    return round((_held_bytes(far) - _held_bytes(near)) / _STEP) or _growth_by_rows(near)
+    return round((_held_bytes(far) - _held_bytes(near)) / _STEP)
 
 
 def _held_bytes(opened: Opened) -> int:
@@ -91,15 +92,6 @@ def _held_bytes(opened: Opened) -> int:
     if tp == 1 or opened.engine.counts_copies:
         return opened.stored_bytes
     return tp * sum(group.count * bytes_of(opened.rank_tensors[group.kind]) for group in opened.stack.groups)
-
-
-def _growth_by_rows(opened: Opened) -> int:
-    roles, tokens, encoder, growth = opened.dtypes.roles, opened.tokens, opened.encoder_tokens, 0
-    for group in opened.stack.groups:
-        for tensor in group.kind.tensors():
-            added = tensor.span.positions(tokens + _STEP, encoder) - tensor.span.positions(tokens, encoder)
-            growth += group.count * added * tensor.bytes_per_position(roles[tensor.role])
-    return growth // _STEP
 
 
 def stored_words(opened: Opened) -> str:
@@ -116,16 +108,20 @@ def _names(tensor: StoredTensor) -> tuple[str, ...]:
 
 
 def _farther(opened: Opened, steps: int = 1) -> Opened:
-    return opened.sized(seq=opened.tokens + steps * _STEP)
+    return opened.beyond(opened.tokens + steps * _STEP)
 
 
 class _Layer:
     """What a request keeps of one layer, now and at lengths far beyond."""
 
-    def __init__(self, kind: LayerKind, opened: Opened) -> None:
+    def __init__(self, kind: LayerKind, opened: Opened, tensors: Sequence[StoredTensor] | None = None) -> None:
         self.kind, self.opened = kind, opened
-        self.tensors = opened.kind_tensors[kind]
+        self.tensors = opened.kind_tensors[kind] if tensors is None else tuple(tensors)
         self.bytes = bytes_of(self.tensors)
+
+    def without(self, beside: Sequence[StoredTensor]) -> _Layer:
+        """The layer without some of its tensors."""
+        return _Layer(self.kind, self.opened, [tensor for tensor in self.tensors if tensor not in beside]) if beside else self
 
     def roles(self) -> frozenset[Role]:
         return frozenset(tensor.role for tensor in self.tensors)
@@ -179,8 +175,12 @@ def _of_layers(opened: Opened, formulas: Opened) -> Iterator[tuple[str, int]]:
                 continue
             both = min(own[kind], plain[other])
             layer, expected = _Layer(kind, opened), _Layer(other, formulas)
-            if layer.bytes != expected.bytes:
-                yield _words(layer, expected), both * (layer.bytes - expected.bytes)
+            usual = expected.roles() | (_FIXED if expected.roles() & _FIXED else frozenset())
+            beside = [tensor for tensor in layer.tensors if tensor.why and tensor.role not in usual]
+            yield from ((tensor.why or "", both * tensor.bytes) for tensor in beside)
+            added = layer.bytes - bytes_of(beside) - expected.bytes
+            if added:
+                yield _words(layer.without(beside), expected), both * added
             for counts, one in ((own, kind), (plain, other)):
                 counts[one] -= both
                 if not counts[one]:
@@ -237,28 +237,50 @@ def _words(layer: _Layer, other: _Layer) -> str:
     """Why a layer takes other bytes than by the formulas."""
     said = tuple(dict.fromkeys(tensor.why for tensor in layer.tensors if tensor.why))
     if said:
-        return ", ".join(said)
+        return ", ".join((*said, *_of_formats(layer, other)))
     if not layer.bytes:
-        return f"nothing for {layer.kind.title}"
+        return f"no {layer.kind.title}" if not _elsewhere(layer) else f"{layer.kind.title} kept with other layers"
     if other.roles() & _LATENT and not layer.roles() & _LATENT:
-        return "latent expanded per head"
+        return "latent expanded per head" if isinstance(layer.kind, LatentAttention) else "latent as keys and as values"
     if other.roles() <= _FIXED:
         words = _of_states(layer.tensors, other.tensors)
     elif not layer.row_bytes:
-        words = _of_formats(layer.tensors, other.tensors)
+        words = _of_parts(layer, other)
     else:
         words = _of_tokens(layer, other) if other.token_bytes else _of_windows(layer, other)
     return ", ".join(words) or _OTHERWISE
 
 
-def _of_formats(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -> Iterator[str]:
-    """Of a layer whose tensors do not grow alike: formats, and blocks."""
-    before, formats = {tensor.role: tensor.dtype for tensor in plain}, {}
-    for tensor in tensors:
-        if before.get(tensor.role) != tensor.dtype:
-            formats.setdefault(tensor.dtype, {})[_NAMES[tensor.role]] = None
-    yield from (f"{', '.join(names)} {dtype}" for dtype, names in formats.items())
-    yield "whole blocks"
+def _elsewhere(layer: _Layer) -> bool:
+    """Whether what this kind keeps is kept by layers of other kinds."""
+    roles = {tensor.role for tensor in layer.kind.tensors()}
+    return any(tensor.role in roles for tensors in layer.opened.kind_tensors.values() for tensor in tensors)
+
+
+def _of_formats(layer: _Layer, other: _Layer) -> Iterator[str]:
+    """Formats of states that are not those of the formulas."""
+    before = {tensor.dtype for tensor in other.tensors if tensor.role is Role.STATE}
+    for tensor in layer.tensors:
+        if before and tensor.role is Role.STATE and tensor.dtype not in before:
+            yield f"{_NAMES[tensor.role]} {tensor.dtype}"
+
+
+def _of_parts(layer: _Layer, other: _Layer) -> Iterator[str]:
+    """Of a layer whose tensors do not grow alike: how many times the bytes of the formulas each of them takes, the largest differences."""
+    plain = {tensor.name: tensor for tensor in other.tensors}
+    found: list[tuple[int, str]] = []
+    for tensor in layer.tensors:
+        was = plain.pop(tensor.name, None)
+        format_ = f" {tensor.dtype}" if was is not None and was.dtype != tensor.dtype else ""
+        name = tensor.name.replace("_", " ")
+        if was is None or not was.bytes:
+            found.append((tensor.bytes, f"{name} beside"))
+        elif tensor.bytes:
+            found.append((abs(tensor.bytes - was.bytes), f"{name}{format_} x {tensor.bytes / was.bytes:.3g}"))
+        else:
+            plain[tensor.name] = was
+    found += [(one.bytes, f"no {one.name.replace('_', ' ')}") for one in plain.values()]
+    yield from (words for added, words in sorted(found, key=lambda one: -one[0])[:_MOST_PARTS] if added)
 
 
 def _of_states(tensors: Iterable[StoredTensor], plain: Iterable[StoredTensor]) -> Iterator[str]:
@@ -285,7 +307,9 @@ def _of_windows(layer: _Layer, other: _Layer) -> Iterator[str]:
     if layer.token_bytes:
         yield "window not honoured"
     elif kept is not None and kept != by_formulas:
-        yield f"window of {by_formulas:,} kept as {kept:,} tokens"
+        # A sequence that is shorter than the window is all there.
+        shorter = by_formulas == layer.opened.tokens
+        yield f"filled up to {kept:,} tokens" if shorter else f"window of {by_formulas:,} kept as {kept:,} tokens"
 
 
 def _of_tokens(layer: _Layer, other: _Layer) -> Iterator[str]:

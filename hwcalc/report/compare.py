@@ -41,7 +41,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     ]
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
         # The answer first, then where it comes from.
-        split = any(variant.all_layers is not None for variant in variants)
+        # Beside engines that split no model, the columns are for a model of which something lies in host memory.
+        split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
         titles = (*_VERDICT, *_SPLIT) if split else _VERDICT
         tables.insert(
             0, (titles, [(names[place], (*_verdict(variants[place]), *_split(variants[place], split))) for place in planned])
@@ -63,9 +64,9 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         ]
     if beside:
         # Every engine has a row here, those that cannot run the model too.
-        header, cells = shown_columns(variants)
-        right = [len(labels) + place for place, title in enumerate(header) if title in NUMBERS]
-        parts.append(table([*labels, *header], [[*name, *row] for name, row in zip(names, cells, strict=True)], right))
+        shown, cells = shown_columns(variants)
+        right = [len(labels) + place for place, title in enumerate(shown) if title in NUMBERS]
+        parts.append(table([*labels, *shown], [[*name, *row] for name, row in zip(names, cells, strict=True)], right))
     for header, rows in tables:
         right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]
         parts.append(table([*labels, *header], [[*named, *cells] for named, cells in rows], right))

@@ -65,8 +65,15 @@ _WITHOUT: Final = frozenset(
 class OllamaOpened(LlamacppOpened):
     """A request with Ollama's defaults in place of llama.cpp's."""
 
+    cuts_context: ClassVar[bool] = True
+    """Whether a context is no longer than the model was trained for."""
+
     def started(self) -> Request:
         return _started(self)
+
+    def beyond(self, tokens: int) -> Opened:
+        request = replace(self.request, seq=tokens)
+        return UncutOpened(engine=self.engine, model=self.model, request=request, version=self.version)
 
     @property
     def cuts_prompts(self) -> bool:
@@ -75,6 +82,12 @@ class OllamaOpened(LlamacppOpened):
 
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)
+
+
+class UncutOpened(OllamaOpened):
+    """A request whose context is as long as it asks for."""
+
+    cuts_context: ClassVar[bool] = False
 
 
 class Ollama(Llamacpp):
@@ -224,7 +237,7 @@ def _started(opened: OllamaOpened) -> Request:
     """The request with what Ollama tells llama-server where the user says nothing."""
     request, read = opened.request, opened.hparams
     options, gpu = dict(request.options), request.hardware.gpu
-    seq = min(request.seq, read.n_ctx_train or request.seq)
+    seq = min(request.seq, read.n_ctx_train or request.seq) if opened.cuts_context else request.seq
     if "flash_attn" not in options and not rules.has_flash_attention(gpu):
         options["flash_attn"] = "off"
     if not {"n_batch", "n_ubatch"} & options.keys():

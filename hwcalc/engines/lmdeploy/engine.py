@@ -325,5 +325,5 @@ def _slots(opened: LmdeployOpened, name: str, role: Role, dtype: str, size: int)
         bytes=ranks * slots * size,
         rule=f"{slots:,} slots x {size:,} B{f' x {ranks} ranks' if ranks > 1 else ''}",
         once=True,
-        why=f"{slots:,} slots of states, in {dtype}",
+        why=f"{slots:,} slots of states",
     )

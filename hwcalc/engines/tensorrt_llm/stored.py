@@ -21,6 +21,12 @@ _WORDS = {
     "other_pools": "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
     "unequal_windows": "each window has an equal share of the memory",
 }
+_WHY = {
+    "idle_states": "states for max_batch_size requests",
+    "other_pools": "several pools with fixed shares",
+    "unequal_windows": "an equal share for each window",
+}
+"""The same in fewer words, beside other engines."""
 
 
 def stored_piece(opened: TensorrtOpened, piece: Piece) -> StoredTensor:
@@ -81,7 +87,7 @@ def _extra(name: str, size: int) -> StoredTensor:
         span=Once(),
         bytes=size,
         rule=f"{size:,} B: {_WORDS[name]}",
-        why=_WORDS[name],
+        why=_WHY[name],
     )
 
 

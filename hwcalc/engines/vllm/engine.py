@@ -48,6 +48,7 @@ from hwcalc.profiles.engines import planned_version
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.policies.base import Chosen
+from hwcalc.units import human_bytes
 
 __all__ = ["Vllm"]
 
@@ -338,14 +339,12 @@ def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int, hel
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
         bytes=opened.request.parallel.tp * held * spec.page,
         rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
-        why=_why_state(spec, blocks) if state else None,
+        why=_why_state(spec, blocks) if isinstance(spec, StateSpec) else None,
     )
 
 
-def _why_state(spec: LayerSpec, blocks: int) -> str:
-    if isinstance(spec, StateSpec):
-        return f"state in {blocks:,} blocks, as large as those of other layers"
-    return f"compressor states in blocks of {spec.block_size:,} tokens"
+def _why_state(spec: StateSpec, blocks: int) -> str:
+    return f"state in {blocks:,} {'block' if blocks == 1 else 'blocks'} of {human_bytes(spec.page)}"
 
 
 def _of_all(opened: Opened, counted: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.causes import causes, growth_bytes, request_bytes, stored_words
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError
-from hwcalc.formulas import FullAttention, LayerKind
+from hwcalc.formulas import FullAttention, LayerKind, SlidingAttention
 from hwcalc.planner.context import open_request
 
 MODELS = (
@@ -46,7 +47,7 @@ WHOLE = 8_192
 
 
 @cache
-def opened(model: str, engine: str, seq: int, **more: int) -> Opened | None:
+def opened(model: str, engine: str, seq: int, **more: Any) -> Opened | None:
     """The request, if the engine takes it."""
     try:
         return open_request(load_model(model, offline=True), engine=engine, gpu="h200", seq=seq, **more)
@@ -103,7 +104,7 @@ def test_a_window_that_is_not_honoured_is_as_large_as_none(model: str) -> None:
         words = words_of(one, formulas)
         for group in formulas.stack.groups:
             kind = group.kind
-            if not getattr(kind, "window", None) or kind.window >= WHOLE or kind not in one.kind_tensors:
+            if not isinstance(kind, SlidingAttention) or kind.window >= WHOLE or kind not in one.kind_tensors:
                 continue
             far = one.sized(seq=WHOLE + 2**20)
             grown = bytes_of(far.kind_tensors[kind])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -49,9 +48,9 @@ def test_a_row_has_the_numbers_of_a_plan_and_its_reasons_are_the_difference(caps
     """Every engine's cache is that of its own plan; the reasons add up to what it has beyond the formulas."""
     found = document(capsys, GPT, "--engine", "all", "--gpu", "h100", "--seq", "8000", "--batch", "4")
     formulas = plan(GPT, seq=8000, batch=4).cache.total_bytes
-    # TGI's transformers does not know gpt-oss.
-    assert [variant["engine"] for variant in found["variants"] if variant["row"] is None] == ["tgi"]
-    for variant in filter(itemgetter("row"), found["variants"]):
+    planned = [variant for variant in found["variants"] if variant["error"] is None]
+    assert len(planned) > 8
+    for variant in planned:
         alone, row = plan(GPT, engine=variant["engine"], gpu="h100", seq=8000, batch=4), variant["row"]
         assert variant["cache_total_bytes"] == alone.cache.total_bytes
         assert row["all_gpus_bytes"] == alone.cache.per_gpu_bytes

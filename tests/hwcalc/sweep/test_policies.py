@@ -142,7 +142,7 @@ def test_too_many_variants() -> None:
     """As for the other lists."""
     policies = [f"knorm:compression_ratio=0.{number:02}" for number in range(1, MOST_VARIANTS + 2)]
 
-    with pytest.raises(UsageError, match="at most 24"):
+    with pytest.raises(UsageError, match=f"at most {MOST_VARIANTS}"):
         compare(TINY, seq=100, policy=policies)
 
 
