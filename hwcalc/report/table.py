@@ -21,9 +21,10 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table
     from rich.text import Text
 
-__all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "marked", "plan_table", "rendered"]
+__all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "marked", "over", "plan_table", "rendered"]
 
 Detail = Literal["brief", "usual", "full"]
 
@@ -323,9 +324,28 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
 
     Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all.
     """
+    numbers = frozenset(right)
+    table = _grid(rows, width, numbers)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[RenderableType]:
+    """As :func:`columns`, but the last cell of each row is a paragraph below the others."""
+    numbers, parts = frozenset(right), list[RenderableType]()
+    others = [row[:-1] for row in rows]
+    for row in rows:
+        table = _grid(others, width, numbers)
+        table.add_row(*row[:-1])
+        parts += [table, indented(row[-1])]
+    return parts
+
+
+def _grid(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int]) -> Table:
+    """A table without rows, its columns as wide as these rows need."""
     from rich.table import Table
 
-    numbers = frozenset(right)
     cells = list(zip(*rows, strict=True))
     natural = [max(cell.cell_len for cell in column) for column in cells]
     least = [
@@ -335,8 +355,6 @@ def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] 
     table = Table.grid(padding=(0, _BETWEEN, 0, 0))
     for place, size in enumerate(fitted(natural, least, width - _BETWEEN * (len(natural) - 1))):
         table.add_column(justify="right" if place in numbers else "left", width=size, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
     return table
 
 
