@@ -73,7 +73,7 @@ def _pool(row: EngineRow) -> str:
 
 def _why(row: EngineRow, engine: str) -> str:
     if row.reasons is None:
-        return "not said for unlike lengths and policies"
+        return "not said for unlike lengths"
     if not row.reasons:
         return "the formulas" if engine == "reference" else "as the formulas"
     more = len(row.reasons) - _MOST

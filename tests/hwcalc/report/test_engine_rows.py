@@ -114,7 +114,14 @@ def test_an_engine_option_is_refused_in_the_rows_of_those_that_lack_it(capsys: C
     assert "is not known to transformers" in by_name["transformers"]["error"]
 
 
-def test_under_a_policy_no_reasons_are_said(capsys: Capture) -> None:
-    """What is dropped makes the difference there."""
-    words = ("--engine", "all", "--seq", "32k", "--policy", "snapkv:compression_ratio=0.5")
-    assert "not said for unlike lengths and policies" in " ".join(run(capsys, QWEN, *words)[1].split())
+def test_what_a_policy_drops_is_a_reason(capsys: Capture) -> None:
+    """Beside those of the same engine without it; and the sum holds."""
+    words = ("--engine", "all", "--seq", "32k", "--policy", "snapkv:compression_ratio=0.5,window_size=32")
+    formulas = plan(QWEN, seq="32k").cache.total_bytes
+    found = {variant["engine"]: variant for variant in document(capsys, QWEN, *words)["variants"]}
+    dropped = {reason["words"]: reason["bytes"] for reason in found["reference"]["row"]["reasons"]}
+
+    assert dropped == {"dropped by the policy": -formulas // 2}
+    for variant in found.values():
+        if variant["row"] is not None:
+            assert sum(reason["bytes"] for reason in variant["row"]["reasons"]) == variant["row"]["all_gpus_bytes"] - formulas
