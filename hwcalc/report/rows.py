@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan
+from hwcalc.report.columns import columns, over
 from hwcalc.report.layer_shares import is_room
 from hwcalc.report.markdown import markdown_table
-from hwcalc.report.table import PIPED_WIDTH, columns, over, rendered
+from hwcalc.report.table import PIPED_WIDTH, rendered
 from hwcalc.report.text import VERDICT_COLORS
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
 
