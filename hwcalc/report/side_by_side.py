@@ -16,7 +16,7 @@ _POOL, _VERDICT = "pool tokens", "verdict"
 _COLUMNS: Final = ("stores", "cache", "a token", _POOL, _VERDICT, "number", "why it differs")
 NUMBERS: Final = frozenset({"cache", "a token", _POOL})
 """Columns of numbers, which stand on the right."""
-REASONS_WIDTH: Final = 36
+REASONS_WIDTH: Final = 30
 """Characters that reasons need beside the other columns; with fewer they stand below them."""
 _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
 _MOST: Final = 3
