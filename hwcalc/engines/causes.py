@@ -147,7 +147,7 @@ class _Layer:
         """
         opened, tp = self.opened, self.opened.request.parallel.tp
         counted = tp if opened.engine.counts_copies else 1
-        tensors = opened.engine.weight_rules().shard(opened.model, self.kind, counted).tensors()
+        tensors = opened.engine.weight_rules(opened).shard(opened.model, self.kind, counted).tensors()
         if len({tensor.span for tensor in tensors}) != 1 or {tensor.role for tensor in tensors} & _FIXED:
             return 0
         return counted * sum(tensor.bytes_per_position(opened.dtypes.roles[tensor.role]) for tensor in tensors)
