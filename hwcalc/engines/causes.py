@@ -60,15 +60,16 @@ class Cause:
 def causes(opened: Opened, formulas: Opened) -> tuple[Cause, ...]:
     """Why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer to the same request, keeps once.
 
-    Largest first; causes in the same words are one. What sequences have in common is one cause, beside those of as many sequences that
-    have nothing in common.
+    Largest first; causes in the same words are one. What a policy drops is one cause, and so is what sequences have in common, beside those
+    of as many sequences that keep every token by themselves.
     """
-    alone, plain = opened.unshared, formulas.unshared
-    found: dict[str, int] = {}
+    whole, plain = opened.without_policy(), formulas.unshared
+    alone = whole.unshared
+    found = {} if whole is opened else {"dropped by the policy": request_bytes(opened) - request_bytes(whole)}
     for words, added in (*_of_layers(alone, plain), *_of_extras(alone), *_of_ranks(alone)):
         found[words] = found.get(words, 0) + added
-    if opened.request.sharing.asked:
-        saved = request_bytes(alone) - request_bytes(opened)
+    if whole.request.sharing.asked:
+        saved = request_bytes(alone) - request_bytes(whole)
         found["shared in whole blocks" if saved else "shared tokens kept for each"] = (
             plain.stored_bytes - formulas.stored_bytes - saved
         )
