@@ -15,6 +15,7 @@ from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
 
 GPT = "openai/gpt-oss-20b"
+DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 HYBRID = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 
 
@@ -125,3 +126,28 @@ def test_what_a_policy_drops_is_a_reason(capsys: Capture) -> None:
     for variant in found.values():
         if variant["row"] is not None:
             assert sum(reason["bytes"] for reason in variant["row"]["reasons"]) == variant["row"]["all_gpus_bytes"] - formulas
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_reasons_without_room_stand_below_their_row(capsys: Capture, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Each engine has one row, and beneath it the reasons as a paragraph, not a column of one word a line."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = run(capsys, GPT, "--engine", "all", "--gpu", "h100", "--seq", "8k")[1]
+    rows = out.split("\n\n")[1].splitlines()
+
+    assert [line.split()[0] for line in rows if not line.startswith(" ")] == ["engine", *ENGINES]
+    assert "  window not honoured (+189.00 MiB)" in rows
+    assert "  cannot: TGI: Unsupported model type gpt_oss" in rows
+
+
+def test_only_columns_that_are_shown_are_explained(capsys: Capture) -> None:
+    """Without a GPU nobody has a pool, and one GPU is all GPUs."""
+    alone, with_gpu, ranks = (
+        run(capsys, "compare", model, "--engine", "reference,sglang", "--seq", "8k", *words)[1]
+        for model, words in ((QWEN, ()), (QWEN, ("--gpu", "h100")), (DEEPSEEK, ("--tp", "2")))
+    )
+
+    assert "pool tokens" not in alone
+    assert "pool tokens: of the pool" in with_gpu
+    assert "on all GPUs together" not in alone + with_gpu
+    assert "on all GPUs together" in ranks
