@@ -131,7 +131,7 @@ class Sglang(GeneralEngine):
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """Without the figures of the pool, one of which is searched for."""
         own = of_sglang(opened)
-        return budget_bytes >= 0 and own.at_once(own.sizes(budget_bytes)) >= opened.request.replica_requests
+        return budget_bytes >= 0 and own.held_in(own.sizes(budget_bytes))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget is the same for all lengths and batches."""

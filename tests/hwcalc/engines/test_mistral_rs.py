@@ -102,6 +102,11 @@ def test_hybrids_that_page_every_layer() -> None:
     assert [tensor.why for tensor in opened.kind_tensors[delta]] == ["state x 33 slots"] * 2 + ["unused pages"] * 2
 
 
+def test_samples_have_pages_of_their_own() -> None:
+    """Four sequences of 4,096 tokens, each alone: four times one."""
+    assert planned(LLAMA, samples=4, prompt=1_000).memory.per_gpu.cache == 4 * planned(LLAMA).memory.per_gpu.cache
+
+
 def test_context_and_memory_options() -> None:
     """A context of N tokens takes whole MB; what is more than the GPU has is refused in its own words."""
     asked = planned(LLAMA, kv_memory=40_000 * MIB, options={"pa_context_len": "8000"}).pool
