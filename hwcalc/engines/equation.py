@@ -93,16 +93,16 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     """
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    model, parallel = opened.model, opened.request.parallel
+    model, parallel = opened.model, opened.parallel
     weight_format = format_name(opened.request.weights)
     weight_dtype = weight_format if weight_format in FLOATS else None
     scheme, known = planned_scheme(model, weight_format)
-    rules = opened.engine.weight_rules()
+    rules = opened.engine.weight_rules(opened)
     held = None if scheme is None else rules.held(scheme)
     unpacked = scheme is not None and held is None
 
     def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
-        key = (rules.engine, "weights", weight_format, scheme is None, parallel)
+        key = (rules, "weights", weight_format, scheme is None, parallel)
         return model.once(key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules))
 
     stages = on_ranks(held if known else None, parallel)

@@ -8,6 +8,7 @@ from hwcalc.engines import find_engine
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
+from hwcalc.report.columns import hanging, indented
 from hwcalc.report.explain_lines import (
     LIMITS,
     QUOTED_TITLE,
@@ -19,7 +20,7 @@ from hwcalc.report.explain_lines import (
     quoted_lines,
 )
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
-from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
+from hwcalc.report.table import PIPED_WIDTH, rendered
 from hwcalc.report.text import both, exact, layer_words, percent
 from hwcalc.text import TIMES, clean
 

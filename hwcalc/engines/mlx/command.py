@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.engines.mlx.models import LISTED, file_of
 from hwcalc.engines.mlx.options import bits_of
 from hwcalc.engines.mlx.windows import keeps_windows
@@ -41,6 +41,7 @@ def serve(planned: CommandInput) -> list[str]:
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for what has no flag.
     """
+    check_one_replica(planned, "mlx-lm")
     if planned.revision is not None:
         raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
     if planned.weights is not None:

@@ -21,13 +21,13 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.settings import prompt_tokens
+from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.frozen import replace
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.rank_weights import Rules
     from hwcalc.model import ModelSpec
 
 __all__ = ["default_fraction", "fraction_steps", "plan_budget", "prefill_buckets"]
@@ -60,7 +60,7 @@ _UNREAD: Final = {"Qwen3_5": ("depth",), "MiniMaxM3": ("num_hidden_layers", "hid
 _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
 
 
-def plan_budget(opened: SglangOpened, rules: Rules) -> Noted[Budget | None]:
+def plan_budget(opened: SglangOpened) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the pools; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     request, hardware = opened.request, opened.request.hardware
     if hardware.gpu is None:
@@ -76,7 +76,7 @@ def plan_budget(opened: SglangOpened, rules: Rules) -> Noted[Budget | None]:
     parts = (
         *weights.value,
         *extra.value,
-        *_drafts(opened, rules),
+        *_drafts(opened),
         *(_of_free(part, share) for part in outside),
         *_images(opened.model),
     )
@@ -252,9 +252,9 @@ def _images(model: ModelSpec) -> tuple[BudgetPart, ...]:
     return (replace(part, steps=steps),)
 
 
-def _drafts(opened: SglangOpened, rules: Rules) -> tuple[BudgetPart, ...]:
+def _drafts(opened: SglangOpened) -> tuple[BudgetPart, ...]:
     """Weights of the layers that draft, where they come with the model; they are loaded before the pools are sized."""
     if not opened.own.drafts or not opened.model.facts.mtp_modules:
         return ()
-    size = mtp_bytes_rank(opened.model, opened.request.parallel, rules=rules)
+    size = mtp_bytes_rank(opened.model, opened.parallel, rules=SGLANG)
     return () if size is None else (ranked("draft weights", Section.WEIGHTS, size),)

@@ -135,7 +135,7 @@ class TensorrtLlm(GeneralEngine):
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         return plan_budget(of_tensorrt(opened))
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         return TENSORRT
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:

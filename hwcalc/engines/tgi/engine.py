@@ -165,7 +165,7 @@ class Tgi(GeneralEngine):
         tokens = of_tgi(opened).settings.prefill_tokens
         return tokens, tokens, tokens
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         return TGI
 
     def sharing_support(self, opened: Opened) -> Support:
@@ -232,9 +232,8 @@ def _remarks(opened: TgiOpened) -> Iterator[Note]:
     settings, model = opened.settings, opened.model
     kinds: set[type[LayerKind]] = {type(group.kind) for group in opened.plain_stack.groups}
     if opened.pooled:
-        message = (
-            f"Attention by {settings.attention}: blocks of {settings.block_size} tokens. Set it with --engine-option attention."
-        )
+        size = "one token" if settings.block_size == 1 else f"{settings.block_size} tokens"
+        message = f"Attention by {settings.attention}: blocks of {size}. Set it with --engine-option attention."
         yield Note(code="attention", message=message)
     if not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
         message = "TGI keeps every token of windowed layers: its server gives the allocator of blocks no window."

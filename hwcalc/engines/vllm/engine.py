@@ -280,7 +280,7 @@ class Vllm(Engine):
     def command(self, planned: CommandInput) -> list[str]:
         return serve(planned)
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         return VLLM
 
     def weight_dtype(self, opened: Opened) -> str:

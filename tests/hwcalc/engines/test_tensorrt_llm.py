@@ -275,7 +275,6 @@ def test_what_does_not_fit() -> None:
         (FLASH, {}, {"beams": 2, "prompt": 100}, "no beams"),
         (NEXT, {"manager": "v1"}, {}, "V2 manager"),
         (NEXT, {}, {"tp": 3}, "cannot split"),
-        ("Qwen/Qwen3-30B-A3B", {}, {"dp": 2}, "all experts"),
     ],
 )
 def test_refusals(model: str, options: dict[str, str], wanted: dict[str, Any], words: str) -> None:
