@@ -52,8 +52,6 @@ def serve(planned: CommandInput) -> list[str]:
         )
     if planned.lora is not None:
         raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
-    if planned.parallel.dp > 1:
-        raise UnsupportedError("mlx_lm.server runs one replica.", hint="Start one for each: leave out --dp.")
     alone = "max_kv_size" in planned.options
     refused = sorted(_OF_SERVER & planned.options.keys()) if alone else []
     if refused:
