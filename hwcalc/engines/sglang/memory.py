@@ -8,15 +8,14 @@ The default of ``mem_fraction_static`` follows from the accelerator (``arg_group
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import communication, device_context, exact, memory_of, ranked
+from hwcalc.engines.costs import communication, device_context, exact, ranked
 from hwcalc.engines.draft_weights import mtp_bytes_rank
 from hwcalc.engines.extra_models import beside
+from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
 from hwcalc.engines.sglang.opened import SglangOpened
@@ -62,27 +61,22 @@ _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (
 
 def plan_budget(opened: SglangOpened) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the pools; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    request, hardware = opened.request, opened.request.hardware
-    if hardware.gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(hardware.gpu)
-    weights = opened.weights
-    notes += weights.notes
-    if memory is None or weights.value is None:
-        return Noted(None, notes)
+    found = loaded(opened)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
     share = _fraction(opened)
     extra = beside(opened)
-    outside = (device_context(hardware.gpu), *communication(request.parallel, hardware.gpu))
+    outside = (device_context(gpu), *communication(opened.request.parallel, gpu))
     parts = (
-        *weights.value,
+        *weights,
         *extra.value,
         *_drafts(opened),
         *(_of_free(part, share) for part in outside),
         *_images(opened.model),
     )
-    measured = calibrated("sglang", opened.model.id, request, parts, tokens=opened.own.chunk, rows=request.replica_batch)
-    budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
-    return Noted(budget, (*notes, *extra.notes, *measured.notes))
+    budget, notes = budget_of(opened, memory, parts, tokens=opened.own.chunk, rows=opened.request.replica_batch, share=share)
+    return Noted(budget, (*found.notes, *extra.notes, *notes))
 
 
 def _fraction(opened: SglangOpened) -> float:
