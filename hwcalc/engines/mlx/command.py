@@ -50,6 +50,8 @@ def serve(planned: CommandInput) -> list[str]:
             f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}.",
             hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}",
         )
+    if planned.lora is not None:
+        raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
     alone = "max_kv_size" in planned.options
     refused = sorted(_OF_SERVER & planned.options.keys()) if alone else []
     if refused:
@@ -59,8 +61,6 @@ def serve(planned: CommandInput) -> list[str]:
     words += ["mlx_lm.generate" if alone else "mlx_lm.server", "--model", planned.path or planned.model]
     if planned.parallel.pp > 1:
         words.append("--pipeline")
-    if planned.lora is not None:
-        words += ["--adapter-path", planned.lora]
     if planned.draft is not None:
         words += ["--draft-model", planned.draft]
     if planned.kv_dtype_named:

@@ -21,7 +21,7 @@ from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.settings import prompt_tokens
 from hwcalc.engines.sglang.weights import SGLANG
-from hwcalc.engines.steps import step
+from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.frozen import replace
 from hwcalc.units import MIB
@@ -29,7 +29,7 @@ from hwcalc.units import MIB
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
 
-__all__ = ["default_fraction", "plan_budget", "prefill_buckets"]
+__all__ = ["default_fraction", "fraction_steps", "plan_budget", "prefill_buckets"]
 
 _ALWAYS_MIB: Final = 512
 _TOKEN_MIB: Final = 1.5
@@ -108,27 +108,72 @@ def default_fraction(opened: SglangOpened) -> float:
     """
     gpu = opened.request.hardware.gpu
     assert gpu is not None
-    total = gpu.memory_total_mib
-    if total is None:
+    if gpu.memory_total_mib is None:
         return 0.95
-    own, options = opened.own, opened.request.options
-    ranks, chunk = own.tp * own.dp, prompt_tokens(opened.request)
-    graph = _graph_batch(total, ranks)
+    return round((gpu.memory_total_mib - _reserved_mib(opened)) / gpu.memory_total_mib, 3) * _times(opened)
+
+
+def fraction_steps(opened: SglangOpened) -> tuple[Step, ...]:
+    """How the default comes about; nothing where the share is named, or no GPU is."""
+    hardware = opened.request.hardware
+    total = None if hardware.gpu is None or hardware.kv_memory is not None else hardware.gpu.memory_total_mib
+    if total is None or opened.own.fraction is not None or hardware.memory_utilization is not None:
+        return ()
+    graphs, times = _graphs_mib(opened), _times(opened)
+    ranks = opened.own.tp * opened.own.dp * opened.own.pp
+    formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB // _RANKS} x ranks + graphs_mib"
+    chunk, reserved = max(prompt_tokens(opened.request), _LEAST_TOKENS), _reserved_mib(opened)
+    return (
+        step(
+            "reserved_mib",
+            f"max({formula}, {_LEAST_RESERVED_MIB})" if total > _LARGE_GPU_MIB else formula,
+            reserved,
+            unit="MiB",
+            chunk_tokens=chunk,
+            ranks=ranks,
+            graphs_mib=graphs,
+        ),
+        step(
+            "mem_fraction_static",
+            "round((gpu_mib - reserved_mib) / gpu_mib, 3)" + ("" if times == 1 else " x share_beside"),
+            default_fraction(opened),
+            unit="of the GPU",
+            gpu_mib=total,
+            reserved_mib=reserved,
+            **({} if times == 1 else {"share_beside": times}),
+        ),
+    )
+
+
+def _reserved_mib(opened: SglangOpened) -> float:
+    """What stays free for activations, ranks and CUDA graphs."""
+    gpu, own = opened.request.hardware.gpu, opened.own
+    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(opened.request), _LEAST_TOKENS)
+    reserved += own.tp * own.dp * own.pp / _RANKS * _RANK_MIB
+    reserved += _graphs_mib(opened)
+    large = gpu is not None and (gpu.memory_total_mib or 0) > _LARGE_GPU_MIB
+    return max(reserved, _LEAST_RESERVED_MIB) if large else reserved
+
+
+def _graphs_mib(opened: SglangOpened) -> float:
+    """What graphs of decode steps and of prompts reserve."""
+    gpu, own, options = opened.request.hardware.gpu, opened.own, opened.request.options
+    graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, own.tp * own.dp)
     if "max_running_requests" in options:
         # What SGLang limits by itself comes later.
         graph = min(graph, int(options["max_running_requests"]))
-    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(chunk, _LEAST_TOKENS) + ranks * own.pp / _RANKS * _RANK_MIB
-    reserved += _GRAPH_MIB * graph
+    size: float = _GRAPH_MIB * graph
     if own.dp > 1:
-        reserved += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
-    if _prompts_in_graphs(opened):
-        reserved += _prompt_graphs_mib(opened, chunk)
-    if total > _LARGE_GPU_MIB:
-        reserved = max(reserved, _LEAST_RESERVED_MIB)
-    share = round((total - reserved) / total, 3)
+        size += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
+    return size + (_prompt_graphs_mib(opened, prompt_tokens(opened.request)) if _prompts_in_graphs(opened) else 0)
+
+
+def _times(opened: SglangOpened) -> float:
+    """What a vision tower and AMD's kernels leave of the share."""
+    gpu, share = opened.request.hardware.gpu, 1.0
     if shows_images(opened.model):
         share *= _of_tower(opened.model)
-    if gpu.vendor.lower() == "amd" and own.context > _LONG:
+    if gpu is not None and gpu.vendor.lower() == "amd" and opened.own.context > _LONG:
         share *= _AITER_SHARE
     return share
 

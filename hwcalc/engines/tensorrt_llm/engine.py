@@ -55,6 +55,7 @@ class TensorrtLlm(GeneralEngine):
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
+    groups_share: ClassVar[bool] = False
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "nvfp4")
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)

@@ -214,6 +214,8 @@ def test_the_command_line() -> None:
     with pytest.raises(UnsupportedError, match="as it is stored") as raised:
         line(weights="mlx_4bit")
     assert "mlx_lm.convert --hf-path Qwen/Qwen3-8B -q --q-bits 4" in str(raised.value.hint)
+    with pytest.raises(UnsupportedError, match="no adapter"):
+        line(lora="rank=16")
 
 
 def test_a_prompt_matters_without_a_gpu() -> None:
