@@ -38,7 +38,8 @@ AT_HOME: Final = "llamacpp"
 """The engine of GGUF files, by which one looks for what runs on a machine of one's own."""
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
-    **dict.fromkeys(("tensorrtllm", "tensorrt", "trtllm", "trtllmserve"), "tensorrt-llm"),
+    **dict.fromkeys(("tensorrtllm", "tensorrt", "trt", "trtllm", "trtllmserve"), "tensorrt-llm"),
+    **dict.fromkeys(("mlxlm", "mlxlmserver", "mlxlmgenerate"), "mlx"),
     **dict.fromkeys(("mistralrs", "mistralrsserve"), "mistral-rs"),
     **dict.fromkeys(("textgenerationinference", "textgenerationlauncher", "huggingfacetgi"), "tgi"),
 }

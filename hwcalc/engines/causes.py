@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.ranks import rank_bytes_of
 from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.frozen import frozen
@@ -29,6 +30,8 @@ _LATENT: Final = frozenset({Role.LATENT, Role.ROPE})
 _KEYS_VALUES: Final = {Role.KEY, Role.VALUE}
 _MOST_PARTS: Final = 2
 """Tensors of one layer that are named."""
+_FEWER_HEADS: Final = "fewer heads than the model has"
+"""Where the heads do not divide by the ranks, and each rank has the whole part of its share."""
 _OTHERWISE: Final = "counted by its own rules"
 _NAMES: Final = {
     Role.KEY: "keys",
@@ -60,15 +63,16 @@ class Cause:
 def causes(opened: Opened, formulas: Opened) -> tuple[Cause, ...]:
     """Why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer to the same request, keeps once.
 
-    Largest first; causes in the same words are one. What sequences have in common is one cause, beside those of as many sequences that
-    have nothing in common.
+    Largest first; causes in the same words are one. What a policy drops is one cause, and so is what sequences have in common, beside those
+    of as many sequences that keep every token by themselves.
     """
-    alone, plain = opened.unshared, formulas.unshared
-    found: dict[str, int] = {}
+    whole, plain = opened.without_policy(), formulas.unshared
+    alone = whole.unshared
+    found = {} if whole is opened else {"dropped by the policy": request_bytes(opened) - request_bytes(whole)}
     for words, added in (*_of_layers(alone, plain), *_of_extras(alone), *_of_ranks(alone)):
         found[words] = found.get(words, 0) + added
-    if opened.request.sharing.asked:
-        saved = request_bytes(alone) - request_bytes(opened)
+    if whole.request.sharing.asked:
+        saved = request_bytes(alone) - request_bytes(whole)
         found["shared in whole blocks" if saved else "shared tokens kept for each"] = (
             plain.stored_bytes - formulas.stored_bytes - saved
         )
@@ -145,12 +149,18 @@ class _Layer:
         """Bytes of one position by the formulas, in the formats of the engine and on as many ranks as it counts; 0 for states, and for
         tensors that do not grow alike.
         """
-        opened, tp = self.opened, self.opened.request.parallel.tp
-        counted = tp if opened.engine.counts_copies else 1
-        tensors = opened.engine.weight_rules().shard(opened.model, self.kind, counted).tensors()
+        opened, dcp = self.opened, self.opened.request.parallel.dcp
+        counted = dcp * self.copies
+        tensors = opened.engine.weight_rules(opened).shard(opened.model, self.kind, counted).tensors()
         if len({tensor.span for tensor in tensors}) != 1 or {tensor.role for tensor in tensors} & _FIXED:
             return 0
-        return counted * sum(tensor.bytes_per_position(opened.dtypes.roles[tensor.role]) for tensor in tensors)
+        return self.copies * sum(tensor.bytes_per_position(opened.dtypes.roles[tensor.role]) for tensor in tensors)
+
+    @property
+    def copies(self) -> int:
+        """Ranks that have a row of the same token, where the engine counts all of them."""
+        parallel = self.opened.request.parallel
+        return parallel.tp // parallel.dcp if self.opened.engine.counts_copies else 1
 
     def positions(self, kept_bytes: int, row_bytes: int) -> int | None:
         """How many positions of each sequence the bytes are; ``None`` if they are no whole number of positions."""
@@ -214,10 +224,10 @@ def _of_ranks(opened: Opened) -> Iterator[tuple[str, int]]:
     parallel, left = opened.request.parallel, request_bytes(opened) - opened.stored_bytes
     if left and parallel.tp == opened.request.gpus and not opened.engine.counts_copies:
         for group in opened.stack.groups:
-            layer, held = _Layer(group.kind, opened), bytes_of(opened.rank_tensors[group.kind])
+            layer, held = _Layer(group.kind, opened), rank_bytes_of(opened, opened.rank_tensors[group.kind])
             added = group.count * (parallel.tp * held - layer.bytes)
             if added:
-                yield _copies(layer, whole=held == layer.bytes), added
+                yield _copies(layer, whole=held == layer.bytes) if added > 0 else _FEWER_HEADS, added
                 left -= added
     # An engine that splits a model may leave layers to the host.
     on_host = opened.engine.splits_layers and left < 0
@@ -268,7 +278,10 @@ def _of_formats(layer: _Layer, other: _Layer) -> Iterator[str]:
 def _of_parts(layer: _Layer, other: _Layer) -> Iterator[str]:
     """Of a layer whose tensors do not grow alike: how many times the bytes of the formulas each of them takes, the largest differences."""
     plain = {tensor.name: tensor for tensor in other.tensors}
-    found: list[tuple[int, str]] = []
+    copies = layer.copies if layer.roles() & _LATENT else 1
+    if copies > 1:
+        yield _copies(layer)
+    found: list[tuple[float, str]] = []
     for tensor in layer.tensors:
         was = plain.pop(tensor.name, None)
         format_ = f" {tensor.dtype}" if was is not None and was.dtype != tensor.dtype else ""
@@ -276,7 +289,8 @@ def _of_parts(layer: _Layer, other: _Layer) -> Iterator[str]:
         if was is None or not was.bytes:
             found.append((tensor.bytes, f"{name} beside"))
         elif tensor.bytes:
-            found.append((abs(tensor.bytes - was.bytes), f"{name}{format_} x {tensor.bytes / was.bytes:.3g}"))
+            times = tensor.bytes / copies / was.bytes
+            found.append((abs(times - 1) * was.bytes, f"{name}{format_} x {times:.3g}"))
         else:
             plain[tensor.name] = was
     found += [(one.bytes, f"no {one.name.replace('_', ' ')}") for one in plain.values()]
@@ -308,7 +322,7 @@ def _of_windows(layer: _Layer, other: _Layer) -> Iterator[str]:
         yield "window not honoured"
     elif kept is not None and kept != by_formulas:
         # A sequence that is shorter than the window is all there.
-        shorter = by_formulas == layer.opened.tokens
+        shorter = kept > by_formulas == layer.opened.tokens
         yield f"filled up to {kept:,} tokens" if shorter else f"window of {by_formulas:,} kept as {kept:,} tokens"
 
 
@@ -326,14 +340,12 @@ def _of_tokens(layer: _Layer, other: _Layer) -> Iterator[str]:
 def _of_rows(layer: _Layer, row_bytes: int, expected: _Layer) -> Iterator[str]:
     """A row of other bytes: on several ranks, in another format if that alone makes the difference, or in a layout of its own."""
     expected_bytes = expected.token_bytes or expected.row_bytes
-    if row_bytes == expected_bytes:
-        return
-    tp, roles = layer.opened.request.parallel.tp, layer.opened.dtypes.roles
+    roles = layer.opened.dtypes.roles
     by_format = sum(tensor.bytes_per_position(roles[tensor.role]) for tensor in layer.kind.tensors())
     if layer.opened.engine.counts_copies and layer.row_bytes > by_format < row_bytes:
         yield _copies(layer)
         # Where every rank has a whole row, its layout shows in the row of one.
-        row_bytes = by_format if row_bytes == layer.row_bytes else row_bytes // tp
+        row_bytes = by_format if row_bytes == layer.row_bytes else row_bytes // layer.copies
     if row_bytes == expected_bytes:
         return
     names = ", ".join(dict.fromkeys(name for tensor in layer.tensors for name in _names(tensor)))
@@ -341,6 +353,8 @@ def _of_rows(layer: _Layer, row_bytes: int, expected: _Layer) -> Iterator[str]:
     formats = dict.fromkeys(roles[tensor.role].name for tensor in layer.kind.tensors())
     if heads != expected_heads and row_bytes == by_format:
         yield f"{heads} key/value heads, not {expected_heads}"
+    elif layer.opened.engine.counts_copies and row_bytes < by_format and (heads or 0) % layer.opened.request.parallel.tp:
+        yield _FEWER_HEADS
     elif row_bytes == by_format:
         yield f"{names} {', '.join(formats)}"
     else:

@@ -24,7 +24,7 @@ class EngineRow:
     more takes of one sequence in the long run, with blocks spread over their tokens, on the GPUs that hold it together. ``pool_tokens`` are
     those of the pool that it makes of the GPU or the budget, as its own log counts them; null without a pool, or without a GPU and budget.
     ``all_gpus_bytes`` is the cache with each GPU counted as the fullest. ``reasons`` say why that is not what the formulas keep once: their
-    bytes add up to the difference. They are null where sequences differ in length, and under a policy.
+    bytes add up to the difference. They are null where sequences differ in length.
     """
 
     stores: str
@@ -45,7 +45,7 @@ class SideBySide:
     def row(self, model: ModelSpec, opened: Opened, plan: Plan) -> EngineRow:
         """The row of an opened request about ``model`` and its plan."""
         engine, request = opened.engine, opened.request
-        formulas = None if request.lengths or opened.evicted is not None else self._of(model, request)
+        formulas = None if request.lengths else self._of(model, request)
         return EngineRow(
             stores=stored_words(opened),
             cache_is=engine.cache_is,

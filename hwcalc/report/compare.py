@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hwcalc.library.compare import Comparison, Variant
 from hwcalc.report.footnote import footnotes
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.side_by_side import MEANINGS, NUMBERS, legend, meaning_cells, shown_columns
+from hwcalc.report.side_by_side import NUMBERS, REASONS_WIDTH, legend, meanings, shown_columns
 from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import how_many
 from hwcalc.text import clean
@@ -43,9 +43,15 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         # The answer first, then where it comes from.
         # Beside engines that split no model, the columns are for a model of which something lies in host memory.
         split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
-        titles = (*_VERDICT, *_SPLIT) if split else _VERDICT
+        # The row of an engine has the verdict already.
+        told = {title: place for place, title in enumerate(_VERDICT) if not (beside and title == "verdict")}
+        fits = [[_verdict(variants[place])[column] for column in told.values()] for place in planned]
         tables.insert(
-            0, (titles, [(names[place], (*_verdict(variants[place]), *_split(variants[place], split))) for place in planned])
+            0,
+            (
+                (*told, *(_SPLIT if split else ())),
+                [(names[place], (*cells, *_split(variants[place], split))) for place, cells in zip(planned, fits, strict=True)],
+            ),
         )
     if any(variant.policy is not None for variant in variants):
         paged = any(variant.blocks_freed is not None for variant in variants)
@@ -53,8 +59,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         tables.append((columns, [(names[place], _policy(variants[place], columns)) for place in planned]))
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 
-    def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-        return listing(header, rows, format_=format_, right=right, color=color, width=width)
+    def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), last: int = 0) -> str:
+        return listing(header, rows, format_=format_, right=right, color=color, width=width, last=last)
 
     if format_ == "table" and any(_width(labels, header, rows) > width for header, rows in tables):
         parts.append(table(["", *labels], [[str(number), *cells] for number, cells in enumerate(names, 1)], right=(0,)))
@@ -66,13 +72,14 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         # Every engine has a row here, those that cannot run the model too.
         shown, cells = shown_columns(variants)
         right = [len(labels) + place for place, title in enumerate(shown) if title in NUMBERS]
-        parts.append(table([*labels, *shown], [[*name, *row] for name, row in zip(names, cells, strict=True)], right))
+        rows_of_engines = [[*name, *row] for name, row in zip(names, cells, strict=True)]
+        parts.append(table([*labels, *shown], rows_of_engines, right, last=REASONS_WIDTH))
     for header, rows in tables:
         right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]
         parts.append(table([*labels, *header], [[*named, *cells] for named, cells in rows], right))
     failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
     if beside:
-        parts += [table(["engine", *MEANINGS], _meanings(variants)), legend(format_, width)]
+        parts += [table(*meanings(variants)), legend(variants, format_, width)]
     elif failed:
         parts.append(table([*labels, "not planned"], failed))
     as_if = [variant for variant in variants if variant.policy_offered is False]
@@ -82,12 +89,6 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     )
     parts += [told] if told else []
     return "\n".join(parts)
-
-
-def _meanings(variants: Sequence[Variant]) -> list[list[str]]:
-    """What the numbers of each engine are, once."""
-    each = {variant.engine: meaning_cells(variant) for variant in variants if variant.row is not None}
-    return [[name, *cells] for name, cells in each.items()]
 
 
 _MEMORY = ("cache", "a token", "ratio", "weights", "total")

@@ -76,4 +76,4 @@ def is_room(tensor: TensorInfo) -> bool:
 def _words_of(span: Span, cut: Sequence[int]) -> str:
     if isinstance(span, Kept) and len(cut) > _ALIKE:
         return f"{cut[0]:,} to {cut[-1]:,} kept of n"
-    return "every token" if isinstance(span, Full) else span.text
+    return "every token" if isinstance(span, Full) or span.text == "n" else span.text

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan
+from hwcalc.report.columns import columns, over
 from hwcalc.report.layer_shares import is_room
 from hwcalc.report.markdown import markdown_table
-from hwcalc.report.table import PIPED_WIDTH, columns, rendered
+from hwcalc.report.table import PIPED_WIDTH, rendered
 from hwcalc.report.text import VERDICT_COLORS
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from hwcalc.library.explain import Explanation
 
 __all__ = ["csv_text", "explain_csv", "listing", "plan_csv"]
@@ -118,8 +121,12 @@ def listing(
     right: Iterable[int] = (),
     color: bool = False,
     width: int = PIPED_WIDTH,
+    last: int = 0,
 ) -> str:
-    """Rows as a table, Markdown or CSV; the columns in ``right`` are aligned right, and no word is cut, whatever the width."""
+    """Rows as a table, Markdown or CSV; the columns in ``right`` are aligned right, and no word is cut, whatever the width.
+
+    In a table the last column goes below its row where it would have fewer than ``last`` characters, and needs more.
+    """
     numbers = frozenset(right)
     if format_ == "csv":
         return csv_text(header, rows)
@@ -128,5 +135,12 @@ def listing(
     from rich.text import Text
 
     cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
-    table = columns([[Text(title, style="bold") for title in header], *cells], width=width, right=numbers)
-    return rendered([table], color=color, width=width)
+    lines = [[Text(title, style="bold") for title in header], *cells]
+    if last and min(last, _longest(lines, -1)) > width - sum(_longest(lines, place) + 2 for place in range(len(header) - 1)):
+        return rendered(over(lines, width=width, right=numbers), color=color, width=width)
+    return rendered([columns(lines, width=width, right=numbers)], color=color, width=width)
+
+
+def _longest(lines: Sequence[Sequence[Text]], place: int) -> int:
+    """Characters of the longest cell of a column."""
+    return max(line[place].cell_len for line in lines)

@@ -10,31 +10,38 @@ from hwcalc.library.compare import Variant
 from hwcalc.library.side_by_side import EngineRow
 from hwcalc.units import human_bytes
 
-__all__ = ["MEANINGS", "NUMBERS", "legend", "meaning_cells", "shown_columns"]
+__all__ = ["NUMBERS", "REASONS_WIDTH", "legend", "meanings", "shown_columns"]
 
 _POOL, _VERDICT = "pool tokens", "verdict"
-_COLUMNS: Final = ("stores", "cache", "a token", _POOL, _VERDICT, "number", "why not as the formulas")
+_COLUMNS: Final = ("stores", "cache", "a token", _POOL, _VERDICT, "number", "why it differs")
 NUMBERS: Final = frozenset({"cache", "a token", _POOL})
 """Columns of numbers, which stand on the right."""
-MEANINGS: Final = ("its cache is", "its pool tokens are")
+REASONS_WIDTH: Final = 30
+"""Characters that reasons need beside the other columns; with fewer they stand below them."""
 _WORDS: Final = {"exact": "exact", "engine": "rule", "estimate": "estimate", "measured": "measured"}
 _MOST: Final = 3
 """Reasons in a row; JSON and CSV have all."""
-_LEGEND: Final = (
-    "number: exact by the formulas, or by the rule of the engine's own code",
-    "cache: on all GPUs together, each counted as the fullest",
+_NUMBER: Final = "number: exact by the formulas, or by the rule of the engine's own code"
+_ALL_GPUS: Final = "cache: on all GPUs together, each counted as the fullest"
+_POOL_TOKENS: Final = "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory"
+_ALWAYS: Final = (
     "a token: what one token more takes of one sequence in the long run",
-    "pool tokens: of the pool that the engine makes of the accelerator, or of --kv-memory",
+    "why it differs: from what must be kept by the formulas; the bytes in brackets are part of the cache",
+    "ratio: the cache in times of the first row's",
 )
 
 
-def legend(format_: str, width: int) -> str:
+def legend(variants: Sequence[Variant], format_: str, width: int) -> str:
     """What the columns are: a line each, or a paragraph of Markdown."""
+    rows = [(variant, variant.row) for variant in variants if variant.row is not None]
+    several = any(row.all_gpus_bytes != variant.cache_total_bytes for variant, row in rows)
+    pools = any(row.pool_tokens is not None for _, row in rows)
+    lines = [_NUMBER, *([_ALL_GPUS] if several else []), *_ALWAYS, *([_POOL_TOKENS] if pools else [])]
     if format_ == "markdown":
-        return f"{'; '.join(_LEGEND)}.\n"
+        return f"{'; '.join(lines)}.\n"
     from textwrap import fill
 
-    return "".join(f"{fill(line, width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in _LEGEND)
+    return "".join(f"{fill(line, width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
 
 
 def shown_columns(variants: Sequence[Variant]) -> tuple[list[str], list[list[str]]]:
@@ -73,9 +80,9 @@ def _pool(row: EngineRow) -> str:
 
 def _why(row: EngineRow, engine: str) -> str:
     if row.reasons is None:
-        return "not said for unlike lengths and policies"
+        return "not said for unlike lengths"
     if not row.reasons:
-        return "the formulas" if engine == "reference" else "as the formulas"
+        return "these are the formulas" if engine == "reference" else "as the formulas"
     more = len(row.reasons) - _MOST
     return "; ".join(map(_cause, row.reasons[:_MOST])) + (f"; and {more:,} more" if more > 0 else "")
 
@@ -84,7 +91,11 @@ def _cause(cause: Cause) -> str:
     return f"{cause.words} ({'+' if cause.bytes > 0 else '-'}{human_bytes(abs(cause.bytes))})"
 
 
-def meaning_cells(variant: Variant) -> Sequence[str]:
-    """The cells of :data:`MEANINGS`."""
-    row = variant.row
-    return ("", "") if row is None else (row.cache_is, row.pool_is or "no pool")
+def meanings(variants: Sequence[Variant]) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows that say what the numbers of each engine are, once; pools only where a row has one."""
+    rows = {variant.engine: variant.row for variant in variants if variant.row is not None}
+    header, cells = ["engine", "its cache is"], [[name, row.cache_is] for name, row in rows.items()]
+    if all(row.pool_tokens is None for row in rows.values()):
+        return header, cells
+    pools = [row.pool_is or "no pool" for row in rows.values()]
+    return [*header, "its pool tokens are"], [[*cell, pool] for cell, pool in zip(cells, pools, strict=True)]

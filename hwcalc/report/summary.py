@@ -232,6 +232,8 @@ def _meaning(part: ActivationShare | OverheadInfo) -> str:
     """The range of an estimate; measured parts have none."""
     if part.definition == "measured":
         return "measured on this machine"
+    if part.low == part.high == part.bytes:
+        return "what the engine sets aside" if part.bytes else "nothing is set aside"
     return f"{part.definition}: {human_bytes(part.low)} to {human_bytes(part.high)}"
 
 
@@ -382,7 +384,7 @@ def _pool(plan: Plan, pool: PoolInfo) -> list[tuple[str, str]]:
             ("from", f"{human_bytes(budget.requested_bytes)} requested of {human_bytes(budget.total_bytes)}, less {parts}")
         )
     if pool.blocks is not None and pool.bytes_per_block is not None:
-        size = "" if pool.block_size is None else f" of {pool.block_size:,} tokens"
+        size = "" if pool.block_size is None else f" of {plural(pool.block_size, 'token')}"
         out.append(("blocks", f"{pool.blocks:,}{size}, {both(pool.bytes_per_block)} each"))
     if pool.tokens is not None:
         concurrency = "" if pool.max_concurrency is None else f", {pool.max_concurrency:.2f} x {plan.request.seq:,}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
+from hwcalc.report.columns import BETWEEN, BOUND, columns, hanging, indented, longest_word
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.layer_shares import LayerShare, is_room, shares
 from hwcalc.report.layer_strip import layer_strip
@@ -21,9 +22,8 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.text import Text
 
-__all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "marked", "plan_table", "rendered"]
+__all__ = ["PIPED_WIDTH", "marked", "plan_table", "rendered"]
 
 Detail = Literal["brief", "usual", "full"]
 
@@ -31,16 +31,10 @@ PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""
 
 _PADDING: Final = re.compile(r"[ ]+((?:\x1b\[[0-9;]*m)*)$")
-_BOUND: Final = "\ue000"
-"""Stands for the blank between an option and its value until lines are broken. Names never have it: it is no character of any script."""
-_OPTION: Final = re.compile(r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])")
-
 _USUAL_WIDTH: Final = 100
 """Columns by which the lines of a screen are counted where there is no narrower terminal."""
 _BAR: Final = 40
 _SHORTEST_BAR: Final = 10
-_BETWEEN: Final = 2
-"""Blanks between two columns."""
 
 
 def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
@@ -65,7 +59,7 @@ def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int
             console.print(part, width=_room(part, width), crop=False)
     # rich pads a cell up to the column's width before it ends the cell's style.
     lines = (_PADDING.sub(r"\1", line) for line in captured.get().splitlines())
-    return "\n".join(lines).replace(_BOUND, " ") + "\n"
+    return "\n".join(lines).replace(BOUND, " ") + "\n"
 
 
 def _room(part: RenderableType, width: int) -> int:
@@ -74,7 +68,7 @@ def _room(part: RenderableType, width: int) -> int:
     from rich.text import Text
 
     if isinstance(part, Text):
-        return PIPED_WIDTH if part.no_wrap else max(width, _longest_word(part))
+        return PIPED_WIDTH if part.no_wrap else max(width, longest_word(part))
     if isinstance(part, Table) and all(column.width is not None for column in part.columns):
         return PIPED_WIDTH
     return width
@@ -256,9 +250,9 @@ def _layers(plan: Plan, width: int) -> list[RenderableType]:
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
     bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
     lines: list[RenderableType] = [Text(model_lines(plan)[2], style="bold")]
-    if (strip := layer_strip(plan, width - _BETWEEN)) is not None:
+    if (strip := layer_strip(plan, width - BETWEEN)) is not None:
         pattern, meanings = strip
-        if _BETWEEN + len(pattern) + _BETWEEN + len(meanings) <= width:
+        if BETWEEN + len(pattern) + BETWEEN + len(meanings) <= width:
             lines.append(indented(Text.assemble(pattern, (f"  {meanings}", "dim"))))
         else:
             lines += [indented(Text(pattern)), indented(Text(meanings, style="dim"))]
@@ -316,92 +310,3 @@ def _everything(plan: Plan, width: int) -> list[RenderableType]:
             cells = [[Text(clean(cell)) for cell in row] for row in rows]
             out += [columns([[Text(title, style="bold") for title in header], *cells], width=width, right=right), Text()]
     return out
-
-
-def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> RenderableType:
-    """Rows in columns; those in ``right`` are aligned right.
-
-    Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all.
-    """
-    from rich.table import Table
-
-    numbers = frozenset(right)
-    cells = list(zip(*rows, strict=True))
-    natural = [max(cell.cell_len for cell in column) for column in cells]
-    least = [
-        natural[place] if place == 0 or place in numbers else max(_longest_word(cell) for cell in column)
-        for place, column in enumerate(cells)
-    ]
-    table = Table.grid(padding=(0, _BETWEEN, 0, 0))
-    for place, size in enumerate(fitted(natural, least, width - _BETWEEN * (len(natural) - 1))):
-        table.add_column(justify="right" if place in numbers else "left", width=size, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _longest_word(text: Text) -> int:
-    from rich.cells import cell_len
-
-    indent = len(text.plain) - len(text.plain.lstrip(" "))
-    return indent + max(map(cell_len, text.plain.split()), default=0)
-
-
-def fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Widths of columns that together take no more than ``room``: the widest is narrowed first, none below its least.
-
-    >>> fitted([50, 12, 40], [50, 12, 8], 90), fitted([50, 12, 40], [50, 12, 8], 40)
-    ([50, 12, 28], [50, 12, 8])
-    """
-    widths = list(natural)
-    excess = sum(widths) - room
-    while excess > 0:
-        loose = [place for place, size in enumerate(widths) if size > least[place]]
-        if not loose:
-            break
-        widest = max(loose, key=widths.__getitem__)
-        widths[widest] -= 1
-        excess -= 1
-    return widths
-
-
-def indented(text: Text) -> RenderableType:
-    """A paragraph indented by two columns."""
-    from rich.table import Table
-    from rich.text import Text as Plain
-
-    table = Table.grid()
-    table.add_column(width=2)
-    table.add_column(overflow="fold", min_width=_longest_word(text))
-    table.add_row(Plain(), text)
-    return table
-
-
-def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
-    """Rows of label, text and style in one grid; long texts wrap with a hanging indent."""
-    from rich.table import Table
-    from rich.text import Text
-
-    if not rows:
-        return []
-    # An option and its value are on one line.
-    texts = [Text(_OPTION.sub(rf"\1{_BOUND}", message), style=style) for _, message, style in rows]
-    labels = [Text("\n".join(_in_lines(label)), style=style) for label, _, style in rows]
-    table = Table.grid(padding=(0, _BETWEEN, 0, 0))
-    table.add_column(width=max(line.cell_len for label in labels for line in label.split()))
-    table.add_column(overflow="fold", min_width=max(map(_longest_word, texts)))
-    for label, text in zip(labels, texts, strict=True):
-        table.add_row(label, text)
-    return [table]
-
-
-_LABEL: Final = 36
-"""Characters of a label; a longer one takes several lines, so that there is room for its text."""
-
-
-def _in_lines(label: str) -> list[str]:
-    from textwrap import wrap
-
-    if len(label) + 2 <= _LABEL:
-        return ["  " + label]
-    return wrap(label, _LABEL, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

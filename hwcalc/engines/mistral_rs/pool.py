@@ -58,7 +58,7 @@ def pages_of(opened: MistralOpened) -> Pages:
 
 def _pages(opened: MistralOpened) -> Pages:
     tp, block = opened.request.parallel.tp, opened.settings.block_size
-    local = of_mistral(opened.replica.sized(seq=1, batch=1))
+    local = of_mistral(opened.replica.single.sized(seq=1))
     kinds = {group.kind: MISTRAL_RS.shard(opened.model, group.kind, tp) for group in opened.stack.groups}
     paged: dict[object, int] = {}
     states: dict[object, int] = {}

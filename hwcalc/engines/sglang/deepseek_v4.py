@@ -16,7 +16,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["CompressedLayout", "CompressedStage", "compressed_layout", "compressed_sizes", "state_rows_bytes"]
+__all__ = ["CompressedLayout", "CompressedStage", "compressed_layout", "compressed_sizes", "state_requests", "state_rows_bytes"]
 
 _ROPE: Final = 64
 _SCALES: Final = 8
@@ -124,6 +124,13 @@ def state_rows_bytes(layout: CompressedLayout, stage: CompressedStage, requests:
     return rows * 2 * layout.head_dim * _STATE_BYTES * stage.many
 
 
+def state_requests(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> int:
+    """Requests that have compressors of 128 tokens in a pool of ``budget`` bytes: all that may run."""
+    if settings.own_requests is not None:
+        return settings.own_requests
+    return most_running(settings, int(budget / layout.token_bytes(stage, settings.swa_ratio)), None)
+
+
 def compressed_sizes(layout: CompressedLayout, settings: SglangSettings, budget: int) -> Sizes:
     """The pools of ``budget`` bytes on each rank."""
     found = [_stage_sizes(layout, stage, settings, budget) for stage in layout.stages]
@@ -147,9 +154,7 @@ def _swa_cap(layout: CompressedLayout, settings: SglangSettings) -> int | None:
 def _stage_sizes(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> Sizes:
     page, cell = layout.page_size, layout.token_bytes(stage, settings.swa_ratio)
     cap = _swa_cap(layout, settings)
-    requests = settings.own_requests
-    if requests is None:
-        requests = most_running(settings, int(budget / cell), None)
+    requests = state_requests(layout, stage, settings, budget)
     fixed = state_rows_bytes(layout, stage, requests) + (0 if cap is None else cap * layout.swa_bytes(stage))
     left = max(budget - fixed, 0)
     tokens = int(left / cell) // page * page

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Final
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
+from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, state_requests, state_rows_bytes
 from hwcalc.engines.sglang.layout import SWA
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import StoredTensor, bytes_of
+from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
-from hwcalc.formulas.tensor import Once
 
 __all__ = ["allocations", "extras", "layer_tensors"]
 
@@ -105,25 +105,31 @@ def _page_rows(opened: SglangOpened, name: str, role: Role, size: float, ratio: 
 
 def extras(opened: SglangOpened) -> tuple[StoredTensor, ...]:
     """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
-    ranks = opened.own.tp * opened.own.pp * opened.request.parallel.dp
+    ranks = opened.own.tp * opened.request.parallel.dp
     stored = sum(group.count * bytes_of(opened.kind_tensors[group.kind]) for group in opened.stack.groups)
-    rest = opened.least_bytes * ranks - stored
-    if rest <= 0:
-        return ()
-    return (
-        StoredTensor(
-            name="unfilled_pools",
-            role=Role.KEY,
-            axes=("bytes",),
-            shape=(rest,),
-            dtype="int8",
-            positions=1,
-            span=Once(),
-            bytes=rest,
-            rule=f"{rest:,} B: pools have fixed shares of the memory, and one is full before the others",
-            why=_why_unfilled(opened),
+    rest = opened.least_bytes * opened.own.pp * ranks - stored
+    states, requests = _compressor_states(opened)
+    # Where no pools hold the sequences there are none.
+    states = min(states * ranks, max(0, rest))
+    found = (
+        ("compressor_states", states, f"compressors of {requests:,} requests", f"compressors for {requests:,} requests"),
+        (
+            "unfilled_pools",
+            rest - states,
+            "pools have fixed shares of the memory, and one is full before the others",
+            _why_unfilled(opened),
         ),
     )
+    return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in found if size > 0)
+
+
+def _compressor_states(opened: SglangOpened) -> tuple[int, int]:
+    """Bytes of the compressors of 128 tokens of DeepSeek-V4 on one rank of each stage, and the requests that they are for."""
+    layout = opened.compressed
+    if layout is None:
+        return 0, 0
+    counts = [state_requests(layout, stage, opened.own, opened.least_bytes) for stage in layout.stages]
+    return sum(map(state_rows_bytes, repeat(layout), layout.stages, counts)), max(counts)
 
 
 def _why_unfilled(opened: SglangOpened) -> str:

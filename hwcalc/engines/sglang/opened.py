@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import cached_property
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, compressed_layout, compressed_sizes
-from hwcalc.engines.sglang.layout import PoolLayout, plan_layout
+from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.models import is_compressed
 from hwcalc.engines.sglang.settings import SglangSettings, read_settings
 from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, plan_sizes, slots_per_request
 from hwcalc.engines.stored import bytes_of
+from hwcalc.formulas.frozen import replace
 
 __all__ = ["SglangOpened", "of_sglang"]
 
@@ -78,38 +80,46 @@ class SglangOpened(Opened):
         """Slots for states that a request takes."""
         return slots_per_request(self.own) if self.compressed is None and self.layout.has_states else 0
 
+    def held_in(self, sizes: Sizes) -> bool:
+        """Whether these pools hold the planned sequences of a replica."""
+        replica: SglangOpened = self.replica
+        if sizes.error is not None or replica.batch > sizes.running:
+            return False
+        # Where no layer keeps tokens, a pool has as many as one request may have, and they take nothing.
+        if sizes.cell and replica.held_tokens(windows=False) > sizes.tokens:
+            return False
+        return sizes.swa_tokens is None or replica.held_tokens(windows=True) <= sizes.swa_tokens
+
     def at_once(self, sizes: Sizes) -> int:
         """How many requests of the planned length these pools hold."""
-        if sizes.error is not None or not sizes.running:
-            return 0
-        if self.together.unlike:
-            return self._unlike_at_once(sizes)
-        # Where no layer keeps tokens, a pool has as many as one request may have, and they take nothing.
-        found = [sizes.running, *([sizes.tokens // self.paged(self.tokens)] if sizes.cell else ())]
-        if sizes.swa_tokens is not None and (each := self.window_tokens(self.tokens)):
-            found.append(sizes.swa_tokens // each)
-        return min(found)
+        request = replace(self.replica.request, lengths=())
 
-    def _unlike_at_once(self, sizes: Sizes) -> int:
-        """Requests of a replica where they are unlike: all of the planned ones, or none."""
-        replica: SglangOpened = self.replica
-        held = replica.held_tokens(windows=False) <= sizes.tokens and replica.batch <= sizes.running
-        if sizes.swa_tokens is not None:
-            held = held and replica.held_tokens(windows=True) <= sizes.swa_tokens
-        return replica.batch if held else 0
+        def too_many(requests: int) -> bool:
+            one: SglangOpened = self.with_request(replace(request, batch=requests))
+            return not one.held_in(sizes)
+
+        return bisect_left(range(1, sizes.running // request.sharing.branches + 1), x=True, key=too_many)
 
     @cached_property
     def least_bytes(self) -> int:
-        """The smallest budget of a rank whose pools hold the planned sequences of a replica; beyond all bounds if none does."""
-        if not any(bytes_of(tensors) for tensors in self.kind_tensors.values()):
-            return 0
-        wanted, low, high = self.request.replica_batch, 0, _LARGEST_BUDGET
-        if self.at_once(self.sizes(high)) < wanted:
-            return high
+        """The smallest budget of a rank whose pools hold the planned sequences of a replica.
+
+        Where no budget does, because SGLang runs fewer requests or was allowed fewer tokens, it is what the sequences themselves take.
+        """
+        own_bytes = self._own_bytes()
+        low, high = 0, max(_LARGEST_BUDGET, 2 * own_bytes)
+        if not own_bytes or not self.held_in(self.sizes(high)):
+            return own_bytes
         while low + 1 < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.at_once(self.sizes(middle)) >= wanted else (middle, high)
+            low, high = (low, middle) if self.held_in(self.sizes(middle)) else (middle, high)
         return high
+
+    def _own_bytes(self) -> int:
+        """What the sequences of a replica have in the pools of a rank of the fullest stage."""
+        replica = self.replica
+        layers = [sum(bytes_of(replica.kind_tensors[kind]) for kind in layer) for layer in replica.plain_stack]
+        return max(sum(layers[layer] for layer in span) for span in stage_spans(len(layers), self.own.pp)) // self.own.tp
 
 
 def of_sglang(opened: Opened) -> SglangOpened:

@@ -107,7 +107,7 @@ def test_json_is_recognised_in_wrong_lines() -> None:
         (["explain", "Qwen/Qwen3-8"], {QWEN, f"{QWEN}-Base"}),
         (["--dtype", "q8"], {"q8_0"}),
         (["--dtype", "q8_0:q4"], {"q8_0:q4_1", "q8_0:q4_0"}),
-        (["--engine", "t"], {"transformers"}),
+        (["--engine", "t"], {"transformers", "tensorrt-llm", "tgi"}),
         ([QWEN, "--engine-option", "nb"], {"nbits="}),
         ([QWEN, "--format", "m"], {"markdown"}),
         ([QWEN, "--assume", "deepseek_v32"], {"deepseek_v32"}),

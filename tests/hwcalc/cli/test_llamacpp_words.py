@@ -119,7 +119,8 @@ def test_what_is_wrong(capsys: Capture, given: str, said: str, hint: str) -> Non
         ("type_k=q8", ["type_k=q8_0"]),
         ("defaults=", ["defaults=server", "defaults=api"]),
         ("n_gpu_layers=a", ["n_gpu_layers=auto", "n_gpu_layers=all"]),
-        ("speculative=", []),
+        ("speculative=", ["speculative=mtp"]),
+        ("host_memory=", []),
         ("n_ubatch=", []),
     ],
 )

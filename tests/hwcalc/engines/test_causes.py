@@ -144,6 +144,39 @@ def test_what_several_ranks_have(model: str) -> None:
     assert (cause.words, cause.bytes) == ("latent on every rank", 7 * formulas.stored_bytes)
 
 
+def words(model: str, engine: str, seq: int, **more: Any) -> dict[str, int]:
+    """The causes of one engine's row."""
+    one, formulas = opened(model, engine, seq, **more), opened(model, "reference", seq)
+    assert one is not None
+    assert formulas is not None
+    return {cause.words: cause.bytes for cause in causes(one, formulas)}
+
+
+def test_ranks_that_share_the_tokens() -> None:
+    """Two heads on eight ranks are there four times, and twice where two ranks have half of the tokens each."""
+    for engine in ("reference", "vllm"):
+        found = words("zai-org/GLM-Z1-9B-0414", engine, 4_096, tp=8, dcp=2)
+        assert found == {"a head on several ranks": 40 * 2 * 2 * 128 * 2 * 4_096}
+
+
+def test_heads_that_do_not_divide() -> None:
+    """SGLang counts one of ten heads on each of eight ranks."""
+    assert words("microsoft/phi-4", "sglang", 4_096, tp=8) == {"fewer heads than the model has": -40 * 2 * 2 * 128 * 2 * 4_096}
+
+
+def test_a_window_that_the_tokens_just_fill() -> None:
+    """DynamicCache keeps one token less than the window, and fills nothing up."""
+    (found,) = words("google/gemma-2-2b", "transformers", 4_096)
+    assert found == "window of 4,096 kept as 4,095 tokens"
+
+
+def test_copies_of_layers_whose_tensors_grow_unlike_stand_first() -> None:
+    """DeepSeek-V4 has a latent on each of eight ranks; the ratios are those of one rank."""
+    alone, ranks = (words("deepseek-ai/DeepSeek-V4-Flash", "sglang", 40_000, tp=tp) for tp in (1, 8))
+    (one,) = [key for key in alone if key.startswith("compressed latent")]
+    assert f"latent on every rank, {one}" in ranks
+
+
 def test_worked_causes() -> None:
     """gpt-oss-20b, 12 layers of each kind, 8 heads of 64 in bf16: a token is 2,048 B of a layer."""
     by_name = {}

@@ -102,6 +102,11 @@ def test_hybrids_that_page_every_layer() -> None:
     assert [tensor.why for tensor in opened.kind_tensors[delta]] == ["state x 33 slots"] * 2 + ["unused pages"] * 2
 
 
+def test_samples_have_pages_of_their_own() -> None:
+    """Four sequences of 4,096 tokens, each alone: four times one."""
+    assert planned(LLAMA, samples=4, prompt=1_000).memory.per_gpu.cache == 4 * planned(LLAMA).memory.per_gpu.cache
+
+
 def test_context_and_memory_options() -> None:
     """A context of N tokens takes whole MB; what is more than the GPU has is refused in its own words."""
     asked = planned(LLAMA, kv_memory=40_000 * MIB, options={"pa_context_len": "8000"}).pool
@@ -279,12 +284,6 @@ def test_other_layers_are_divided() -> None:
     (own,), (ideal,) = (rank_weight_bytes(lfm, two, rules=rules) or (0,) for rules in (MISTRAL_RS, REFERENCE))
     # Half of 16 layers' three matrices of 2,048 x 8,192, and of ten convolutions: 2,048 x (6,144 + 2,048 + 3).
     assert own - ideal == 16 * 3 * 2_048 * 8_192 + 10 * 2_048 * (6_144 + 2_048 + 3)
-
-
-def test_replicas_share_no_experts() -> None:
-    """Two servers have all experts each."""
-    one, two = (rank_weight_bytes(load_model("Qwen/Qwen3-30B-A3B"), Parallel(dp=dp), rules=MISTRAL_RS) for dp in (1, 2))
-    assert one == two
 
 
 def test_a_head_width_that_it_does_not_read() -> None:

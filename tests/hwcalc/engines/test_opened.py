@@ -11,6 +11,7 @@ from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES
 from hwcalc.engines.base import Opened
 from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.errors import UnsupportedError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
 from hwcalc.profiles.gpus import find_gpu
@@ -50,8 +51,10 @@ def test_opened_once_or_anew(name: str, engine: str) -> None:
         common["batch"] = 1
         first = opened(load_model(name), **common)
     if first is None:
-        # Some engines run no state space models; the first of the models every engine runs.
+        # Some engines do not run some of these models, and say so; the first one every engine runs.
         assert name != MODELS[0], engine
+        with pytest.raises(UnsupportedError):
+            open_request(load_model(name), **common)
         return
     plan_opened(first)
     for change in (

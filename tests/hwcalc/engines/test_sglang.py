@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
+from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.report.emit import emitted
@@ -126,6 +129,45 @@ def test_the_least_budget_holds_and_a_byte_less_does_not(seq: int, batch: int, m
     assert one.stored_bytes == least
 
 
+def test_what_no_budget_holds_is_what_the_sequences_take() -> None:
+    """36 layers x 2 x 8 x 128 x 2 B = 147,456 B a token, also of more requests than run at once and of more tokens than are allowed."""
+    found = plan("Qwen/Qwen3-8B", engine="sglang", seq=100, batch=7_000)
+    assert found.cache.total_bytes == 7_000 * 100 * 147_456
+    found = plan("Qwen/Qwen3-8B", engine="sglang", seq=4_096, engine_options={"max_total_tokens": "1000"}, kv_memory=2**40)
+    assert found.cache.total_bytes == 4_096 * 147_456
+    assert not found.fit.verdict.fits
+    assert found.pool.tokens == 1_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        # 100,000 tokens: 1,000 are kept once, and 1,000 more of each sequence.
+        ({"seq": 2_000, "shared_prefix": 1_000}, 99),
+        # 1,000 + 4 x 1,000 of each request.
+        ({"seq": 2_000, "samples": 4, "prompt": 1_000}, 20),
+        ({"seq": 2_000, "samples": 4, "prompt": 1_000, "engine_options": {"disable_radix_cache": "true"}}, 12),
+        ({"lengths": "1k,2k"}, 48),
+    ],
+)
+def test_requests_that_are_unlike(asked: dict[str, Any], most: int) -> None:
+    """How many fit does not depend on how many are planned."""
+    found = plan("Qwen/Qwen3-8B", engine="sglang", kv_memory=100_000 * 147_456, **asked)
+    assert found.fit.max_batch == most
+
+
+def test_the_compressors_of_all_requests() -> None:
+    """DeepSeek-V4: without a GPU 2,048 requests, 2,049 x 128 + 129 rows, in blocks of 128, of 2 x 512 x 4 B in each of 20 layers."""
+    one = opened("deepseek-ai/DeepSeek-V4-Flash", seq=40_000)
+    states, _ = one.extras
+    assert states.bytes == 2_051 * 128 * 2 * 512 * 4 * 20
+    assert (
+        sum(tensor.bytes for tensor in one.extras)
+        + sum(group.count * bytes_of(one.kind_tensors[group.kind]) for group in one.stack.groups)
+        == one.least_bytes
+    )
+
+
 @pytest.mark.parametrize(
     ("model", "options", "error"),
     [
@@ -179,6 +221,14 @@ def test_the_command_line() -> None:
         "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --context-length 4096 --kv-cache-dtype fp8_e4m3 "
         "--tp-size 8 --dp-size 4 --enable-dp-attention --speculative-algorithm EAGLE --speculative-num-steps 3 "
         "--speculative-eagle-topk 1 --speculative-num-draft-tokens 4 --mem-fraction-static 0.8"
+    )
+
+
+def test_adapters_that_come_later_are_told() -> None:
+    """Without an adapter from the start, SGLang asserts that it knows the rank and the layers."""
+    made = plan(LLAMA, engine="sglang", seq=4096, lora="rank=16,count=2,targets=attention")
+    assert emitted(made, "sglang").endswith(
+        "--enable-lora --max-loras-per-batch 2 --max-lora-rank 16 --lora-target-modules q_proj k_proj v_proj o_proj"
     )
 
 

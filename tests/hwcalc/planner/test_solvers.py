@@ -160,7 +160,7 @@ def fits(opened: Opened, **change: int) -> bool:
         if pool is not None:
             held = pool.fits and all(most is None or most >= replica for most in (pool.max_requests, pool.at_once))
             return size >= 0 and held and (limit is None or request.batch <= limit[0])
-        if limit is not None and request.batch > limit[0] and not made.engine.splits_layers:
+        if limit is not None and request.batch > limit[0]:
             return False
         needed = made.needed_bytes
     except KvplanError:

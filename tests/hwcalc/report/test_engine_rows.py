@@ -8,13 +8,16 @@ import json
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from hwcalc import compare, plan
 from hwcalc.engines import ENGINES
+from hwcalc.report.schema import json_schema
 from hwcalc.units import human_bytes
 from tests.hwcalc.command import QWEN, Capture, run
 
 GPT = "openai/gpt-oss-20b"
+DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 HYBRID = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 
 
@@ -42,6 +45,9 @@ def test_plan_and_compare_say_the_same(capsys: Capture) -> None:
 
     assert of_plan == document(capsys, "compare", GPT, *words)
     assert of_plan == compare(GPT, engine="all", gpu="h100", seq="8k").to_dict()
+    # transformers keeps a token less of the window: a reason takes bytes away.
+    assert min(reason["bytes"] for variant in of_plan["variants"] if variant["row"] for reason in variant["row"]["reasons"]) < 0
+    Draft202012Validator(json_schema("compare")).validate(of_plan)
 
 
 def test_a_row_has_the_numbers_of_a_plan_and_its_reasons_are_the_difference(capsys: Capture) -> None:
@@ -114,7 +120,39 @@ def test_an_engine_option_is_refused_in_the_rows_of_those_that_lack_it(capsys: C
     assert "is not known to transformers" in by_name["transformers"]["error"]
 
 
-def test_under_a_policy_no_reasons_are_said(capsys: Capture) -> None:
-    """What is dropped makes the difference there."""
-    words = ("--engine", "all", "--seq", "32k", "--policy", "snapkv:compression_ratio=0.5")
-    assert "not said for unlike lengths and policies" in " ".join(run(capsys, QWEN, *words)[1].split())
+def test_what_a_policy_drops_is_a_reason(capsys: Capture) -> None:
+    """Beside those of the same engine without it; and the sum holds."""
+    words = ("--engine", "all", "--seq", "32k", "--policy", "snapkv:compression_ratio=0.5,window_size=32")
+    formulas = plan(QWEN, seq="32k").cache.total_bytes
+    found = {variant["engine"]: variant for variant in document(capsys, QWEN, *words)["variants"]}
+    dropped = {reason["words"]: reason["bytes"] for reason in found["reference"]["row"]["reasons"]}
+
+    assert dropped == {"dropped by the policy": -formulas // 2}
+    for variant in found.values():
+        if variant["row"] is not None:
+            assert sum(reason["bytes"] for reason in variant["row"]["reasons"]) == variant["row"]["all_gpus_bytes"] - formulas
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_reasons_without_room_stand_below_their_row(capsys: Capture, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Each engine has one row, and beneath it the reasons as a paragraph, not a column of one word a line."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    out = run(capsys, GPT, "--engine", "all", "--gpu", "h100", "--seq", "8k")[1]
+    rows = out.split("\n\n")[1].splitlines()
+
+    assert [line.split()[0] for line in rows if not line.startswith(" ")] == ["engine", *ENGINES]
+    assert "  window not honoured (+189.00 MiB)" in rows
+    assert "  cannot: TGI: Unsupported model type gpt_oss" in rows
+
+
+def test_only_columns_that_are_shown_are_explained(capsys: Capture) -> None:
+    """Without a GPU nobody has a pool, and one GPU is all GPUs."""
+    alone, with_gpu, ranks = (
+        run(capsys, "compare", model, "--engine", "reference,sglang", "--seq", "8k", *words)[1]
+        for model, words in ((QWEN, ()), (QWEN, ("--gpu", "h100")), (DEEPSEEK, ("--tp", "2")))
+    )
+
+    assert "pool tokens" not in alone
+    assert "pool tokens: of the pool" in with_gpu
+    assert "on all GPUs together" not in alone + with_gpu
+    assert "on all GPUs together" in ranks
