@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, ModelSpec, load_model
-from hwcalc.engines import ENGINES
+from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.errors import UnknownNameError, UnsupportedError
@@ -131,7 +131,7 @@ def test_a_copy_keeps_nothing_of_its_origin() -> None:
 def test_releases_of_a_line(engine: str, asked: str, known: str | None) -> None:
     """A line stands for its release, and what was made of a release has its rules; part of a number is no line."""
     if known is not None:
-        assert ENGINES[engine].version(asked) == known
+        assert find_engine(engine)[0].version(asked) == known
         return
     with pytest.raises(UnknownNameError, match="no rules for that version"):
-        ENGINES[engine].version(asked)
+        find_engine(engine)[0].version(asked)
