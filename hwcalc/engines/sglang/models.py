@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
 from hwcalc.model import ModelSpec
@@ -116,8 +116,9 @@ _STRETCHED: Final = frozenset({"linear", "dynamic"})
 def context_tokens(model: ModelSpec) -> int:
     """The longest sequence as SGLang reads it (``get_context_length``); requests at once follow from it."""
     text, top = model.config.get("text_config"), model.config.get("model_type")
-    own = text if isinstance(text, Mapping) else {} if top in _TEXT_ONLY_READ else model.config
-    lengths = {"max_seq_len": _CLASS_LENGTHS.get(str(top)), "max_position_embeddings": model.max_position_embeddings} | own
+    own: Mapping[str, Any] = text if isinstance(text, Mapping) else {} if top in _TEXT_ONLY_READ else model.config
+    defaults = {"max_seq_len": _CLASS_LENGTHS.get(str(top)), "max_position_embeddings": model.max_position_embeddings}
+    lengths = {**defaults, **own}
     longest = next((length for key in _LENGTHS if isinstance(length := lengths.get(key), int) and length > 0), _NO_LENGTH)
     scalings = model.facts.rope_scalings
     # A factor for one kind of layer (Gemma 3) is none of the model.
