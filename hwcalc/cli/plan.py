@@ -34,7 +34,7 @@ OPTIONS = (
         "emit",
         ("--emit",),
         "E",
-        "Print the engine's own command line of this plan instead: vllm, llamacpp; ollama: a Modelfile.",
+        "Print the engine's own command line of this plan instead: any engine but reference and transformers; ollama: a Modelfile.",
         complete="emitters",
     ),
     Option(

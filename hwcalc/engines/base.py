@@ -18,7 +18,7 @@ from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import Policies
-from hwcalc.engines.request import Request
+from hwcalc.engines.request import Parallel, Request, Servers
 from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.traits import Traits
@@ -156,7 +156,7 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
         """The bytes of weights on the fullest GPU, which do not depend on length and batch; ``None`` if they are unknown."""
 
     @abstractmethod
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         """The rules by which the engine divides the weights of a model over ranks."""
 
     @abstractmethod
@@ -275,6 +275,11 @@ class Opened(Alive):
         self.dtypes  # noqa: B018 - so that the notes on defaults come first
         self.encoder_tokens  # noqa: B018
         self.engine.check(self)
+        group, ep = self.parallel.group, self.parallel.ep
+        if group % ep:
+            raise UsageError(
+                f"ep {ep}: replicas of {self.engine.label} share no experts.", hint=f"Use: --ep {group}, or leave it out"
+            )
         return self
 
     def sized(self, *, seq: int | None = None, batch: int | None = None) -> Opened:
@@ -293,6 +298,12 @@ class Opened(Alive):
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        """The layout, which says whether replicas share experts."""
+        parallel = self.request.parallel
+        return parallel if parallel.dp == 1 or self.engine.deals_experts(self) else Servers(**vars(parallel))
 
     @cached_property
     def dtypes(self) -> Dtypes:
@@ -315,7 +326,7 @@ class Opened(Alive):
         parallel = self.request.parallel
         if parallel.tp == parallel.dp == 1:
             return self.kind_tensors
-        rules, replica = self.engine.weight_rules(), self.replica
+        rules, replica = self.engine.weight_rules(self), self.replica
         sharded = self.of_stack(
             (self.engine.name, "shards", parallel.tp),
             lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},

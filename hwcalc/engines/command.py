@@ -10,7 +10,7 @@ from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["CommandInput", "Commands", "EmittedFile"]
+__all__ = ["CommandInput", "Commands", "EmittedFile", "check_one_replica"]
 
 OpenedT = TypeVar("OpenedT")
 """The opened request of an engine, whose module imports this one."""
@@ -48,6 +48,12 @@ class CommandInput:
     """Further words, which a cache policy needs."""
     layers: int = 0
     """Layers of the model, for an engine that is told which of them each GPU has."""
+
+
+def check_one_replica(planned: CommandInput, label: str) -> None:
+    """Raise an error for replicas where a command line starts one."""
+    if planned.parallel.dp > 1:
+        raise UsageError(f"A command line of {label} starts one replica.", hint="Start one for each: leave out --dp.")
 
 
 @frozen

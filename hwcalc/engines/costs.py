@@ -131,7 +131,7 @@ def chunk_tokens() -> tuple[int, int, int]:
 
 def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
     """Numbers per token that the widest layer holds on one rank; estimated from the hidden width if the weights are not counted."""
-    key = (rules.engine, "layer width", parallel.tp, parallel.dp, parallel.ep)
+    key = (rules, "layer width", parallel)
     width = model.once(key, lambda: layer_width(model, rules.rank(model, parallel)))
     return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // parallel.tp if width is None else width
 
@@ -145,7 +145,7 @@ def forward(
     its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
     bytes. ``dtype`` is the dtype that the model runs in; by default the model's own.
     """
-    model, parallel, rules, profile = opened.model, opened.request.parallel, opened.engine.weight_rules(), runtime_profile()
+    model, parallel, rules, profile = opened.model, opened.parallel, opened.engine.weight_rules(opened), runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
     logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))

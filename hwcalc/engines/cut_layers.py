@@ -29,7 +29,7 @@ def cut_layers(opened: Any) -> CutLayers | None:
     evicted, parallel = local.evicted, opened.request.parallel
     if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.engine.sizes_by_token(opened):
         return None
-    rules = opened.engine.weight_rules()
+    rules = opened.engine.weight_rules(opened)
 
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
         found: tuple[StoredTensor, ...] = opened.engine.tensors(rules.shard(opened.model, kind, parallel.tp), local)

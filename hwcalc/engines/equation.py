@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, workspaces
+from hwcalc.engines.costs import estimated, exact, forward
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.forms import passed_tokens
+from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.request import ALONE, Hardware, Parallel
@@ -35,34 +35,27 @@ def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | No
     """
     from hwcalc.quantization.planned import format_name
 
-    engine, request, hardware = opened.engine, opened.request, opened.request.hardware
-    if hardware.gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(hardware.gpu)
-    weights = opened.weights
-    notes += weights.notes
-    if memory is None or weights.value is None:
-        return Noted(None, notes)
+    request, hardware = opened.request, opened.request.hardware
+    found = loaded(opened)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
     weight_format = format_name(request.weights)
     rows = request.replica_batch
     extra = beside(opened)
     margin = _margin(hardware)
     parts = (
-        *weights.value,
+        *weights,
         *extra.value,
         forward(opened, chunks, rows, dtype=weight_format if weight_format in FLOATS else None),
-        *engine.working(opened),
+        *opened.engine.working(opened),
         *_policy_part(opened),
-        device_context(hardware.gpu),
-        *workspaces(hardware.gpu),
-        *communication(request.parallel, hardware.gpu),
+        *outside(opened, gpu),
     )
-    measured = calibrated(
-        engine.name, opened.model.id, request, parts, tokens=passed_tokens(opened.tokens, rows, chunks[1]), rows=rows
-    )
+    tokens = passed_tokens(opened.tokens, rows, chunks[1])
     share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
-    budget = Budget.of(memory, share, margin.value, measured.value)
-    return Noted(budget, (*notes, *extra.notes, *measured.notes, *margin.notes))
+    budget, measured = budget_of(opened, memory, parts, tokens=tokens, rows=rows, share=share, margin=margin.value)
+    return Noted(budget, (*found.notes, *extra.notes, *measured, *margin.notes))
 
 
 def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
@@ -93,16 +86,16 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     """
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    model, parallel = opened.model, opened.request.parallel
+    model, parallel = opened.model, opened.parallel
     weight_format = format_name(opened.request.weights)
     weight_dtype = weight_format if weight_format in FLOATS else None
     scheme, known = planned_scheme(model, weight_format)
-    rules = opened.engine.weight_rules()
+    rules = opened.engine.weight_rules(opened)
     held = None if scheme is None else rules.held(scheme)
     unpacked = scheme is not None and held is None
 
     def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
-        key = (rules.engine, "weights", weight_format, scheme is None, parallel)
+        key = (rules, "weights", weight_format, scheme is None, parallel)
         return model.once(key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules))
 
     stages = on_ranks(held if known else None, parallel)

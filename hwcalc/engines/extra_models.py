@@ -25,7 +25,7 @@ def _adapters(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
     model, lora = opened.model, opened.request.lora
     if lora is None:
         return Noted(())
-    size = lora_bytes_rank(model, lora, opened.request.parallel, rules=opened.engine.weight_rules())
+    size = lora_bytes_rank(model, lora, opened.parallel, rules=opened.engine.weight_rules(opened))
     if size is None:
         message = f"--lora is not counted: the layers of {model.id} are not known."
         return Noted((), (Note(code="lora-unknown", message=message),))
@@ -39,7 +39,7 @@ def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
     if draft is None:
         return Noted(())
     scheme, known = planned_scheme(draft, None)
-    rules = engine.weight_rules()
+    rules = engine.weight_rules(opened)
     weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
     draft_request = request.changed(
         parallel=Parallel(**{**vars(request.parallel), "pp": 1, "ep": 1}),

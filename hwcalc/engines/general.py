@@ -62,14 +62,14 @@ class GeneralEngine(Engine):
 
         return rank_weights_part(opened)
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         """By default every matrix is divided evenly."""
         from hwcalc.engines.rank_weights import REFERENCE
 
         return REFERENCE
 
     def weight_dtype(self, opened: Opened) -> str:
-        return self.weight_rules().weight_format(opened.model, None).name
+        return self.weight_rules(opened).weight_format(opened.model, None).name
 
     def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
         """The most tokens of one forward pass of a replica: low, expected and high; ``None`` is no limit.

@@ -109,7 +109,12 @@ def _beside(opened: Opened, span: Layers) -> Beside | None:
 def _rank_setting(opened: Opened, span: Layers) -> Setting:
     """What a policy is told of these layers, on one tensor-parallel rank."""
     assert opened.evicted is not None
-    whole, rules, tp, plain = opened.evicted.setting, opened.engine.weight_rules(), opened.request.parallel.tp, opened.plain_stack
+    whole, rules, tp, plain = (
+        opened.evicted.setting,
+        opened.engine.weight_rules(opened),
+        opened.request.parallel.tp,
+        opened.plain_stack,
+    )
 
     def sharded() -> tuple[LayerShape, ...]:
         return shapes_of(Stack(tuple(tuple(rules.shard(opened.model, kind, tp) for kind in layer) for layer in plain.layers)))
@@ -154,7 +159,7 @@ def stage_prefill_bytes(opened: Opened, stage: int) -> int:
 
 def _sizes(local: Opened, layers: Sequence[Layer], numbers: Iterable[int]) -> dict[int, int]:
     """Bytes on a rank of the layers with these numbers."""
-    rules, tp = local.engine.weight_rules(), local.request.parallel.tp
+    rules, tp = local.engine.weight_rules(local), local.request.parallel.tp
     known: dict[Layer, int] = {}
     for layer in {layers[number]: None for number in numbers}:
         shards = (rules.shard(local.model, kind, tp) for kind in layer)
@@ -204,7 +209,7 @@ def inner_vectors(opened: Opened) -> tuple[int, int, int]:
     """
     if opened.engine.splits_layers:
         return 0, 0, 0
-    model, rules, parallel = opened.model, opened.engine.weight_rules(), opened.request.parallel
+    model, rules, parallel = opened.model, opened.engine.weight_rules(opened), opened.parallel
     asked = format_name(opened.request.weights)
     element_bytes = rules.weight_format(model, asked if asked in FLOATS else None).bits // 8
     low, expected, high = (

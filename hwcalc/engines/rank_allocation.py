@@ -29,7 +29,7 @@ def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
     parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
         raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    return allocations_of(opened, opened.engine.weight_rules().spans(len(layers), parallel.pp)[stage])
+    return allocations_of(opened, opened.engine.weight_rules(opened).spans(len(layers), parallel.pp)[stage])
 
 
 def allocations_of(opened: Opened, numbers: Iterable[int], *, extras: bool = True) -> tuple[Allocation, ...]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", "Request", "Sharing"]
+__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", "Request", "Servers", "Sharing"]
 
 T = TypeVar("T")
 
@@ -43,6 +43,25 @@ class Parallel:
     def gpus(self) -> int:
         """The number of GPUs. dcp and ep reuse the GPUs of tp and dp."""
         return self.tp * self.pp * self.dp
+
+    @property
+    def group(self) -> int:
+        """The ranks of a stage that have all experts between them: those of all replicas."""
+        return self.tp * self.dp
+
+    @property
+    def expert_ranks(self) -> int:
+        """The ranks over which the experts of a layer are divided, whole or in parts."""
+        return self.ep if self.ep > 1 else self.group
+
+
+@frozen
+class Servers(Parallel):
+    """A layout whose replicas are servers of their own: each has all experts."""
+
+    @property
+    def group(self) -> int:
+        return self.tp
 
 
 ALONE: Final = Parallel()

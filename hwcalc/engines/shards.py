@@ -18,7 +18,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
-__all__ = ["ROW_PARALLEL", "Rank", "ReplicaRank", "cut_inputs", "cut_outputs", "distribute_experts", "module_of"]
+__all__ = ["ROW_PARALLEL", "GroupRank", "Rank", "cut_inputs", "cut_outputs", "distribute_experts", "module_of"]
 
 ROW_PARALLEL: Final = frozenset(
     {
@@ -61,6 +61,7 @@ _REPLICATED: Final = frozenset(
     }
 )
 """Modules that are whole on every rank: projections to what all heads share, small tables and single parameters."""
+_MLPS: Final = frozenset({"mlp", "moe"})
 _KEYS_AND_VALUES: Final = frozenset({"k_proj", "v_proj"})
 _FUSED: Final = frozenset({"query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"})
 
@@ -81,7 +82,7 @@ class Rank:
     def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
         self.model = model
         self.tp = parallel.tp
-        self.shards = parallel.tp * parallel.dp
+        self.shards = parallel.group
         self.ep = parallel.ep
         self.mamba = next((group.kind for group in model.stack.groups if isinstance(group.kind, Mamba2)), None)
 
@@ -89,19 +90,24 @@ class Rank:
         """The part of a tensor on the fullest rank."""
         if self.is_vocabulary(weight):
             padded = -(-weight.shape[0] // self.vocabulary_padding) * self.vocabulary_padding
-            return _rows(weight, -(-padded // self.tp))
+            return _rows(weight, -(-padded // self.ranks(block, weight)))
         if weight.copies > 1:
             return self.expert(weight)
-        if self.tp == 1 or self.is_replicated(weight) or self.is_whole(block):
+        ranks = self.ranks(block, weight)
+        if ranks == 1 or self.is_replicated(weight) or self.is_whole(block):
             return weight
         name = module_of(weight)
         if name in ROW_PARALLEL:
-            return weight if weight.role is WeightRole.BIAS else cut_inputs(weight, self.tp)
+            return weight if weight.role is WeightRole.BIAS else cut_inputs(weight, ranks)
         if block.part in {Part.LANGUAGE, Part.MTP} and (name in _KEYS_AND_VALUES or name in _FUSED):
             return _rows(weight, self._attention_rows(name, weight.shape[0]))
         if self.mamba is not None and name in {"in_proj", "conv1d"}:
             return _rows(weight, self._mamba_rows(self.mamba, weight.shape[0]))
-        return cut_outputs(weight, self.tp)
+        return cut_outputs(weight, ranks)
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        """Over how many ranks a tensor outside of the experts is cut."""
+        return self.tp
 
     def expert(self, weight: Weight) -> Weight:
         """The part of an expert tensor on the fullest rank: fewer experts, or a part of each."""
@@ -173,12 +179,11 @@ class Rank:
         return -(-(rows - shared) // self.tp) + 2 * mamba.d_state * self.state_groups(mamba.n_groups)
 
 
-class ReplicaRank(Rank):
-    """Cuts a tensor where data parallelism means servers of their own, each of which has all experts."""
+class GroupRank(Rank):
+    """Cuts a tensor where replicas divide attention alone: the ranks of all of them cut each MLP, as they do experts."""
 
-    def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
-        super().__init__(model, parallel)
-        self.shards = parallel.tp
+    def ranks(self, block: Block, weight: Weight) -> int:
+        return self.shards if block.kind in _MLPS or weight.path.startswith("mlp.") else self.tp
 
 
 def module_of(weight: Weight) -> str:

@@ -33,6 +33,9 @@ class Traits:
     pooled: ClassVar[bool] = False
     """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
 
+    groups_share: ClassVar[bool] = True
+    """Whether groups of layers take blocks from one pool, each as wide as the widest group's; otherwise each has a pool of its own."""
+
     counts_copies: ClassVar[bool] = False
     """Whether the stored bytes count what several tensor-parallel ranks each keep, such as a latent, once for each of them."""
 

@@ -215,7 +215,7 @@ class Transformers(GeneralEngine):
             return _token_records(opened)
         return ()
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         from hwcalc.engines.transformers_weights import TRANSFORMERS
 
         return TRANSFORMERS

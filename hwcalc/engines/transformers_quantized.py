@@ -136,7 +136,7 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
 
 def unpacked_bytes(opened: Opened) -> int:
     """Keys and values of one layer of the prompt in the model dtype: a policy unpacks a layer to cut it (kvpress 0.5.5, dequantize_layer)."""
-    dtype, rules, tp = opened.dtypes.roles[Role.KEY], opened.engine.weight_rules(), opened.request.parallel.tp
+    dtype, rules, tp = opened.dtypes.roles[Role.KEY], opened.engine.weight_rules(opened), opened.request.parallel.tp
     return max(
         opened.request.replica_batch * opened.request.prompt_tokens * tensor_bytes
         for tensor_bytes in (

@@ -63,7 +63,10 @@ def _limit(fit: FitInfo, opened: Opened, answer: _Answer) -> ExplainedLimit:
     more, more_of, more_unit = (
         _needs(opened, answer.end, **{answer.varies: value + 1}) if value < UNLIMITED else (None, None, unit)
     )
+    limiting = getattr(fit, answer.limiting)
+    own = opened.engine.most_sequences(opened)
     by_memory = more is not None and more_of is not None and more > more_of and (needs is None or more_unit == unit)
+    by_memory = by_memory and (own is None or limiting != own[1])
     return ExplainedLimit(
         name=answer.name,
         figure=f"fit.{answer.field}",
@@ -76,7 +79,7 @@ def _limit(fit: FitInfo, opened: Opened, answer: _Answer) -> ExplainedLimit:
         next_needs=more if by_memory else None,
         next_of=more_of if by_memory else None,
         unit=more_unit if by_memory else unit,
-        limiting=getattr(fit, answer.limiting),
+        limiting=limiting,
     )
 
 

@@ -376,7 +376,7 @@ def bytes_figure(
         name=name,
         figure=place,
         formula=shown(formula),
-        numbers=numbers_in(formula, values or {}),
+        numbers=numbers_in(formula, values or {}, whole=True),
         result=result,
         low=low,
         high=high,

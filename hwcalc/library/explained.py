@@ -166,10 +166,14 @@ def names_in(formula: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in _NAME.findall(formula) if name not in _FUNCTIONS))
 
 
-def numbers_in(formula: str, values: Mapping[str, int | float]) -> str:
-    """A formula with numbers in place of its symbols."""
-    text = _NAME.sub(lambda match: number_text(values[match[0]]) if match[0] in values else match[0], formula)
-    return shown(text)
+def numbers_in(formula: str, values: Mapping[str, int | float], *, whole: bool = False) -> str:
+    """A formula with numbers in place of its symbols; ``whole``: shares with all their digits, as what they multiply is large."""
+
+    def number(name: str) -> str:
+        value = values[name]
+        return repr(value) if whole and 0 < value < 1 else number_text(value)
+
+    return shown(_NAME.sub(lambda match: number(match[0]) if match[0] in values else match[0], formula))
 
 
 def number_text(value: float) -> str:

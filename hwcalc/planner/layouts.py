@@ -145,7 +145,7 @@ def divides(model: ModelSpec, tp: int) -> bool:
 
 def _copies(opened: Opened, tp: int) -> int:
     """How many ranks of ``tp`` keep the same keys and values: 1 if each rank has its own heads, ``tp`` for latent attention."""
-    rules, model = opened.engine.weight_rules(), opened.model
+    rules, model = opened.engine.weight_rules(opened), opened.model
 
     def count() -> int:
         kinds = [(group.count, group.kind) for group in opened.stack.groups if "num_attention_heads" in group.kind.dims()]

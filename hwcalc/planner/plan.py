@@ -183,7 +183,7 @@ def _copied_bytes(opened: Opened, stored: list[Stored]) -> int:
     parallel = opened.request.parallel
     if parallel.tp == 1 or not opened.engine.counts_copies:
         return 0
-    rules, copied = opened.engine.weight_rules(), 0
+    rules, copied = opened.engine.weight_rules(opened), 0
     for kind, _, count, tensor in stored:
         if kind is not None:
             once = _kept_bytes(opened, kind)
@@ -294,7 +294,7 @@ def bound_of(opened: Opened) -> SpeedInfo | None:
         weights=format_name(request.weights),
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
         dtype=opened.engine.weight_dtype(opened),
-        parallel=request.parallel,
+        parallel=opened.parallel,
         passes=passes_of(opened),
         shares=opened.told(opened.engine.reads(opened)) or None,
     )

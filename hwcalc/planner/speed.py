@@ -72,9 +72,8 @@ def speed_bound(
 
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
-    over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``passes`` are the layers that a step and a prompt compute
-    on, where they are not those of the model. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the
-    same model, weights and dtype, so that they are not counted again, or what a pass reads on each device, where an engine says it: what
+    over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the
+    model. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so that they are not counted again, or what a pass reads on each device, where an engine says it: what
     lies in host memory is read at its own bandwidth then (:mod:`hwcalc.planner.speed_places`).
     """
     places = tuple(one for one in shares or () if isinstance(one, DeviceReads))
@@ -189,7 +188,7 @@ class _Work:
 def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel) -> _Work:
     tp, replicas = parallel.tp, min(parallel.dp, batch)
     each = max(1.0, batch / replicas / parallel.pp)
-    experts = _expert_ranks(parallel)
+    experts = parallel.expert_ranks
     routed = each * (replicas if experts > tp else 1)
     flops = _weight_flops(shares, tp, experts, each, routed)
     attention = _attention_rates(caches.roles)
@@ -211,7 +210,7 @@ def _reached(work: _Work, engine: str) -> _Work:
 
 
 def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> _Work:
-    tp, experts = parallel.tp, _expert_ranks(parallel)
+    tp, experts = parallel.tp, parallel.expert_ranks
     flops = _prompt_flops(shares, tp, experts, caches.seq, caches.encoder_tokens)
     attention = _attention_rates(caches.roles)
     flops[attention] = flops.get(attention, 0) + caches.flops(prefill_flops)
@@ -244,10 +243,6 @@ def _steps(decode: _Work, prompt: _Work, gpu: Gpu, bandwidth: float | None, *, b
         seconds = steps[-1].expected
         steps += (step("prefill_s", "prompt_s / pp", seconds / pp, unit="s", prompt_s=seconds, pp=pp),)
     return steps
-
-
-def _expert_ranks(parallel: Parallel) -> int:
-    return parallel.ep if parallel.ep > 1 else parallel.tp * parallel.dp
 
 
 def _measured(gpu: Gpu) -> Noted[Measurement | None]:

@@ -54,8 +54,9 @@ class Told:
         return self.first([*part.dims, *formulas, *more])
 
     def of_section(self, section: ExplainedSection) -> list[tuple[str, str]]:
-        """The symbols of a section."""
-        return self.first(figure.formula for figure in section.figures)
+        """The symbols of a section, but those that are figures of it."""
+        own = {figure.name for figure in section.figures}
+        return [(name, meaning) for name, meaning in self.first(figure.formula for figure in section.figures) if name not in own]
 
 
 def figure_lines(figures: Iterable[ExplainedFigure]) -> Iterator[tuple[str, list[str], str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hwcalc.engines import find_engine
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
@@ -26,7 +27,7 @@ from hwcalc.text import TIMES, clean
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["dimensions", "explain_text", "group_lines", "heading", "result", "steps", "total"]
+__all__ = ["dimensions", "explain_text", "group_lines", "group_title", "heading", "result", "steps", "total"]
 
 
 def explain_text(explanation: Explanation, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
@@ -75,7 +76,7 @@ def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
             Text(),
         ]
     if plan.cache.groups:
-        out.append(Text("groups that share the pool", style="bold cyan"))
+        out.append(Text(group_title(plan), style="bold cyan"))
         out += [indented(Text(line)) for line in group_lines(plan)]
         out.append(Text())
     out.append(Text("sum", style="bold cyan"))
@@ -138,10 +139,14 @@ def _where(symbols: list[tuple[str, str]]) -> list[RenderableType]:
     return [table]
 
 
+def group_title(plan: Plan) -> str:
+    """What the groups have to do with each other."""
+    return "groups that share the pool" if find_engine(plan.request.engine)[0].groups_share else "groups, each with a pool"
+
+
 def group_lines(plan: Plan) -> list[str]:
     """Each group with the size of its pages and the blocks that a request takes; then the bytes of all blocks of a request."""
-    groups = plan.cache.groups
-    lines = []
+    groups, lines = plan.cache.groups, []
     for number, group in enumerate(groups, start=1):
         page = "" if group.page_bytes is None else f" {TIMES} {exact(group.page_bytes)} a page"
         lines.append(
@@ -150,6 +155,9 @@ def group_lines(plan: Plan) -> list[str]:
         )
     if plan.request.pp > 1:
         return lines
+    if not find_engine(plan.request.engine)[0].groups_share:
+        size = sum(group.blocks_per_request * group.block_bytes for group in groups)
+        return [*lines, f"each group has a pool of its own: {exact(size)} a request, on each rank"]
     blocks = sum(group.blocks_per_request for group in groups)
     widest = max(group.block_bytes for group in groups)
     lines.append(

@@ -18,7 +18,7 @@ from hwcalc.report.explain_lines import (
     only_line,
     quoted_lines,
 )
-from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
+from hwcalc.report.explain_text import dimensions, group_lines, group_title, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
 from hwcalc.report.layer_shares import is_room, shares
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
@@ -134,7 +134,7 @@ def _cache(explanation: Explanation, told: Told) -> list[str]:
             f"Source: {escaped(part.source)}\n",
         ]
     if plan.cache.groups:
-        out += ["#### groups that share the pool\n", *(f"{escaped(line)}\n" for line in group_lines(plan))]
+        out += [f"#### {group_title(plan)}\n", *(f"{escaped(line)}\n" for line in group_lines(plan))]
     return [*out, "#### sum\n", *(f"{escaped(line)}\n" for line in total(plan, parts))]
 
 

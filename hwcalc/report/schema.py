@@ -86,10 +86,12 @@ def json_schema(document: str) -> dict[str, Any]:
     schema = _of(classes[document])
     if document == "explain":
         _add_explanation(schema)
+    # The only numbers that may be negative: what one side has more than another.
     if document == "diff":
-        # The only number of this document that may be negative.
         for choice in schema["$defs"]["Change"]["properties"]["difference"]["anyOf"]:
             choice.pop("minimum", None)
+    if document == "compare":
+        del schema["$defs"]["Cause"]["properties"]["bytes"]["minimum"]
     schema["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -21,7 +21,7 @@ from hwcalc.engines.lmdeploy.pool import group_infos, holds, longest, plan_pool
 from hwcalc.engines.lmdeploy.savings import savings
 from hwcalc.engines.lmdeploy.settings import capability
 from hwcalc.engines.lmdeploy.sharing import blocks_of_group, sharing_support
-from hwcalc.engines.lmdeploy.weights import LMDEPLOY
+from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
@@ -165,8 +165,8 @@ class Lmdeploy(Engine):
 
         return rank_weights_part(opened)
 
-    def weight_rules(self) -> Rules:
-        return LMDEPLOY
+    def weight_rules(self, opened: Opened) -> Rules:
+        return PYTORCH_WEIGHTS if of_lmdeploy(opened).settings.pytorch else TURBOMIND_WEIGHTS
 
     def weight_dtype(self, opened: Opened) -> str:
         return of_lmdeploy(opened).settings.model_dtype

@@ -9,14 +9,13 @@ Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs; src/
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Final, NamedTuple
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import communication, estimated, memory_of
+from hwcalc.engines.costs import communication, estimated
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
+from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
@@ -67,25 +66,18 @@ def shares_of(opened: LmdeployOpened, free: int) -> Shares:
 
 def plan_budget(opened: LmdeployOpened) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    request, gpu = opened.request, opened.request.hardware.gpu
-    if gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(gpu)
-    weights = opened.weights
-    notes += weights.notes
-    if memory is None or weights.value is None:
-        return Noted(None, notes)
+    found = loaded(opened)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
     extra = beside(opened)
     # Kernels are loaded by the first forward pass, which comes later.
     context = estimated("context", Section.OVERHEAD, runtime_profile().estimate("context.cuda"))
-    parts = (*weights.value, *extra.value, context, *communication(request.parallel, gpu))
+    parts = (*weights, *extra.value, context, *communication(opened.request.parallel, gpu))
     settings = opened.settings
-    measured = calibrated(
-        opened.engine.name, opened.model.id, request, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size
-    )
-    before = Budget.of(memory, 1.0, request.hardware.margin or Fraction(0), measured.value)
+    before, notes = budget_of(opened, memory, parts, tokens=settings.prefill_tokens, rows=settings.max_batch_size)
     ends = [shares_of(opened, free) for free in (before.low, before.expected, before.high)]
-    return Noted(_less(opened, before, ends), (*notes, *extra.notes, *measured.notes))
+    return Noted(_less(opened, before, ends), (*found.notes, *extra.notes, *notes))
 
 
 def _less(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> Budget:

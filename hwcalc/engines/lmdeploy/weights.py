@@ -1,18 +1,38 @@
-"""The weights of LMDeploy: divided as by the general rule, and never in 32 bits."""
+"""The weights of LMDeploy: never in 32 bits; replicas divide attention alone; PyTorch does not cut tables.
+
+Sources: LMDeploy 0.14.0, pytorch/config.py (DistConfig: attn_tp is tp / dp, mlp_tp is tp), pytorch/models/{llama,qwen3,deepseek_v2}.py,
+turbomind/builders/text_model.py.
+"""
 
 from __future__ import annotations
 
 from typing import ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.shards import GroupRank, Rank
+from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
+from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
-__all__ = ["LMDEPLOY"]
+__all__ = ["PYTORCH_WEIGHTS", "TURBOMIND_WEIGHTS"]
 
 
-class _Lmdeploy(Rules):
+class _Pytorch(GroupRank):
+    """Every rank has the whole embedding and head, but for the embedding of DeepSeek's classes, which is cut by rows."""
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        if not self.is_vocabulary(weight):
+            return super().ranks(block, weight)
+        cut = weight.role is WeightRole.EMBEDDING and any(
+            isinstance(group.kind, LatentAttention) for group in self.model.stack.groups
+        )
+        return self.tp if cut else 1
+
+
+class _TurbomindRules(Rules):
     engine: ClassVar[str] = "lmdeploy"
+    rank: ClassVar[type[Rank]] = GroupRank
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """bf16 or fp16: what is published in fp32 is loaded in fp16 (pytorch/config.py _update_torch_dtype)."""
@@ -20,4 +40,9 @@ class _Lmdeploy(Rules):
         return FP16 if found.bits > BF16.bits else found
 
 
-LMDEPLOY: Final = _Lmdeploy()
+class _PytorchRules(_TurbomindRules):
+    rank: ClassVar[type[Rank]] = _Pytorch
+
+
+PYTORCH_WEIGHTS: Final = _PytorchRules()
+TURBOMIND_WEIGHTS: Final = _TurbomindRules()

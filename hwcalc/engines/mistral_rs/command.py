@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.errors import UsageError
 from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.units import MIB
@@ -49,8 +49,7 @@ def serve(planned: CommandInput) -> list[str]:
     for name in ("lora", "draft"):
         if getattr(planned, name) is not None:
             raise UsageError(f"--{name} names no files that mistral.rs could load.", hint=f"Leave out --{name}.")
-    if planned.parallel.dp > 1:
-        raise UsageError("mistral.rs runs one replica.", hint="Start one for each: leave out --dp.")
+    check_one_replica(planned, "mistral.rs")
     words = [*_devices(planned), "mistralrs", "serve", "-m", planned.path or planned.model]
     tokens = mapped_tokens(planned.seq, paged=planned.options.get("paged_attn") == "on")
     words += ["--max-seq-len", str(tokens), "--max-batch-size", str(planned.batch), *_mapped(planned)]

@@ -180,7 +180,7 @@ class MistralRs(GeneralEngine):
         """None: blocks are counted in whole MB, and with several stages not by what a GPU holds."""
         return None if of_mistral(opened).settings.paged else super().form(opened)
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         return MISTRAL_RS
 
     def sharing_support(self, opened: Opened) -> Support:

@@ -15,7 +15,7 @@ from hwcalc.engines.mistral_rs.opened import MistralOpened
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import ReplicaRank
+from hwcalc.engines.shards import Rank
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -54,7 +54,7 @@ _WHOLE: Final = {
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
 
-class MistralRank(ReplicaRank):
+class MistralRank(Rank):
     """Layers with a state are whole on every rank, but for what gated delta nets put out; LFM2's MLP is too."""
 
     def is_replicated(self, weight: Weight) -> bool:

@@ -14,10 +14,10 @@ from math import floor
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import chunk_tokens, communication, device_context, forward, memory_of, workspaces
+from hwcalc.engines.costs import chunk_tokens, forward
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.forms import passed_tokens
+from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.mistral_rs.models import is_text
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
@@ -37,34 +37,21 @@ _SOURCE: Final = "mistral.rs 0.9.2 paged_attention/mod.rs device_memory_cap: 2 %
 
 def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
     """The bytes that each GPU has left for pages and states; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    request, hardware = opened.request, opened.request.hardware
-    if hardware.gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(hardware.gpu)
-    weights = opened.weights
-    notes += weights.notes
-    if memory is None or weights.value is None:
-        return Noted(None, notes)
-    extra, rows = beside(opened), request.replica_batch
+    found = loaded(opened)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
+    extra, rows = beside(opened), opened.request.replica_batch
     parts: tuple[BudgetPart, ...] = (
-        *weights.value,
+        *weights,
         *extra.value,
         *_reserved(opened, rows),
-        device_context(hardware.gpu),
-        *workspaces(hardware.gpu),
-        *communication(request.parallel, hardware.gpu),
+        *outside(opened, gpu),
     )
-    measured = calibrated(
-        opened.engine.name,
-        opened.model.id,
-        request,
-        parts,
-        tokens=passed_tokens(opened.tokens, rows, chunk_tokens()[1]),
-        rows=rows,
-    )
-    budget = Budget.of(memory, opened.settings.fraction, hardware.margin or Fraction(0), measured.value)
+    tokens = passed_tokens(opened.tokens, rows, chunk_tokens()[1])
+    budget, notes = budget_of(opened, memory, parts, tokens=tokens, rows=rows, share=opened.settings.fraction)
     totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
-    return Noted(_capped(budget, totals), (*notes, *extra.notes, *measured.notes))
+    return Noted(_capped(budget, totals), (*found.notes, *extra.notes, *notes))
 
 
 def predicted_activations(opened: MistralOpened) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.engines.mlx.models import LISTED, file_of
 from hwcalc.engines.mlx.options import bits_of
 from hwcalc.engines.mlx.windows import keeps_windows
@@ -41,6 +41,7 @@ def serve(planned: CommandInput) -> list[str]:
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for what has no flag.
     """
+    check_one_replica(planned, "mlx-lm")
     if planned.revision is not None:
         raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
     if planned.weights is not None:
@@ -49,6 +50,8 @@ def serve(planned: CommandInput) -> list[str]:
             f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}.",
             hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}",
         )
+    if planned.lora is not None:
+        raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
     alone = "max_kv_size" in planned.options
     refused = sorted(_OF_SERVER & planned.options.keys()) if alone else []
     if refused:
@@ -58,8 +61,6 @@ def serve(planned: CommandInput) -> list[str]:
     words += ["mlx_lm.generate" if alone else "mlx_lm.server", "--model", planned.path or planned.model]
     if planned.parallel.pp > 1:
         words.append("--pipeline")
-    if planned.lora is not None:
-        words += ["--adapter-path", planned.lora]
     if planned.draft is not None:
         words += ["--draft-model", planned.draft]
     if planned.kv_dtype_named:

@@ -87,7 +87,7 @@ class Mlx(GeneralEngine):
 
         return super().form(opened) if has_form(opened) else None
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         from hwcalc.engines.mlx.weights import MLX
 
         return MLX

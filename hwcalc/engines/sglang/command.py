@@ -43,6 +43,12 @@ _OWN: Final = (
 _SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")
 _AS_LOADED: Final = {"fp8": "--quantization fp8", "bf16": "--dtype bfloat16", "fp16": "--dtype float16"}
 """Formats that SGLang makes of any model as it loads it."""
+_TARGETS: Final = {
+    "all": ("all",),
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+}
+"""What ``--lora`` calls a group of layers -> the layers, which SGLang must be told where no adapter is there from the start."""
 _LONG_NAMES: Final = {"fp8": "fp8_e4m3", "fp16": AUTO}
 
 
@@ -75,6 +81,7 @@ def serve(planned: CommandInput) -> list[str]:
     if planned.lora is not None:
         lora = parse_lora(planned.lora)
         words += ["--enable-lora", "--max-loras-per-batch", str(lora.count), "--max-lora-rank", str(lora.rank)]
+        words += ["--lora-target-modules", *_TARGETS[lora.targets]]
     if planned.draft is not None:
         words += ["--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path", planned.draft]
     for name, value in planned.options.items():

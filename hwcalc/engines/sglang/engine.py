@@ -16,6 +16,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
@@ -28,6 +29,7 @@ from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.pool import plan_pool
 from hwcalc.engines.sglang.savings import savings, sharing_support
 from hwcalc.engines.sglang.supported import check_class, check_supported
+from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
@@ -133,7 +135,10 @@ class Sglang(GeneralEngine):
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget is the same for all lengths and batches."""
-        return opened.shared("budget", lambda: plan_budget(of_sglang(opened), self.weight_rules()))
+        return opened.shared("budget", lambda: plan_budget(of_sglang(opened)))
+
+    def weight_rules(self, opened: Opened) -> Rules:
+        return SGLANG
 
     def chunks(self, opened: Opened) -> tuple[int, int, int]:
         chunk = of_sglang(opened).own.chunk

@@ -8,29 +8,28 @@ The default of ``mem_fraction_static`` follows from the accelerator (``arg_group
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import communication, device_context, exact, memory_of, ranked
+from hwcalc.engines.costs import communication, device_context, exact, ranked
 from hwcalc.engines.draft_weights import mtp_bytes_rank
 from hwcalc.engines.extra_models import beside
+from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.settings import prompt_tokens
-from hwcalc.engines.steps import step
+from hwcalc.engines.sglang.weights import SGLANG
+from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.frozen import replace
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.rank_weights import Rules
     from hwcalc.model import ModelSpec
 
-__all__ = ["default_fraction", "plan_budget", "prefill_buckets"]
+__all__ = ["default_fraction", "fraction_steps", "plan_budget", "prefill_buckets"]
 
 _ALWAYS_MIB: Final = 512
 _TOKEN_MIB: Final = 1.5
@@ -60,29 +59,24 @@ _UNREAD: Final = {"Qwen3_5": ("depth",), "MiniMaxM3": ("num_hidden_layers", "hid
 _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
 
 
-def plan_budget(opened: SglangOpened, rules: Rules) -> Noted[Budget | None]:
+def plan_budget(opened: SglangOpened) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the pools; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    request, hardware = opened.request, opened.request.hardware
-    if hardware.gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(hardware.gpu)
-    weights = opened.weights
-    notes += weights.notes
-    if memory is None or weights.value is None:
-        return Noted(None, notes)
+    found = loaded(opened)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
     share = _fraction(opened)
     extra = beside(opened)
-    outside = (device_context(hardware.gpu), *communication(request.parallel, hardware.gpu))
+    outside = (device_context(gpu), *communication(opened.request.parallel, gpu))
     parts = (
-        *weights.value,
+        *weights,
         *extra.value,
-        *_drafts(opened, rules),
+        *_drafts(opened),
         *(_of_free(part, share) for part in outside),
         *_images(opened.model),
     )
-    measured = calibrated("sglang", opened.model.id, request, parts, tokens=opened.own.chunk, rows=request.replica_batch)
-    budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
-    return Noted(budget, (*notes, *extra.notes, *measured.notes))
+    budget, notes = budget_of(opened, memory, parts, tokens=opened.own.chunk, rows=opened.request.replica_batch, share=share)
+    return Noted(budget, (*found.notes, *extra.notes, *notes))
 
 
 def _fraction(opened: SglangOpened) -> float:
@@ -114,27 +108,72 @@ def default_fraction(opened: SglangOpened) -> float:
     """
     gpu = opened.request.hardware.gpu
     assert gpu is not None
-    total = gpu.memory_total_mib
-    if total is None:
+    if gpu.memory_total_mib is None:
         return 0.95
-    own, options = opened.own, opened.request.options
-    ranks, chunk = own.tp * own.dp, prompt_tokens(opened.request)
-    graph = _graph_batch(total, ranks)
+    return round((gpu.memory_total_mib - _reserved_mib(opened)) / gpu.memory_total_mib, 3) * _times(opened)
+
+
+def fraction_steps(opened: SglangOpened) -> tuple[Step, ...]:
+    """How the default comes about; nothing where the share is named, or no GPU is."""
+    hardware = opened.request.hardware
+    total = None if hardware.gpu is None or hardware.kv_memory is not None else hardware.gpu.memory_total_mib
+    if total is None or opened.own.fraction is not None or hardware.memory_utilization is not None:
+        return ()
+    graphs, times = _graphs_mib(opened), _times(opened)
+    ranks = opened.own.tp * opened.own.dp * opened.own.pp
+    formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB // _RANKS} x ranks + graphs_mib"
+    chunk, reserved = max(prompt_tokens(opened.request), _LEAST_TOKENS), _reserved_mib(opened)
+    return (
+        step(
+            "reserved_mib",
+            f"max({formula}, {_LEAST_RESERVED_MIB})" if total > _LARGE_GPU_MIB else formula,
+            reserved,
+            unit="MiB",
+            chunk_tokens=chunk,
+            ranks=ranks,
+            graphs_mib=graphs,
+        ),
+        step(
+            "mem_fraction_static",
+            "round((gpu_mib - reserved_mib) / gpu_mib, 3)" + ("" if times == 1 else " x share_beside"),
+            default_fraction(opened),
+            unit="of the GPU",
+            gpu_mib=total,
+            reserved_mib=reserved,
+            **({} if times == 1 else {"share_beside": times}),
+        ),
+    )
+
+
+def _reserved_mib(opened: SglangOpened) -> float:
+    """What stays free for activations, ranks and CUDA graphs."""
+    gpu, own = opened.request.hardware.gpu, opened.own
+    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(opened.request), _LEAST_TOKENS)
+    reserved += own.tp * own.dp * own.pp / _RANKS * _RANK_MIB
+    reserved += _graphs_mib(opened)
+    large = gpu is not None and (gpu.memory_total_mib or 0) > _LARGE_GPU_MIB
+    return max(reserved, _LEAST_RESERVED_MIB) if large else reserved
+
+
+def _graphs_mib(opened: SglangOpened) -> float:
+    """What graphs of decode steps and of prompts reserve."""
+    gpu, own, options = opened.request.hardware.gpu, opened.own, opened.request.options
+    graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, own.tp * own.dp)
     if "max_running_requests" in options:
         # What SGLang limits by itself comes later.
         graph = min(graph, int(options["max_running_requests"]))
-    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(chunk, _LEAST_TOKENS) + ranks * own.pp / _RANKS * _RANK_MIB
-    reserved += _GRAPH_MIB * graph
+    size: float = _GRAPH_MIB * graph
     if own.dp > 1:
-        reserved += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
-    if _prompts_in_graphs(opened):
-        reserved += _prompt_graphs_mib(opened, chunk)
-    if total > _LARGE_GPU_MIB:
-        reserved = max(reserved, _LEAST_RESERVED_MIB)
-    share = round((total - reserved) / total, 3)
+        size += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
+    return size + (_prompt_graphs_mib(opened, prompt_tokens(opened.request)) if _prompts_in_graphs(opened) else 0)
+
+
+def _times(opened: SglangOpened) -> float:
+    """What a vision tower and AMD's kernels leave of the share."""
+    gpu, share = opened.request.hardware.gpu, 1.0
     if shows_images(opened.model):
         share *= _of_tower(opened.model)
-    if gpu.vendor.lower() == "amd" and own.context > _LONG:
+    if gpu is not None and gpu.vendor.lower() == "amd" and opened.own.context > _LONG:
         share *= _AITER_SHARE
     return share
 
@@ -207,9 +246,9 @@ def _images(model: ModelSpec) -> tuple[BudgetPart, ...]:
     return (replace(part, steps=steps),)
 
 
-def _drafts(opened: SglangOpened, rules: Rules) -> tuple[BudgetPart, ...]:
+def _drafts(opened: SglangOpened) -> tuple[BudgetPart, ...]:
     """Weights of the layers that draft, where they come with the model; they are loaded before the pools are sized."""
     if not opened.own.drafts or not opened.model.facts.mtp_modules:
         return ()
-    size = mtp_bytes_rank(opened.model, opened.request.parallel, rules=rules)
+    size = mtp_bytes_rank(opened.model, opened.parallel, rules=SGLANG)
     return () if size is None else (ranked("draft weights", Section.WEIGHTS, size),)

@@ -15,6 +15,8 @@ from hwcalc.units import GIB
 
 __all__ = [
     "EVICTION_INTERVAL",
+    "LEAST_REQUESTS",
+    "MOST_REQUESTS",
     "Sizes",
     "cell_size",
     "most_running",
@@ -26,8 +28,8 @@ __all__ = [
 
 EVICTION_INTERVAL: Final = 128
 """Tokens between two clearings of a window (``SGLANG_SWA_EVICTION_INTERVAL``)."""
-_LEAST_REQUESTS: Final = 2048
-_MOST_REQUESTS: Final = 4096
+LEAST_REQUESTS: Final = 2048
+MOST_REQUESTS: Final = 4096
 _STATE_COPIES: Final = 3
 """Slots for a request with a prefix cache; each of two that may run adds what its copies take."""
 _COPIES: Final = {"no_buffer": 0, "extra_buffer": 2, "extra_buffer_lazy": 1}
@@ -125,7 +127,7 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None) -> in
         most = min(settings.own_requests, tokens // 2)
     else:
         usual = int(tokens / settings.context * 512)
-        most = min(max(min(usual, _MOST_REQUESTS), _LEAST_REQUESTS), tokens // 2)
+        most = min(max(min(usual, MOST_REQUESTS), LEAST_REQUESTS), tokens // 2)
     return most if slots is None else min(most, slots // slots_per_request(settings))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.command import check_one_replica
 from hwcalc.engines.options import is_on
 from hwcalc.engines.tensorrt_llm.options import is_attention_dp
 from hwcalc.errors import UsageError
@@ -64,7 +65,11 @@ def serve(planned: CommandInput) -> list[str]:
                 hint=f"Leave out --{name}, or name a model that is published so.",
             )
     parallel, options = planned.parallel, dict(planned.options)
-    tp = parallel.tp * (parallel.dp if is_attention_dp(options) else 1)
+    tp = parallel.tp
+    if is_attention_dp(options):
+        tp *= parallel.dp
+    else:
+        check_one_replica(planned, "TensorRT-LLM")
     words = ["trtllm-serve", planned.model, _FLAGS["seq"], str(planned.seq)]
     for name, ranks in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
         if ranks > 1:

@@ -55,6 +55,7 @@ class TensorrtLlm(GeneralEngine):
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
+    groups_share: ClassVar[bool] = False
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "nvfp4")
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = (_VERSION,)
@@ -134,7 +135,7 @@ class TensorrtLlm(GeneralEngine):
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         return plan_budget(of_tensorrt(opened))
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         return TENSORRT
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:

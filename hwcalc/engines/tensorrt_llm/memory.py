@@ -11,9 +11,9 @@ from fractions import Fraction
 from typing import Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import communication, device_context, estimated, forward, memory_of, workspaces
+from hwcalc.engines.costs import estimated, forward
 from hwcalc.engines.extra_models import beside
+from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
@@ -36,30 +36,24 @@ def plan_budget(opened: TensorrtOpened) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     from hwcalc.quantization.planned import format_name
 
-    request, hardware, one = opened.request, opened.request.hardware, opened.settings
-    if hardware.gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(hardware.gpu)
-    weights = opened.weights
-    notes += weights.notes
-    if memory is None or weights.value is None:
-        return Noted(None, notes)
+    one = opened.settings
+    found = loaded(opened)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
     extra, rows, tokens = beside(opened), dummy_rows(opened), one.batched_tokens
-    weight_format = format_name(request.weights)
+    weight_format = format_name(opened.request.weights)
     parts = (
-        *weights.value,
+        *weights,
         *extra.value,
         forward(opened, (tokens, tokens, tokens), rows, dtype=weight_format if weight_format in FLOATS else None),
-        device_context(hardware.gpu),
-        *workspaces(hardware.gpu),
-        *communication(request.parallel, hardware.gpu),
+        *outside(opened, gpu),
         estimated("CUDA graphs", Section.OVERHEAD, runtime_profile().estimate("tensorrt_llm.graphs")),
     )
-    measured = calibrated("tensorrt-llm", opened.model.id, request, parts, tokens=tokens, rows=rows)
-    margin = hardware.margin or Fraction(0)
-    whole = Budget.of(memory, 1.0, margin, measured.value)
+    whole, notes = budget_of(opened, memory, parts, tokens=tokens, rows=rows)
     kept = _kept_free(whole, one.fraction)
-    return Noted(Budget.of(memory, 1.0, margin, (*measured.value, kept)), (*notes, *extra.notes, *measured.notes))
+    margin = opened.request.hardware.margin or Fraction(0)
+    return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*found.notes, *extra.notes, *notes))
 
 
 def _kept_free(whole: Budget, fraction: float) -> BudgetPart:

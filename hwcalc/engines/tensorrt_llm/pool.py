@@ -182,8 +182,10 @@ def _message(opened: TensorrtOpened, blocks: int, longest: int) -> str:
 def _v1_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
     """How many tokens and blocks there are, of the stage that has fewest."""
     one = layout.settings
-    if layout.several or one.most_tokens is not None:
+    if one.most_tokens is not None:
         return ()
+    if layout.several:
+        return _window_steps(layout, budget, blocks)
     (window,) = layout.windows
     row = max(layout.rows(stage, window) for stage in layout.stages)
     tokens = budget // row
@@ -193,34 +195,91 @@ def _v1_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
     )
 
 
-def _v2_steps(opened: TensorrtOpened, whole: list[tuple[Storage, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
-    """How many blocks the pages of the growing layers hold, on the stage that has fewest."""
-    storage, quota, _ = min(whole, key=lambda each: each[2])
-    page, place, size = page_bytes(quota), storage.pool_of(None) or 0, opened.settings.block
-    (sizes, cycles), slots = storage.pools[place], storage.slots(quota)
-    if slots is None or len(sizes) > 1:
+def _window_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
+    """The blocks of each window, of the stage that has fewest; those of the longest window, ``blocks``, say the tokens."""
+    if layout.settings.kv_dtype == "nvfp4":
         return ()
-    pages = storage.pages(slots, page)[place]
-    first = (
-        step("pages", "ceil(quota / page_bytes)", ceil_div(quota, page), unit="pages", quota=quota, page_bytes=page)
-        if len(storage.pools) == 1
-        else step("pages", "pages_of_this_pool", pages, unit="pages", pages_of_this_pool=pages)
-    )
-    count = ceil_div(quota, page) if len(storage.pools) == 1 else pages
-    found = [
-        first,
+    size, steps = layout.settings.block, []
+    for number, (window, found) in enumerate(layout.pool_blocks(budget).items(), start=1):
+        row = max(layout.rows(stage, window) for stage in layout.stages)
+        steps.append(
+            step(
+                f"window_blocks_{number}",
+                "floor(budget / windows / window_block_bytes)",
+                found,
+                unit="blocks",
+                budget=budget,
+                windows=len(layout.windows),
+                window_block_bytes=row * size,
+            )
+        )
+    pools = {one.name: one.expected for one in steps}
+    whole = {one.name: blocks for one in steps if one.expected == blocks}
+    return (
+        *steps,
+        step("blocks", f"min({', '.join(pools)})", min(pools.values()), unit="blocks", **pools),
         step(
-            "blocks",
-            "floor(pages x page_bytes / bytes_per_block)",
-            blocks,
-            unit="blocks",
-            pages=count,
-            page_bytes=page,
-            bytes_per_block=sizes[0],
+            "tokens",
+            f"{next(iter(whole))} x tokens_per_block",
+            blocks * size,
+            unit="tokens",
+            **dict([*whole.items()][:1]),
+            tokens_per_block=size,
         ),
-    ]
-    if len(cycles) == 1 and tokens == blocks * size:
-        found.append(step("tokens", "blocks x tokens_per_block", tokens, unit="tokens", blocks=blocks, tokens_per_block=size))
+    )
+
+
+def _v2_steps(opened: TensorrtOpened, whole: list[tuple[Storage, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
+    """How many blocks and states the pages of each pool hold, on the stage that has fewest blocks."""
+    storage, quota, _ = min(whole, key=lambda each: each[2])
+    page, place, slots = page_bytes(quota), storage.pool_of(None) or 0, storage.slots(quota)
+    if slots is None:
+        return ()
+    pages, usual, total = storage.pages(slots, page), storage.usual_pages(page), ceil_div(quota, page)
+    found: list[Step] = []
+    others = 0
+    # The pool of the growing layers comes last, and its tokens follow.
+    for number in sorted(range(len(slots)), key=lambda number: number == place):
+        sizes, cycles = storage.pools[number]
+        others += number != place
+        name = "" if number == place else "state_" if any(cycle.state for cycle in cycles) else f"window_{others}_"
+        if len(sizes) > 1:
+            continue
+        if len(slots) == 1:
+            found.append(step("pages", "ceil(quota / page_bytes)", total, unit="pages", quota=quota, page_bytes=page))
+        elif round(total * usual[number] / sum(usual)) == pages[number]:
+            found.append(
+                step(
+                    f"{name}pages",
+                    f"round(ceil(quota / page_bytes) x {name}usual_pages / all_usual_pages)",
+                    pages[number],
+                    unit="pages",
+                    quota=quota,
+                    page_bytes=page,
+                    **{f"{name}usual_pages": usual[number]},
+                    all_usual_pages=sum(usual),
+                )
+            )
+        else:
+            found.append(
+                step(f"{name}pages", "pages_of_this_pool", pages[number], unit="pages", pages_of_this_pool=pages[number])
+            )
+        size = {f"{name}slot_bytes" if name else "bytes_per_block": sizes[0]}
+        count = {f"{name}pages": total if len(slots) == 1 else pages[number], "page_bytes": page}
+        unit = "slots" if name else "blocks"
+        found.append(
+            step(
+                f"{name}{unit}",
+                f"floor({name}pages x page_bytes / {next(iter(size))})",
+                slots[number],
+                unit=unit,
+                **count,
+                **size,
+            )
+        )
+    size_ = opened.settings.block
+    if len(storage.pools[place][1]) == 1 and len(storage.pools[place][0]) == 1 and tokens == blocks * size_:
+        found.append(step("tokens", "blocks x tokens_per_block", tokens, unit="tokens", blocks=blocks, tokens_per_block=size_))
     return tuple(found)
 
 

@@ -110,13 +110,17 @@ class Storage:
         """The pages of so many slots of each pool."""
         return [_pages(count, sizes, page) for count, (sizes, _) in zip(slots, self.pools, strict=True)]
 
+    def usual_pages(self, page: int) -> list[int]:
+        """The pages of each pool for the batch by which the quota is divided."""
+        return self.pages(self._usual, page)
+
     def slots(self, quota: int) -> list[int] | None:
         """The slots of each pool; ``None`` where the quota is smaller than what must fit."""
         page = page_bytes(quota)
         total = ceil_div(quota, page)
         if quota <= 0 or sum(self.pages(self.floor, page)) > total:
             return None
-        weights = self.pages(self._usual, page)
+        weights = self.usual_pages(page)
         ratio = [weight / sum(weights) for weight in weights]
         found, active, left = [0] * len(ratio), list(range(len(ratio))), total
         while active:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.tensorrt_llm.options import is_attention_dp
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UnsupportedError
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -115,10 +114,4 @@ def check_supported(model: ModelSpec, request: Request) -> None:
         raise UnsupportedError(
             "TensorRT-LLM's estimate of its pool does not know context parallelism.",
             hint="Leave out --dcp, or use --engine vllm.",
-        )
-    experts = bool(model.facts.experts_per_token)
-    if parallel.dp > 1 and experts and not is_attention_dp(request.options):
-        raise UsageError(
-            f"dp {parallel.dp:,}: replicas of TensorRT-LLM are servers of their own, each with all experts.",
-            hint="Use attention DP (--tp N --engine-option enable_attention_dp=true), or plan one server without --dp.",
         )

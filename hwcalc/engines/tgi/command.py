@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.errors import UsageError
 
 __all__ = ["KV_NAMES", "QUANTIZED", "VARIABLES", "flag_text", "launch"]
@@ -31,8 +31,7 @@ def launch(planned: CommandInput) -> list[str]:
             raise UsageError(f"text-generation-launcher has no flag for --{option}.", hint=f"Leave out --{option}.")
     if planned.lora is not None:
         raise UsageError("--lora names no adapter that TGI could load.", hint="Leave out --lora.")
-    if planned.parallel.dp > 1:
-        raise UsageError("TGI runs one replica.", hint="Start one for each: leave out --dp.")
+    check_one_replica(planned, "TGI")
     words = ["text-generation-launcher", "--model-id", planned.path or planned.model]
     words += ["--revision", planned.revision] if planned.revision is not None else []
     words += ["--sharded", "true", "--num-shard", str(planned.parallel.tp)] if planned.parallel.tp > 1 else []

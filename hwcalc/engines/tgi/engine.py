@@ -165,7 +165,7 @@ class Tgi(GeneralEngine):
         tokens = of_tgi(opened).settings.prefill_tokens
         return tokens, tokens, tokens
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         return TGI
 
     def sharing_support(self, opened: Opened) -> Support:

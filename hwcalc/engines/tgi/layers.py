@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import ReplicaRank
 from hwcalc.engines.tgi.models import is_native, keeps_whole_heads
 from hwcalc.engines.tgi.opened import TgiOpened
 from hwcalc.errors import UnsupportedError
@@ -45,7 +44,6 @@ class TgiRules(Rules):
     """Weights by ideal sharding. Key/value heads are divided and rounded down, a single one stays; none is repeated."""
 
     engine = "tgi"
-    rank = ReplicaRank
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """Weights are loaded in 16 bits, whatever the checkpoint has."""

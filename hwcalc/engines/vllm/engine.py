@@ -40,7 +40,7 @@ from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
@@ -280,7 +280,7 @@ class Vllm(Engine):
     def command(self, planned: CommandInput) -> list[str]:
         return serve(planned)
 
-    def weight_rules(self) -> Rules:
+    def weight_rules(self, opened: Opened) -> Rules:
         return VLLM
 
     def weight_dtype(self, opened: Opened) -> str:
@@ -334,13 +334,20 @@ def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int, hel
         role=role,
         axes=("bytes of a block",),
         shape=(spec.page,),
-        dtype=opened.dtypes.state if state else opened.dtypes.kv,
+        dtype=opened.dtypes.state if state else _format(opened, cache, role),
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
         bytes=opened.request.parallel.tp * held * spec.page,
         rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
         why=_why_state(spec, blocks) if isinstance(spec, StateSpec) else None,
     )
+
+
+def _format(opened: Opened, cache: LayerCache, role: Role) -> str:
+    """The format of a cache that is no state: an indexer's keys are in fp8 with scales, whatever the format of the others."""
+    kind = opened.stack.groups[cache.kind].kind if cache.kind >= 0 else None
+    unscaled = isinstance(kind, SparseIndexer) and not kind.index_quantized
+    return opened.dtypes.roles[Role.INDEX].name if role is Role.INDEX and not unscaled else opened.dtypes.kv
 
 
 def _why_state(spec: StateSpec, blocks: int) -> str:

@@ -8,15 +8,14 @@ its low end.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
-from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import exact, memory_of, ranked, workspaces
+from hwcalc.engines.costs import exact, ranked, workspaces
 from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
 from hwcalc.engines.rank_weights import RankBytes
@@ -59,32 +58,28 @@ def plan_budget(
     ``sequences`` and ``batched_tokens`` are the resolved ``max_num_seqs`` and ``max_num_batched_tokens``. Notes say what was assumed.
     ``policy`` is what a cache policy takes to score prompts.
     """
-    request, hardware = opened.request, opened.request.hardware
-    if hardware.gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(hardware.gpu)
-    weights = opened.weights
-    notes += weights.notes
-    if memory is None or weights.value is None:
-        return Noted(None, notes)
-    share = hardware.memory_utilization
+    request = opened.request
+    found = loaded(opened)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
+    share = request.hardware.memory_utilization
     share = float(default_utilization(opened.version)) if share is None else share
     extra, run = _extras(opened, speculation, batched_tokens), profile_run(opened, sequences, batched_tokens)
     parts = [
-        *weights.value,
+        *weights,
         *extra.value,
         *rotary_parts(opened.model),
         *activation_parts(opened.model, run),
-        *outside_torch(request.parallel, hardware.gpu, opened.version, request.options.get("all2all_backend")),
-        *workspaces(hardware.gpu),
+        *outside_torch(request.parallel, gpu, opened.version, request.options.get("all2all_backend")),
+        *workspaces(gpu),
         *policy,
     ]
     if graphs_subtracted(opened.version) and not is_on(request.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
         parts.append(graphs(opened.model, opened.version, left, speculation))
-    measured = calibrated("vllm", opened.model.id, request, tuple(parts), tokens=run.tokens, rows=run.rows)
-    budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
-    return Noted(budget, (*notes, *extra.notes, *measured.notes, *_check_free(budget)))
+    budget, notes = budget_of(opened, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
+    return Noted(budget, (*found.notes, *extra.notes, *notes, *_check_free(budget)))
 
 
 def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:

@@ -17,8 +17,10 @@ from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.foreign import VLLM
 from hwcalc.cli.help_text import QUESTIONS, summary
 from hwcalc.cli.options import COMMANDS, GROUPS, PLANNING, Example
+from hwcalc.engines import ENGINES
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
+from hwcalc.report.emit import emitters
 from tests.hwcalc.command import Capture, python, run
 from tests.paths import ROOT
 
@@ -158,3 +160,10 @@ def test_help_reads_no_model_and_no_engine() -> None:
     )
 
     assert python("-c", code).stderr.strip() == "[]"
+
+
+def test_the_help_of_emit_names_who_has_no_command_line() -> None:
+    """Every engine but two; a third would have to be named."""
+    assert set(ENGINES) - set(emitters()) == {"reference", "transformers"}
+    (text,) = (option.help for option in import_module(COMMANDS["plan"]).OPTIONS if option.name == "emit")
+    assert "any engine but reference and transformers" in text

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hwcalc import plan
+from hwcalc.library.arithmetic import value_of
 from tests.golden_configs import config_as_run
-from tests.hwcalc.engines.sglang_rows import differences, options_of, rows
+from tests.hwcalc.engines.sglang_rows import differences, opened_of, options_of, rows
 
 
 @pytest.mark.parametrize("name", rows())
@@ -32,3 +33,16 @@ def test_a_plan_has_the_figures_of_the_row(name: str) -> None:
     found = made.pool.tokens, made.pool.swa_tokens, made.pool.state_slots, made.pool.max_requests
     wanted = (row[key] for key in ("max_total_num_tokens", "swa_tokens"))
     assert found == (*wanted, row.get("max_mamba_cache_size"), row["max_running_requests"])
+
+
+@pytest.mark.parametrize("name", list(rows())[::3])
+def test_each_figure_follows_from_its_formula(name: str) -> None:
+    """The arithmetic that ``kvplan explain`` shows gives the tokens, windows, slots and requests of the row."""
+    row = rows()[name]
+    made = opened_of(row).pool(row["budget_bytes"])
+    assert made is not None
+    for one in made.steps:
+        assert value_of(one.formula, {term.name: term.expected for term in one.terms}) == one.expected, one
+    found = {one.name: one.expected for one in made.steps}
+    assert found.get("tokens", made.tokens) == row["max_total_num_tokens"]
+    assert found.get("running", found.get("running_by_tokens")) == (row["max_running_requests"] if made.steps else None)

@@ -286,12 +286,6 @@ def test_other_layers_are_divided() -> None:
     assert own - ideal == 16 * 3 * 2_048 * 8_192 + 10 * 2_048 * (6_144 + 2_048 + 3)
 
 
-def test_replicas_share_no_experts() -> None:
-    """Two servers have all experts each."""
-    one, two = (rank_weight_bytes(load_model("Qwen/Qwen3-30B-A3B"), Parallel(dp=dp), rules=MISTRAL_RS) for dp in (1, 2))
-    assert one == two
-
-
 def test_a_head_width_that_it_does_not_read() -> None:
     """A Llama with head_dim 128 of hidden width 3,072 and 32 heads would be built with 96."""
     model = load_model(LLAMA)

@@ -161,7 +161,7 @@ def test_stages_have_the_last_layers_on_rank_0() -> None:
     """36 layers of Qwen2.5-3B on five machines: low ranks, which have the last layers, get the extra one."""
     request = opened("Qwen/Qwen2.5-3B", pp=5)
 
-    assert [len(span) for span in request.engine.weight_rules().spans(36, 5)] == [7, 7, 7, 7, 8]
+    assert [len(span) for span in request.engine.weight_rules(request).spans(36, 5)] == [7, 7, 7, 7, 8]
 
 
 def test_stairs_are_the_slots() -> None:
@@ -214,6 +214,8 @@ def test_the_command_line() -> None:
     with pytest.raises(UnsupportedError, match="as it is stored") as raised:
         line(weights="mlx_4bit")
     assert "mlx_lm.convert --hf-path Qwen/Qwen3-8B -q --q-bits 4" in str(raised.value.hint)
+    with pytest.raises(UnsupportedError, match="no adapter"):
+        line(lora="rank=16")
 
 
 def test_a_prompt_matters_without_a_gpu() -> None:

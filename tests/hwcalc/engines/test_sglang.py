@@ -205,6 +205,14 @@ def test_the_command_line() -> None:
     )
 
 
+def test_adapters_that_come_later_are_told() -> None:
+    """Without an adapter from the start, SGLang asserts that it knows the rank and the layers."""
+    made = plan(LLAMA, engine="sglang", seq=4096, lora="rank=16,count=2,targets=attention")
+    assert emitted(made, "sglang").endswith(
+        "--enable-lora --max-loras-per-batch 2 --max-lora-rank 16 --lora-target-modules q_proj k_proj v_proj o_proj"
+    )
+
+
 def test_bytes_have_no_flag() -> None:
     """SGLang takes a share or a number of tokens."""
     made = plan(LLAMA, engine="sglang", kv_memory="20GiB")

@@ -9,7 +9,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.units import GIB
 
@@ -275,7 +275,6 @@ def test_what_does_not_fit() -> None:
         (FLASH, {}, {"beams": 2, "prompt": 100}, "no beams"),
         (NEXT, {"manager": "v1"}, {}, "V2 manager"),
         (NEXT, {}, {"tp": 3}, "cannot split"),
-        ("Qwen/Qwen3-30B-A3B", {}, {"dp": 2}, "all experts"),
     ],
 )
 def test_refusals(model: str, options: dict[str, str], wanted: dict[str, Any], words: str) -> None:
@@ -307,6 +306,8 @@ def test_the_command() -> None:
         "  enable_block_reuse: false",
         "enable_attention_dp: true",
     ]
+    with pytest.raises(UsageError, match="one replica"):
+        emitted(plan(LLAMA, seq=8192, dp=2, engine=ENGINE), ENGINE)
 
 
 def test_all_parts_are_the_whole() -> None:

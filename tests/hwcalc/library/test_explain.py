@@ -50,6 +50,15 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     {"model": "openai/gpt-oss-120b", "seq": "8k"},
     {"model": "deepseek-ai/DeepSeek-V4-Flash", "seq": "32k", "engine": "vllm", "gpu": "h200", "tp": 4},
     {"model": "Qwen/Qwen2.5-VL-72B-Instruct", "seq": "32k", "engine": "vllm", "gpu": "h200", "tp": 2},
+    {"model": "Qwen/Qwen3.5-35B-A3B", "seq": "8k", "engine": "sglang", "gpu": "h200", "tp": 4, "pp": 2},
+    {"model": "openai/gpt-oss-120b", "seq": "8k", "batch": 4, "engine": "sglang", "gpu": "h200", "dp": 2},
+    {"model": "deepseek-ai/DeepSeek-V4-Flash", "seq": "8k", "engine": "sglang", "gpu": "h200", "tp": 4},
+    {"model": "google/gemma-3-27b-it", "seq": "8k", "engine": "tensorrt-llm", "gpu": "h200", "engine_options": {"max_batch_size": "16"}},
+    {"model": "google/gemma-3-27b-it", "seq": "8k", "engine": "tensorrt-llm", "gpu": "h200", "engine_options": {"manager": "v1", "max_attention_window": "1024,1024,1024,1024,1024,8192"}},
+    {"model": "openai/gpt-oss-20b", "seq": "8k", "engine": "mlx", "gpu": "m4-max-64gb"},
+    {"model": "Qwen/Qwen3.5-35B-A3B", "seq": "8k", "engine": "mistral-rs", "gpu": "h200"},
+    {"model": "Qwen/Qwen3-8B", "seq": "8k", "engine": "tgi", "gpu": "h200", "tp": 2},
+    {"model": "Qwen/Qwen3.5-35B-A3B", "seq": "8k", "engine": "lmdeploy", "gpu": "h200", "engine_options": {"max_batch_size": "64"}},
 )  # fmt: skip
 
 
@@ -84,7 +93,7 @@ def value_of_rule(rule: str) -> float:
     """What an engine's own rule gives: its arithmetic, without the words that say what is counted."""
     return value(
         re.sub(
-            r" of pages| a group| \b(?:blocks|slots|tokens|prompts|B|ranks|sequences|groups|bits|scale)\b",
+            r" of pages| pages of [\d,]+| a group| \b(?:blocks|slots|tokens|prompts|B|ranks|sequences|groups|bits|scale)\b",
             "",
             rule.partition(":")[0],
         )
