@@ -242,10 +242,13 @@ _FOREIGN: Final = (
 def any_words(chance: random.Random) -> tuple[str, ...]:
     """A command line of any command, with options of any value."""
     command = chance.choice([*COMMANDS])
-    if command == "probe" or (command in {"recommend", "models", "gpus", "instances", "explore"} and chance.random() < 0.9):
+    if command == "probe" or (
+        command in {"recommend", "models", "gpus", "instances", "explore", "fit"} and chance.random() < 0.9
+    ):
         command = "plan"  # probe measures the machine; the others answer for every GPU or model that there is
     options: tuple[Option, ...] = import_module(COMMANDS[command]).OPTIONS
-    words = [command]
+    # Without one, the accelerator is looked for by packages that are large.
+    words = [command, "--gpu", chance.choice(GPUS)] if command == "fit" else [command]
     for option in options:
         if not option.flags:
             count = chance.choice((0, 1, 1, 1, 2, 3)) if option.kind == "list" else chance.choice((0, 1, 1, 1, 1, 1, 2))
