@@ -84,10 +84,10 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         parts.append(table([*labels, "not planned"], failed))
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [_AS_IF] if as_if else []
-    told = footnotes(
+    below = footnotes(
         ((variant.model, variant.definition) for variant in variants if variant not in as_if), format_=format_, width=width
     )
-    parts += [told] if told else []
+    parts += [below] if below else []
     return "\n".join(parts)
 
 
@@ -120,7 +120,7 @@ def _shared(comparison: Comparison, first: Variant) -> str:
         "seq": f"{first.seq:,} tokens" if first.seq is not None else "",
         "batch": f"batch {first.batch:,}",
         "dtype": f"KV {first.dtype}" if first.row is None else "",
-        "weights": f"weights {first.weights}" if formats == {first.weights} else "",
+        "weights": f"weights {first.weights}" if first.weights is not None and formats == {first.weights} else "",
         "engine": _engine(first, comparison),
         "gpu": first.gpu or "",
         "tp": f"tp {first.tp}" if first.tp > 1 else "",

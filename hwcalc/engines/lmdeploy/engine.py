@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.lmdeploy.classes import TURBOMIND, check_architecture, runs
@@ -19,7 +20,6 @@ from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.lmdeploy.options import OPTIONS
 from hwcalc.engines.lmdeploy.pool import group_infos, holds, longest, plan_pool
 from hwcalc.engines.lmdeploy.savings import savings
-from hwcalc.engines.lmdeploy.settings import capability
 from hwcalc.engines.lmdeploy.sharing import blocks_of_group, sharing_support
 from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
 from hwcalc.engines.noted import Noted
@@ -33,19 +33,17 @@ from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, GatedDeltaNet, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Weight
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Lmdeploy"]
 
-_VERSIONS: Final = ("0.14",)
 _OLDEST_GPU: Final = 70
 _ROLE_FORMATS: Final = {"none": None, "int4": "int4", "int8": "int8", "fp8": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "turbo_quant": "int4"}  # fmt: skip
 _FP32_STATES: Final = "LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1"
@@ -66,21 +64,13 @@ class Lmdeploy(Engine):
     scatters: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
-    versions: ClassVar[tuple[str, ...]] = _VERSIONS
+    versions: ClassVar[tuple[str, ...]] = ("0.14",)
     source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
         {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
     )
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
-
-    def resolve_version(self, requested: str) -> str:
-        """0.14 and its patches."""
-        if requested.split(".")[:2] == _VERSIONS[0].split("."):
-            return _VERSIONS[0]
-        raise UnknownNameError(
-            f"--engine lmdeploy@{brief(requested, 20)}: no rules for that version.", option="engine", hint="Known: 0.14."
-        )
 
     def unchecked(self, model: ModelSpec, request: Request) -> LmdeployOpened:
         return LmdeployOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
@@ -244,7 +234,7 @@ def _check_request(opened: LmdeployOpened) -> None:
         )
     if request.policy is not None:
         raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
-    if gpu is not None and (gpu.vendor.lower() != "nvidia" or capability(gpu) < _OLDEST_GPU):
+    if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
         raise UnsupportedError(
             f"LMDeploy's rules for {gpu.name} are not known.",
             hint="Known: NVIDIA GPUs from compute capability 7.0 on. Without --gpu: give a budget with --kv-memory.",

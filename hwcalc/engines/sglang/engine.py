@@ -31,10 +31,8 @@ from hwcalc.engines.sglang.savings import savings, sharing_support
 from hwcalc.engines.sglang.supported import check_class, check_supported
 from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnknownNameError
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.text import brief
 
 __all__ = ["Sglang"]
 
@@ -54,22 +52,13 @@ class Sglang(GeneralEngine):
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
+    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
-
-    def resolve_version(self, requested: str) -> str:
-        """``0.5`` and ``v0.5.23`` are the release whose rules are known."""
-        if requested.removeprefix("v") in ("0.5", "0.5.23"):
-            return self.versions[0]
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}. Use: --engine {self.name}",
-        )
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         return SglangOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
