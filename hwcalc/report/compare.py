@@ -62,7 +62,13 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), last: int = 0) -> str:
         return listing(header, rows, format_=format_, right=right, color=color, width=width, last=last)
 
-    if format_ == "table" and any(_width(labels, header, rows) > width for header, rows in tables):
+    shown, row_cells = shown_columns(variants) if beside else ([], [])
+    measured = list(tables)
+    if len(labels) > 1:
+        # What an engine stores may be wrapped, and reasons stand below. The name of an engine alone has room.
+        least = [[max(row[0].split(), key=len, default=""), *row[1:-1]] for row in row_cells]
+        measured.append((tuple(shown[:-1]), list(zip(names, least, strict=beside))))
+    if format_ == "table" and any(_width(labels, header, rows) > width for header, rows in measured):
         parts.append(table(["", *labels], [[str(number), *cells] for number, cells in enumerate(names, 1)], right=(0,)))
         labels, names = [""], [[str(number)] for number in range(1, len(variants) + 1)]
         tables = [
@@ -70,9 +76,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         ]
     if beside:
         # Every engine has a row here, those that cannot run the model too.
-        shown, cells = shown_columns(variants)
         right = [len(labels) + place for place, title in enumerate(shown) if title in NUMBERS]
-        rows_of_engines = [[*name, *row] for name, row in zip(names, cells, strict=True)]
+        rows_of_engines = [[*name, *row] for name, row in zip(names, row_cells, strict=True)]
         parts.append(table([*labels, *shown], rows_of_engines, right, last=REASONS_WIDTH))
     for header, rows in tables:
         right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]

@@ -156,3 +156,12 @@ def test_only_columns_that_are_shown_are_explained(capsys: Capture) -> None:
     assert "pool tokens: of the pool" in with_gpu
     assert "on all GPUs together" not in alone + with_gpu
     assert "on all GPUs together" in ranks
+
+
+def test_several_models_are_numbered_where_their_names_leave_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is longer than the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run(capsys, "compare", GPT, QWEN, "--engine", "vllm,sglang", "--seq", "8k", "--gpu", "h100")[1]
+
+    assert max(map(len, out.splitlines())) <= 80
+    assert "4  Qwen/Qwen3-8B       sglang" in out
