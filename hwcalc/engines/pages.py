@@ -47,18 +47,21 @@ def blocks_of_requests(opened: Opened, block_size: int) -> int:
     return sum(count * request.sharing.branches * -(-tokens // block_size) for tokens, count in request.lengths_of)
 
 
-def request_steps(blocks: int, block_size: int, per_request: int, *, kept: str) -> tuple[Step, ...]:
-    """Tokens and requests of so many blocks, of which one is ``kept`` for something else."""
-    usable = max(0, blocks - 1)
-    return (
+def request_steps(blocks: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:
+    """Tokens and requests of so many blocks, ``count`` of which are ``kept`` for something else; no requests where each is another one."""
+    usable = max(0, blocks - count)
+    steps = (
         step("tokens", "blocks x block_size", blocks * block_size, unit="tokens", blocks=blocks, block_size=block_size),
-        step("usable_blocks", f"max(0, blocks - {kept})", usable, unit="blocks", blocks=blocks, **{kept: 1}),
-        step(
-            "max_requests",
-            "floor(usable_blocks / blocks_per_request)",
-            usable // per_request,
-            unit="requests",
-            usable_blocks=usable,
-            blocks_per_request=per_request,
-        ),
+        step("usable_blocks", f"max(0, blocks - {kept})", usable, unit="blocks", blocks=blocks, **{kept: count}),
     )
+    if not per_request:
+        return steps
+    requests = step(
+        "max_requests",
+        "floor(usable_blocks / blocks_per_request)",
+        usable // per_request,
+        unit="requests",
+        usable_blocks=usable,
+        blocks_per_request=per_request,
+    )
+    return (*steps, requests)

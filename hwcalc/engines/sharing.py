@@ -13,12 +13,23 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, Ty
 
 from hwcalc.engines.policies import Dropping, EngineOfPolicy, Support
 from hwcalc.engines.request import UNSHARED
-from hwcalc.engines.steps import Step
+from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import Run
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.tensor import Encoder, Kept, Span
 
-__all__ = ["Alive", "Blocks", "Held", "Part", "SharedBlocks", "Sharers", "Together", "held_blocks", "words_of"]
+__all__ = [
+    "Alive",
+    "Blocks",
+    "Held",
+    "Part",
+    "SharedBlocks",
+    "Sharers",
+    "Together",
+    "blocks_in_common",
+    "held_blocks",
+    "words_of",
+]
 
 OpenedT = TypeVar("OpenedT")
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
@@ -178,6 +189,37 @@ class SharedBlocks:
     copied: int
     total: int
     steps: tuple[Step, ...] = ()
+
+
+def blocks_in_common(kind: str, block_size: int, held: Held, together: Together, *, ranks: int = 1) -> SharedBlocks:
+    """The blocks that a group holds, and how they come about where all requests are alike; so many ranks divide the tokens of a block."""
+    first, kept = held.parts[0], held.shared + held.parts[0].request
+    # Where a branch finds blocks of its prompt, it has the others for itself, though their tokens are the same.
+    prompt = -(-min(together.prompt, together.lengths[0][0]) // (block_size * ranks))
+    missed = max(0, prompt - kept) if kept and together.forks else 0
+    counted = step(
+        "blocks",
+        "copies x shared_blocks + prompts x request_blocks + sequences x own_blocks",
+        held.total,
+        unit="blocks",
+        copies=held.copies,
+        shared_blocks=held.shared,
+        prompts=first.prompts,
+        request_blocks=first.request,
+        sequences=first.sequences,
+        own_blocks=first.own,
+    )
+    return SharedBlocks(
+        kind=kind,
+        block_size=block_size,
+        shared=held.shared,
+        copies=held.copies,
+        request=first.request,
+        own=first.own,
+        copied=min(missed, first.own) * sum(part.sequences - part.prompts for part in held.parts),
+        total=held.total,
+        steps=(counted,) if len(held.parts) == 1 else (),
+    )
 
 
 class Sharers(Generic[OpenedT]):

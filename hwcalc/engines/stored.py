@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.tensor import Span
+from hwcalc.formulas.tensor import Once, Span
 
-__all__ = ["Dtypes", "Run", "StoredTensor", "bytes_of"]
+__all__ = ["Dtypes", "Run", "StoredTensor", "beside_layers", "bytes_of"]
 
 
 @frozen
@@ -67,6 +67,22 @@ class StoredTensor:
     """The positions of all sequences, where some are kept once for several of them."""
     why: str | None = None
     """Why the engine keeps other bytes than the formulas, in a few words; ``None`` where positions and formats say it."""
+
+
+def beside_layers(name: str, size: int, rule: str, why: str) -> StoredTensor:
+    """Bytes that belong to no layer: ``rule`` says how many they are, ``why`` what for."""
+    return StoredTensor(
+        name=name,
+        role=Role.KEY,
+        axes=("bytes",),
+        shape=(size,),
+        dtype="int8",
+        positions=1,
+        span=Once(),
+        bytes=size,
+        rule=rule,
+        why=why,
+    )
 
 
 def bytes_of(tensors: Iterable[StoredTensor]) -> int:

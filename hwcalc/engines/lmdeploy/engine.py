@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.lmdeploy.classes import TURBOMIND, check_architecture, runs
@@ -19,7 +20,6 @@ from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.lmdeploy.options import OPTIONS
 from hwcalc.engines.lmdeploy.pool import group_infos, holds, longest, plan_pool
 from hwcalc.engines.lmdeploy.savings import savings
-from hwcalc.engines.lmdeploy.settings import capability
 from hwcalc.engines.lmdeploy.sharing import blocks_of_group, sharing_support
 from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
 from hwcalc.engines.noted import Noted
@@ -244,7 +244,7 @@ def _check_request(opened: LmdeployOpened) -> None:
         )
     if request.policy is not None:
         raise UnsupportedError("LMDeploy has no cache policies.", hint="Leave out --policy, or use --engine reference")
-    if gpu is not None and (gpu.vendor.lower() != "nvidia" or capability(gpu) < _OLDEST_GPU):
+    if gpu is not None and (gpu.vendor.lower() != "nvidia" or compute_capability(gpu) < _OLDEST_GPU):
         raise UnsupportedError(
             f"LMDeploy's rules for {gpu.name} are not known.",
             hint="Known: NVIDIA GPUs from compute capability 7.0 on. Without --gpu: give a budget with --kv-memory.",

@@ -10,6 +10,7 @@ from bisect import bisect_right
 
 from hwcalc.engines.lmdeploy.memory import LEAST_BLOCKS, TOO_FEW
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
+from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers, NoCache, SparseIndexer
@@ -59,7 +60,7 @@ def plan_pool(opened: LmdeployOpened, budget: int, bound: int) -> PoolInfo:
         message=message,
         requires=(),
         definition=Definition.ENGINE,
-        steps=_steps(opened, budget, blocks, usable, per_request),
+        steps=_steps(opened, budget, blocks, per_request),
     )
 
 
@@ -109,7 +110,7 @@ def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> 
     return f"`session_len` truncated to {longest} due to limited KV cache memory"
 
 
-def _steps(opened: LmdeployOpened, budget: int, blocks: int, usable: int, per_request: int) -> tuple[Step, ...]:
+def _steps(opened: LmdeployOpened, budget: int, blocks: int, per_request: int) -> tuple[Step, ...]:
     settings, size = opened.settings, opened.layout.block_bytes
     if settings.num_gpu_blocks is not None:
         name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"
@@ -127,23 +128,8 @@ def _steps(opened: LmdeployOpened, budget: int, blocks: int, usable: int, per_re
         )
     else:
         first = step("blocks", "floor(budget / bytes_per_block)", blocks, unit="blocks", budget=budget, bytes_per_block=size)
-    steps = [first]
-    block = settings.block_size
-    steps.append(step("tokens", "blocks x block_size", blocks * block, unit="tokens", blocks=blocks, block_size=block))
-    reserved = settings.reserved_blocks
-    steps.append(step("usable_blocks", "max(0, blocks - reserved)", usable, unit="blocks", blocks=blocks, reserved=reserved))
-    if not opened.together.unlike and per_request:
-        steps.append(
-            step(
-                "max_requests",
-                "floor(usable_blocks / blocks_per_request)",
-                usable // per_request,
-                unit="requests",
-                usable_blocks=usable,
-                blocks_per_request=per_request,
-            )
-        )
-    return tuple(steps)
+    each = 0 if opened.together.unlike else per_request
+    return (first, *request_steps(blocks, settings.block_size, each, kept="reserved", count=settings.reserved_blocks))
 
 
 def group_infos(opened: LmdeployOpened) -> tuple[PoolGroup, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.lmdeploy.classes import PYTORCH, TURBOMIND, frees_window
 from hwcalc.engines.lmdeploy.formats import NONE, KvFormat, read_format
 from hwcalc.engines.lmdeploy.options import OPTIONS, entry_count_option
@@ -22,7 +23,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["LmdeploySettings", "capability", "read_settings"]
+__all__ = ["LmdeploySettings", "read_settings"]
 
 _BATCHES: Final = (("a100", 384), ("a800", 384), ("h100", 1024), ("h800", 1024), ("l20y", 1024), ("h200", 1024))
 """Part of a device's name, in the order in which LMDeploy looks -> ``max_batch_size``."""
@@ -74,14 +75,6 @@ class LmdeploySettings:
     def spare_blocks(self) -> int:
         """Blocks that the longest sequence cannot have: PyTorch's sessions end a block before the last one."""
         return 2 * int(self.pytorch)
-
-
-def capability(gpu: Gpu | None) -> int:
-    """Compute capability as a whole number: 90 for 9.0. Without a GPU, or for one without CUDA, that of an H100."""
-    if gpu is None or gpu.compute_capability is None:
-        return _HOPPER
-    major, _, low = gpu.compute_capability.partition(".")
-    return int(major) * 10 + int(low or 0)
 
 
 def read_settings(model: ModelSpec, request: Request) -> LmdeploySettings:
@@ -151,7 +144,7 @@ def _fixed_blocks(request: Request, entries: Fraction | None) -> int | None:
 def _model_dtype(model: ModelSpec, gpu: Gpu | None) -> str:
     """bf16 for a model of bf16 on a GPU that has it; everything else runs in fp16, and so does AWQ."""
     method = str((model.quantization or {}).get("quant_method", "")).lower()
-    return "bf16" if model.dtype == "bf16" and method != "awq" and capability(gpu) >= _AMPERE else "fp16"
+    return "bf16" if model.dtype == "bf16" and method != "awq" and compute_capability(gpu) >= _AMPERE else "fp16"
 
 
 def _batch(request: Request) -> int:
@@ -181,7 +174,7 @@ def _blocks(model: ModelSpec, request: Request, backend: str, *, sparse: bool) -
     asked = _number(request, "cache_block_seq_len", 64)
     kernel = _number(request, "kernel_block_size", asked)
     if backend == TURBOMIND:
-        step = 32 if capability(request.hardware.gpu) >= _AMPERE else 64
+        step = 32 if compute_capability(request.hardware.gpu) >= _AMPERE else 64
         if asked % step:
             raise UsageError(
                 f"cache_block_seq_len={asked:,} is no multiple of {step}.", hint=f"TurboMind has blocks of {step}, {2 * step} ..."
@@ -210,4 +203,4 @@ def _key_width(kind: object) -> int:
 def _has_flash_mla(request: Request) -> bool:
     """Whether flash_mla is installed, which runs from Hopper on."""
     given = request.options.get("flash_mla")
-    return capability(request.hardware.gpu) >= _HOPPER and (given is None or is_on(given))
+    return compute_capability(request.hardware.gpu) >= _HOPPER and (given is None or is_on(given))

@@ -12,8 +12,7 @@ from typing import Final
 
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.policies import Support
-from hwcalc.engines.sharing import SharedBlocks
-from hwcalc.engines.steps import step
+from hwcalc.engines.sharing import SharedBlocks, blocks_in_common
 
 __all__ = ["blocks_of_group", "sharing_support"]
 
@@ -38,32 +37,4 @@ def sharing_support(opened: LmdeployOpened) -> Support:
 
 def blocks_of_group(opened: LmdeployOpened) -> tuple[SharedBlocks, ...]:
     """The blocks of all layers, which have one table."""
-    held, size, together = opened.held, opened.settings.block_size, opened.together
-    first, kept = held.parts[0], held.shared + held.parts[0].request
-    prompt = -(-min(together.prompt, together.lengths[0][0]) // size)
-    missed = max(0, prompt - kept) if kept and together.forks else 0
-    counted = step(
-        "blocks",
-        "copies x shared_blocks + prompts x request_blocks + sequences x own_blocks",
-        held.total,
-        unit="blocks",
-        copies=held.copies,
-        shared_blocks=held.shared,
-        prompts=first.prompts,
-        request_blocks=first.request,
-        sequences=first.sequences,
-        own_blocks=first.own,
-    )
-    return (
-        SharedBlocks(
-            kind="attention",
-            block_size=size,
-            shared=held.shared,
-            copies=held.copies,
-            request=first.request,
-            own=first.own,
-            copied=min(missed, first.own) * sum(part.sequences - part.prompts for part in held.parts),
-            total=held.total,
-            steps=(counted,) if len(held.parts) == 1 else (),
-        ),
-    )
+    return (blocks_in_common("attention", opened.settings.block_size, opened.held, opened.together),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.capability import check_generation
 from hwcalc.engines.mlx.models import (
     CHUNKED,
     COMPUTED_APART,
@@ -31,6 +32,7 @@ from hwcalc.model import Note
 __all__ = ["check"]
 
 _VENDORS: Final = ("apple", "nvidia")
+_OLDEST_GPU: Final = 75
 _NO_BITS: Final = "Leave out kv_bits."
 
 
@@ -57,6 +59,7 @@ def check(opened: Opened) -> None:
             f"MLX runs on Apple's chips and on NVIDIA GPUs, and not on {hardware.gpu.id}.",
             hint="Use a Mac, such as: --gpu m4-max",
         )
+    check_generation(hardware.gpu, _OLDEST_GPU, "MLX runs on NVIDIA GPUs from compute capability 7.5 on.")
     _check_layout(opened, name)
     if opened.request.draft is not None and _has_states(opened):
         raise UnsupportedError(

@@ -54,6 +54,7 @@ class Sglang(GeneralEngine):
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
+    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     choices: ClassVar[Choices | None] = None
     versions: ClassVar[tuple[str, ...]] = ("0.5.23",)
     source: ClassVar[str] = "SGLang 0.5.23, srt/model_executor/pool_configurator.py"

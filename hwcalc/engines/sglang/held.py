@@ -10,9 +10,8 @@ from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, state_requests, 
 from hwcalc.engines.sglang.layout import SWA
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import StoredTensor, bytes_of
+from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
-from hwcalc.formulas.tensor import Once
 
 __all__ = ["allocations", "extras", "layer_tensors"]
 
@@ -121,22 +120,7 @@ def extras(opened: SglangOpened) -> tuple[StoredTensor, ...]:
             _why_unfilled(opened),
         ),
     )
-    return tuple(
-        StoredTensor(
-            name=name,
-            role=Role.KEY,
-            axes=("bytes",),
-            shape=(size,),
-            dtype="int8",
-            positions=1,
-            span=Once(),
-            bytes=size,
-            rule=f"{size:,} B: {rule}",
-            why=why,
-        )
-        for name, size, rule, why in found
-        if size > 0
-    )
+    return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in found if size > 0)
 
 
 def _compressor_states(opened: SglangOpened) -> tuple[int, int]:

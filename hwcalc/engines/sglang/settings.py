@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Request
 from hwcalc.engines.sglang.backends import BLACKWELL, attention_backend, is_blackwell, page_size, pages_states
@@ -32,7 +33,6 @@ KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16",
 FOUR_BITS: Final = ("nvfp4", "fp4_mx_block16")
 _SPELLINGS: Final = {"bfloat16": "bf16", "fp8": "fp8_e4m3"}
 _STATE_NAMES: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_HOPPER: Final = (9, 0)
 _SWA_RATIO: Final = 0.8
 _DSV4_RATIO: Final = 0.1
 _DSV4_REQUESTS: Final = 256
@@ -90,9 +90,7 @@ class SglangSettings:
 
 def capability_of(request: Request) -> tuple[int, int]:
     """The compute capability of the accelerator; that of an H100 if there is none or it has none."""
-    gpu = request.hardware.gpu
-    major, _, minor = ("" if gpu is None else gpu.compute_capability or "").partition(".")
-    return (int(major), int(minor or 0)) if major.isdecimal() else _HOPPER
+    return divmod(compute_capability(request.hardware.gpu), 10)
 
 
 def read_settings(model: ModelSpec, request: Request) -> SglangSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hwcalc.engines.capability import check_generation
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
 from hwcalc.engines.sglang.backends import is_blackwell
@@ -20,6 +21,7 @@ __all__ = ["check_class", "check_supported"]
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
 _VENDORS: Final = ("nvidia", "amd")
+_OLDEST_GPU: Final = 75
 
 
 def check_class(model: ModelSpec) -> None:
@@ -88,7 +90,8 @@ def _notes(opened: SglangOpened) -> Iterator[Note]:
         yield Note(code="default-gpu", message=message)
     elif gpu.vendor.lower() not in _VENDORS:
         raise UnsupportedError(f"SGLang's rules for {gpu.name} are not known.", hint="Known: NVIDIA and AMD GPUs.")
-    elif gpu.vendor.lower() != "nvidia":
+    check_generation(gpu, _OLDEST_GPU, "SGLang only supports sm75 and above.")
+    if gpu is not None and gpu.vendor.lower() != "nvidia":
         yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
     name = opened.model.architecture
     if name is not None and name not in CLASSES:

@@ -13,7 +13,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Support
 from hwcalc.engines.reference import known_dtype
-from hwcalc.engines.sharing import SharedBlocks
+from hwcalc.engines.sharing import SharedBlocks, blocks_in_common
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.tensorrt_llm.memory import plan_budget
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
@@ -162,23 +162,10 @@ class TensorrtLlm(GeneralEngine):
         return prefix // size * size, max(prefix, prompt) // size * size
 
     def shared_blocks(self, opened: Opened) -> tuple[SharedBlocks, ...]:
-        planned, found = of_tensorrt(opened), []
-        for window in planned.all_blocks:
-            held = planned.held(window)
-            first = held.parts[0]
-            found.append(
-                SharedBlocks(
-                    kind="full" if window is None else "window",
-                    block_size=planned.settings.block,
-                    shared=held.shared,
-                    copies=held.copies,
-                    request=first.request,
-                    own=first.own,
-                    copied=0,
-                    total=held.total,
-                )
-            )
-        return tuple(found)
+        planned = of_tensorrt(opened)
+        kinds = {window: "full" if window is None else "window" for window in planned.all_blocks}
+        size = planned.settings.block
+        return tuple(blocks_in_common(kind, size, planned.held(window), planned.together) for window, kind in kinds.items())
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.tensorrt_llm.savings import savings

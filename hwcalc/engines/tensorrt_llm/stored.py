@@ -6,13 +6,11 @@ from collections.abc import Iterator
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import StoredTensor
+from hwcalc.engines.stored import StoredTensor, beside_layers
 from hwcalc.engines.tensorrt_llm.layout import Stage
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, in_pages, of_tensorrt
 from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.storage import ceil_div, page_bytes
-from hwcalc.formulas import Role
-from hwcalc.formulas.tensor import Once
 
 __all__ = ["buffers", "extra_tensors", "stored_piece"]
 
@@ -60,7 +58,7 @@ def extra_tensors(opened: TensorrtOpened) -> tuple[StoredTensor, ...]:
     for stage in opened.layout.stages:
         for name, size in _beside(opened, replica, stage):
             sizes[name] += max(0, size) * parallel.tp
-    return tuple(_extra(name, size) for name, size in sizes.items() if size)
+    return tuple(beside_layers(name, size, f"{size:,} B: {_WORDS[name]}", _WHY[name]) for name, size in sizes.items() if size)
 
 
 def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> Iterator[tuple[str, int]]:
@@ -74,21 +72,6 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
     yield "idle_states", dp * idle - opened.batch * stage.state
     used = sum(replica.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
     yield "other_pools", dp * (replica.needed_on(stage) - used - max(idle, replica.batch * stage.state))
-
-
-def _extra(name: str, size: int) -> StoredTensor:
-    return StoredTensor(
-        name=name,
-        role=Role.KEY,
-        axes=("bytes",),
-        shape=(size,),
-        dtype="int8",
-        positions=1,
-        span=Once(),
-        bytes=size,
-        rule=f"{size:,} B: {_WORDS[name]}",
-        why=_WHY[name],
-    )
 
 
 def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]:

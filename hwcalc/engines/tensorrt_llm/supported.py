@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.capability import check_generation
 from hwcalc.errors import UnsupportedError
 from hwcalc.text import shown
 
@@ -57,6 +58,7 @@ _WITHOUT_REUSE: Final = ("Inkling", "KimiLinear", "KimiK3", "NemotronH", "Qwen3N
 _KIMI: Final = ("KimiLinear", "KimiK3")
 _HOPPER_ROWS: Final = ("DeepseekV4",)
 """Architectures whose cache on SM90 has rows of its own (sparse/deepseek_v4/cache_manager.py)."""
+_OLDEST_GPU: Final = 80
 
 
 def _named(model: ModelSpec, names: tuple[str, ...]) -> bool:
@@ -105,6 +107,7 @@ def check_supported(model: ModelSpec, request: Request) -> None:
         raise UnsupportedError(
             f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."
         )
+    check_generation(gpu, _OLDEST_GPU, "TensorRT-LLM runs on Ampere and later.")
     if gpu is not None and _named(model, _HOPPER_ROWS) and (gpu.compute_capability or "").startswith("9."):
         raise UnsupportedError(
             "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know.",

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.capability import check_generation
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.noted import Noted
@@ -48,6 +49,7 @@ _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] 
     ("max_concurrent_requests", "requests at once", str(REQUESTS), integer_option(1, 2**20)),
     ("prefix_caching", "keep blocks of finished requests", "with flashinfer", _SWITCH),
 )
+_OLDEST_GPU: Final = 75
 
 
 class Tgi(GeneralEngine):
@@ -112,6 +114,9 @@ class Tgi(GeneralEngine):
         for name in ("pp", "dcp", "ep"):
             if getattr(opened.request.parallel, name) > 1:
                 raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
+        check_generation(
+            opened.request.hardware.gpu, _OLDEST_GPU, "GPUs below CUDA capability 7.5 are not supported by TGI's attention."
+        )
         if opened.request.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
         _check_weights(opened.request.weights)

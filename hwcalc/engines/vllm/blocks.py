@@ -5,32 +5,20 @@ Source: vLLM 0.33, platforms/cuda.py (order of backends), platforms/interface.py
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 
-if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["backend_block", "compressed_block", "compute_capability", "hybrid_block", "kernel_block", "sparse_kv_dtype"]
+__all__ = ["backend_block", "compressed_block", "hybrid_block", "kernel_block", "sparse_kv_dtype"]
 
 _DEFAULT: Final = 16
-_HOPPER: Final = 90
 _COMPRESSED_BLOCK: Final = 256
 _INDEXED_BLOCK: Final = 64
 _WIDEST_HEAD: Final = 512
 _FLASHINFER_NOPE: Final = (64, 128, 192)
-
-
-def compute_capability(gpu: Gpu | None) -> int:
-    """Compute capability as a whole number: 90 for 9.0. Without a GPU, or for one without CUDA, that of an H100."""
-    if gpu is None or gpu.compute_capability is None:
-        return _HOPPER
-    major, _, low = gpu.compute_capability.partition(".")
-    return int(major) * 10 + int(low or 0)
 
 
 def sparse_kv_dtype(kv_dtype: str, capability: int, *, keep: bool) -> str:

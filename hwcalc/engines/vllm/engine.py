@@ -20,7 +20,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.builder import KINDS
@@ -41,7 +41,6 @@ from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
-from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 
@@ -389,15 +388,4 @@ def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
         "unused_block_space": "a block is as wide as the widest group",
         "prompt_blocks": "a prompt is in blocks before it is cut",
     }[name]
-    return StoredTensor(
-        name=name,
-        role=Role.KEY,
-        axes=("bytes",),
-        shape=(size,),
-        dtype="int8",
-        positions=1,
-        span=Once(),
-        bytes=size,
-        rule=f"{counted}: {words}",
-        why=words,
-    )
+    return beside_layers(name, size, f"{counted}: {words}", words)

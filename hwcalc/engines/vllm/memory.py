@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.costs import exact, ranked, workspaces
 from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.loaded import budget_of, loaded
@@ -21,7 +22,6 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
 from hwcalc.engines.steps import step
-from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.options import is_on
 from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
-from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.weight_formats import runs_weights
 from hwcalc.units import GIB

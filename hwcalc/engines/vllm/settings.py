@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.blocks import compute_capability, sparse_kv_dtype
+from hwcalc.engines.vllm.blocks import sparse_kv_dtype
 from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.defaults import batch_defaults
 from hwcalc.engines.vllm.rules import Rules, rules_of

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 
 from hwcalc.engines.policies import Support
 from hwcalc.engines.request import Request
-from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, held_blocks
-from hwcalc.engines.steps import step
+from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, blocks_in_common, held_blocks
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.plugin import is_plugin
@@ -131,32 +130,5 @@ def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Toget
 
 
 def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> SharedBlocks:
-    held, size = group_held(layout, settings, group, together), group.specs[0].block_size * layout.limits.dcp
-    first, kept = held.parts[0], held.shared + held.parts[0].request
-    # Where a branch finds blocks of its prompt, it has the others for itself, though their tokens are the same.
-    missed = max(0, ceil_div(min(together.prompt, together.lengths[0][0]), size) - kept) if kept and together.forks else 0
-    steps = (
-        step(
-            "blocks",
-            "copies x shared_blocks + prompts x request_blocks + sequences x own_blocks",
-            held.total,
-            unit="blocks",
-            copies=held.copies,
-            shared_blocks=held.shared,
-            prompts=first.prompts,
-            request_blocks=first.request,
-            sequences=first.sequences,
-            own_blocks=first.own,
-        ),
-    )
-    return SharedBlocks(
-        kind="+".join(dict.fromkeys(spec.form for spec in group.specs)),
-        block_size=group.specs[0].block_size,
-        shared=held.shared,
-        copies=held.copies,
-        request=first.request,
-        own=first.own,
-        copied=min(missed, first.own) * sum(part.sequences - part.prompts for part in held.parts),
-        total=held.total,
-        steps=steps if len(held.parts) == 1 else (),
-    )
+    held, kind = group_held(layout, settings, group, together), "+".join(dict.fromkeys(spec.form for spec in group.specs))
+    return blocks_in_common(kind, group.specs[0].block_size, held, together, ranks=layout.limits.dcp)

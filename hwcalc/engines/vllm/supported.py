@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Parallel
-from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
 from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
 from hwcalc.engines.vllm.opened import VllmOpened
