@@ -69,12 +69,18 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
         return self.resolve_version(requested)
 
     def resolve_version(self, requested: str) -> str:
-        """As :meth:`version`, for an engine with versions. By default only the exact names in :attr:`versions` are accepted."""
-        if requested in self.versions:
-            return requested
-        known = ", ".join(self.versions)
+        """As :meth:`version`, for an engine with versions.
+
+        By default a known release, its line (``0.5`` for 0.5.23), and what was made of it (``1.4.1`` and ``3.3.6-dev0`` for 1.4 and 3.3.6).
+        """
+        asked = requested.removeprefix("v")
+        for known in self.versions:
+            if asked == known or ("." in asked and known.startswith(f"{asked}.")) or asked.startswith((f"{known}.", f"{known}-")):
+                return known
         raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.", option="engine", hint=f"Known: {known}."
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}.",
         )
 
     def check_options(self, options: Mapping[str, str]) -> dict[str, object]:

@@ -84,10 +84,10 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         parts.append(table([*labels, "not planned"], failed))
     as_if = [variant for variant in variants if variant.policy_offered is False]
     parts += [_AS_IF] if as_if else []
-    told = footnotes(
+    below = footnotes(
         ((variant.model, variant.definition) for variant in variants if variant not in as_if), format_=format_, width=width
     )
-    parts += [told] if told else []
+    parts += [below] if below else []
     return "\n".join(parts)
 
 

@@ -125,7 +125,8 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
         from hwcalc.report.markdown import escaped
 
         return "\n" + "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
-    from hwcalc.report.table import hanging, rendered
+    from hwcalc.report.columns import hanging
+    from hwcalc.report.table import rendered
 
     return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=color, width=width)
 

@@ -33,19 +33,17 @@ from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, GatedDeltaNet, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Weight
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Lmdeploy"]
 
-_VERSIONS: Final = ("0.14",)
 _OLDEST_GPU: Final = 70
 _ROLE_FORMATS: Final = {"none": None, "int4": "int4", "int8": "int8", "fp8": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2", "turbo_quant": "int4"}  # fmt: skip
 _FP32_STATES: Final = "LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1"
@@ -66,21 +64,13 @@ class Lmdeploy(Engine):
     scatters: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
-    versions: ClassVar[tuple[str, ...]] = _VERSIONS
+    versions: ClassVar[tuple[str, ...]] = ("0.14",)
     source: ClassVar[str] = "LMDeploy 0.14.0, pytorch/engine/cache_engine.py, executor/base.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
         {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
     )
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
-
-    def resolve_version(self, requested: str) -> str:
-        """0.14 and its patches."""
-        if requested.split(".")[:2] == _VERSIONS[0].split("."):
-            return _VERSIONS[0]
-        raise UnknownNameError(
-            f"--engine lmdeploy@{brief(requested, 20)}: no rules for that version.", option="engine", hint="Known: 0.14."
-        )
 
     def unchecked(self, model: ModelSpec, request: Request) -> LmdeployOpened:
         return LmdeployOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MistralRs"]
 
-_VERSION: Final = "0.9.2"
 _FP8_SINCE: Final = 8
 """The major compute capability from which CUDA's kernels take f8e4m3."""
 
@@ -77,7 +76,7 @@ class MistralRs(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     cache_is: ClassVar[str] = "pages of the planned sequences, and all slots of states"
     pool_is: ClassVar[str] = "GPU blocks x block size"
-    versions: ClassVar[tuple[str, ...]] = (_VERSION,)
+    versions: ClassVar[tuple[str, ...]] = ("0.9.2",)
     source: ClassVar[str] = "mistral.rs 9e922623f24b (0.9.2), paged_attention/mod.rs"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
@@ -90,10 +89,6 @@ class MistralRs(GeneralEngine):
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
     )
-
-    def resolve_version(self, requested: str) -> str:
-        """``0.9`` and ``v0.9.2`` are the release whose rules are known."""
-        return _VERSION if requested.removeprefix("v") in ("0.9", _VERSION) else super().resolve_version(requested)
 
     def unchecked(self, model: ModelSpec, request: Request) -> MistralOpened:
         return MistralOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))

@@ -31,10 +31,8 @@ from hwcalc.engines.sglang.savings import savings, sharing_support
 from hwcalc.engines.sglang.supported import check_class, check_supported
 from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.errors import UnknownNameError
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.text import brief
 
 __all__ = ["Sglang"]
 
@@ -61,16 +59,6 @@ class Sglang(GeneralEngine):
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = KINDS
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
-
-    def resolve_version(self, requested: str) -> str:
-        """``0.5`` and ``v0.5.23`` are the release whose rules are known."""
-        if requested.removeprefix("v") in ("0.5", "0.5.23"):
-            return self.versions[0]
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}. Use: --engine {self.name}",
-        )
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         return SglangOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))

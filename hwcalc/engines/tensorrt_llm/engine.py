@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorrtLlm"]
 
-_VERSION: Final = "1.4"
-
 
 class TensorrtLlm(GeneralEngine):
     """A pool of blocks, by the rules of TensorRT-LLM's PyTorch back end."""
@@ -58,17 +56,13 @@ class TensorrtLlm(GeneralEngine):
     groups_share: ClassVar[bool] = False
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "nvfp4")
     choices: ClassVar[Choices | None] = None
-    versions: ClassVar[tuple[str, ...]] = (_VERSION,)
+    versions: ClassVar[tuple[str, ...]] = ("1.4",)
     source: ClassVar[str] = "TensorRT-LLM 1.4 (sources read, not run), _torch/pyexecutor"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
         {SlidingAttention: BY_MODEL, ChunkedAttention: EVERY_TOKEN}
     )
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
-
-    def resolve_version(self, requested: str) -> str:
-        """1.4.0rc1 has the rules of 1.4."""
-        return _VERSION if requested.startswith(f"{_VERSION}.") else super().resolve_version(requested)
 
     def unchecked(self, model: ModelSpec, request: Request) -> TensorrtOpened:
         """Under attention DP every rank of ``tp`` is a replica of attention."""

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Tgi"]
 
-_VERSION: Final = "3.3.6"
 _FLOATS: Final = ("bf16", "fp16")
 _SWITCH: Final = choice_option("true", "false", "1", "0")
 _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] = (
@@ -61,7 +60,7 @@ class Tgi(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     cache_is: ClassVar[str] = "blocks of the planned sequences"
     pool_is: ClassVar[str] = "KV-cache blocks x block size"
-    versions: ClassVar[tuple[str, ...]] = (_VERSION,)
+    versions: ClassVar[tuple[str, ...]] = ("3.3.6",)
     source: ClassVar[str] = "TGI db931fcf42da (3.3.6-dev0), models/flash_causal_lm.py"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType(
@@ -74,10 +73,6 @@ class Tgi(GeneralEngine):
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {name: EngineOption(name=name, help=text, default=default, check=check) for name, text, default, check in _OPTIONS}
     )
-
-    def resolve_version(self, requested: str) -> str:
-        """``3.3`` and ``3.3.6`` are the release whose rules are known."""
-        return _VERSION if requested.removeprefix("v") in ("3.3", _VERSION, "3.3.6-dev0") else super().resolve_version(requested)
 
     def unchecked(self, model: ModelSpec, request: Request) -> TgiOpened:
         return TgiOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))

@@ -8,10 +8,10 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, ModelSpec, load_model
-from hwcalc.engines import ENGINES
+from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.engines.request import Hardware, Parallel, Request
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
 from hwcalc.profiles.gpus import find_gpu
@@ -113,3 +113,25 @@ def test_a_copy_keeps_nothing_of_its_origin() -> None:
 
     assert copy.family == {}
     assert copy.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked", "known"),
+    [
+        ("sglang", "0.5", "0.5.23"),
+        ("sglang", "v0.5.23", "0.5.23"),
+        ("sglang", "0.5.2", None),
+        ("tgi", "3.3.6-dev0", "3.3.6"),
+        ("tensorrt-llm", "1.4.0rc1", "1.4"),
+        ("lmdeploy", "0.14.2", "0.14"),
+        ("lmdeploy", "0.1", None),
+        ("mlx", "0", None),
+    ],
+)
+def test_releases_of_a_line(engine: str, asked: str, known: str | None) -> None:
+    """A line stands for its release, and what was made of a release has its rules; part of a number is no line."""
+    if known is not None:
+        assert find_engine(engine)[0].version(asked) == known
+        return
+    with pytest.raises(UnknownNameError, match="no rules for that version"):
+        find_engine(engine)[0].version(asked)

@@ -141,7 +141,9 @@ def test_what_no_budget_holds_is_what_the_sequences_take() -> None:
     assert found.cache.total_bytes == 7_000 * 100 * 147_456
     found = plan("Qwen/Qwen3-8B", engine="sglang", seq=4_096, engine_options={"max_total_tokens": "1000"}, kv_memory=2**40)
     assert found.cache.total_bytes == 4_096 * 147_456
+    assert found.fit is not None
     assert not found.fit.verdict.fits
+    assert found.pool is not None
     assert found.pool.tokens == 1_000
 
 
@@ -159,6 +161,7 @@ def test_what_no_budget_holds_is_what_the_sequences_take() -> None:
 def test_requests_that_are_unlike(asked: dict[str, Any], most: int) -> None:
     """How many fit does not depend on how many are planned."""
     found = plan("Qwen/Qwen3-8B", engine="sglang", kv_memory=100_000 * 147_456, **asked)
+    assert found.fit is not None
     assert found.fit.max_batch == most
 
 
