@@ -102,7 +102,9 @@ def find_engine(spelling: str | None) -> tuple[Engine, str | None]:
         raise UnknownNameError(
             f"--engine {shown(given, 40)} names several engines, and this is done by the rules of one.",
             option="engine",
-            hint=f"Side by side: kvplan compare MODEL --engine {ALL if name == ALL else 'A,B'}",
+            hint="All engines have no version in common. Use: --engine all"
+            if name == ALL and version
+            else f"Side by side: kvplan compare MODEL --engine {ALL if name == ALL else 'A,B'}",
         )
     if name not in ENGINES:
         known = f"Known: {', '.join(ENGINES)}. See: kvplan engines"

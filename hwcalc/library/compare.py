@@ -165,7 +165,8 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
         **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
     }
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
-    specs = load_each(each_model(models), asked)
+    # Dimensions alone are a model, too.
+    specs = load_each((None,) if asked.dimensions and not models else each_model(models), asked)
     axes["seq"] = axes["seq"] or (_common_length(spec for spec in specs if isinstance(spec, ModelSpec)),)
     if asked.draft is not None:
         one_for_all = {**one_for_all, "draft": load(asked.draft, asked.access, assume=asked.assume)}

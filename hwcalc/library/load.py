@@ -140,7 +140,7 @@ def _described(model: Any, access: Access, revision: str | None, *, headers: boo
     raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")
 
 
-def load_each(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool = False) -> tuple[ModelSpec | Missing, ...]:
+def load_each(given: Sequence[ModelLike | None], asked: Asked, *, keep_going: bool = False) -> tuple[ModelSpec | Missing, ...]:
     """Read several models, as the options say. One that cannot be read does not end the others.
 
     Raises the first error if no model can be read, unless ``keep_going`` is set.
@@ -153,7 +153,7 @@ def load_each(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool = Fa
     return models
 
 
-def _each(given: Sequence[ModelLike], asked: Asked) -> Iterator[ModelSpec | Missing]:
+def _each(given: Sequence[ModelLike | None], asked: Asked) -> Iterator[ModelSpec | Missing]:
     for number, model in enumerate(given, 1):
         tell(f"reading model {number:,} of {len(given):,}")
         try:
@@ -162,7 +162,7 @@ def _each(given: Sequence[ModelLike], asked: Asked) -> Iterator[ModelSpec | Miss
             yield Missing(id=_name_of(model), error=error)
 
 
-def _name_of(model: ModelLike) -> str:
+def _name_of(model: ModelLike | None) -> str:
     if isinstance(model, (str, os.PathLike)):
         return os.fspath(model)
     name = model.get("_name_or_path") if isinstance(model, Mapping) else getattr(model, "name", None)

@@ -120,7 +120,7 @@ def _shared(comparison: Comparison, first: Variant) -> str:
         "seq": f"{first.seq:,} tokens" if first.seq is not None else "",
         "batch": f"batch {first.batch:,}",
         "dtype": f"KV {first.dtype}" if first.row is None else "",
-        "weights": f"weights {first.weights}" if formats == {first.weights} else "",
+        "weights": f"weights {first.weights}" if first.weights is not None and formats == {first.weights} else "",
         "engine": _engine(first, comparison),
         "gpu": first.gpu or "",
         "tp": f"tp {first.tp}" if first.tp > 1 else "",

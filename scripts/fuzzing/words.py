@@ -8,14 +8,17 @@ from importlib import import_module
 from typing import Any, Final
 
 from hwcalc.cli.options import COMMANDS, Option
+from hwcalc.engines import ENGINES as KNOWN
+from hwcalc.engines import find_engine
 from scripts.fuzzing.mutate import HOSTILE, strange
 
 __all__ = ["ENGINES", "GPUS", "MODELS", "any_words", "picture_words", "plan_words"]
 
 ENGINES: Final = (
-    "reference", "transformers", "transformers@5.13", "transformers@4.57", "vllm", "vllm@0.33", "vllm@0.25.1", "vllm@0.19", "vllm@0.11",
-    "vllm@0.8.5",
+    *KNOWN, "all", "transformers@5.13", "transformers@4.57", "vllm@0.33", "vllm@0.25.1", "vllm@0.19", "vllm@0.11", "vllm@0.8.5",
 )  # fmt: skip
+"""Every engine and older releases; ``all`` is a row for each."""
+_ODD_ENGINES: Final = ("ALL", "all@1", "all,vllm", "vllm,vllm", "sglang@0", "tensorrt_llm", "mlx@", "lmdeploy@main")
 GPUS: Final = (
     "l4",
     "h100-sxm5-80gb",
@@ -26,6 +29,8 @@ GPUS: Final = (
     "rtx-4090",
     "b200-180gb",
     "tpu-v5e",
+    "gaudi3",
+    "cpu-32gb",
 )
 MODELS: Final = (
     "Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B", "google/gemma-3-27b-it", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3", "ai21labs/AI21-Jamba2-Mini",
@@ -37,7 +42,7 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "batch": ("1", "2", "64", "100000", "1,2,4", "1..64"),
     "dtype": ("auto", "fp8", "bf16", "q8_0", "q8_0:q4_0", "fp8_e5m2", "nvfp4", "fp32", "int8", "fp8,bf16", "fp8_ds_mla"),
     "weights": ("bf16", "fp8", "awq", "nvfp4", "int4", "fp8,bf16", "mxfp4"),
-    "engine": ENGINES,
+    "engine": (*ENGINES, *_ODD_ENGINES),
     "gpu": GPUS,
     "gpus": ("1", "2", "8", "1000000"),
     "instance": ("p5.48xlarge", "g4dn.12xlarge", "g6.xlarge"),
@@ -56,6 +61,7 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
         "max_num_batched_tokens=8192",
         "x",
         "cache=quantized",
+        *(f"{option}={value}" for name in KNOWN for option in find_engine(name)[0].options for value in ("0", "1", "64", "true")),
     ),
     "policy": (
         "none",
@@ -120,7 +126,7 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "sort": ("price", "gpus", "memory", "speed"),
     "log": ("log.txt", "-", "none.txt", "/dev/null"),
     "tolerance": ("1%", "0", "200%", "-1"),
-    "dialect": ("vllm", "prometheus", "transformers", "x"),
+    "dialect": (*KNOWN, "prometheus", "x"),
     "baseline": ("base.json", "none.json", "/dev/null"),
     "max_growth": ("5%", "-5%", "x"),
     "files": ("check.yaml", "-", "none.yaml"),
@@ -130,9 +136,18 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
 _SAFE_PATHS: Final = frozenset({"output", "receipt"})
 """Options that write: no invented path is given to them."""
 
+_OPTION_VALUES: Final = (
+    "0", "1", "2", "7", "16", "64", "4096", "1000000000000", "-1", "0.5", "nan", "inf", "1e30", "auto", "true", "false", "on", "off", "none",
+    "", "x", "v1", "fp8", "draft:4", "$(touch owned)", "\u202e", "1" * 400, "=", "[1]",
+)  # fmt: skip
+"""What an option of an engine may be given, and what it may not."""
+
 _LINES: Final = (
     (), ("--json",), ("--seq", "4k"), ("--seq", "32k", "--batch", "8", "--dtype", "fp8"), ("--engine", "vllm"), ("--format", "csv"),
     ("--format", "markdown"), ("--quiet",), ("--assume", "gqa"), ("--emit", "vllm", "--engine", "vllm"),
+    ("--engine", "all"), ("--engine", "all", "--gpu", "h100", "--format", "markdown"), ("--engine", "sglang", "--gpu", "h100"),
+    ("--engine", "tensorrt-llm", "--gpu", "h100"), ("--engine", "mlx", "--gpu", "apple-m4-max-40c-64gb"), ("--engine", "mistral-rs"),
+    ("--engine", "lmdeploy", "--emit", "lmdeploy"), ("--engine", "tgi"),
 )  # fmt: skip
 
 
@@ -163,9 +178,20 @@ def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, 
         if chance.random() < share and not (command == "recommend" and name in {"gpu", "tp", "pp"}):
             value = chance.choice(_VALUES[name])
             words += [f"--{name.replace('_', '-')}", value if name == "policy" else value.split(",")[0].split("..")[0]]
+    words += _of_engine(words, chance)
     if chance.random() < 0.6:
         words.append("--json")
     return tuple(words)
+
+
+def _of_engine(words: list[str], chance: random.Random) -> list[str]:
+    """Options of the engine that is asked for, often with values that it does not take."""
+    name = words[words.index("--engine") + 1].partition("@")[0] if "--engine" in words else ""
+    if name not in KNOWN:
+        return []
+    options = [*find_engine(name)[0].options]
+    few = chance.sample(options, min(len(options), chance.choice((0, 0, 1, 1, 2))))
+    return [word for option in few for word in ("--engine-option", f"{option}={chance.choice(_OPTION_VALUES)}")]
 
 
 _OUTPUTS: Final = (
@@ -216,10 +242,13 @@ _FOREIGN: Final = (
 def any_words(chance: random.Random) -> tuple[str, ...]:
     """A command line of any command, with options of any value."""
     command = chance.choice([*COMMANDS])
-    if command == "probe" or (command in {"recommend", "models", "gpus", "instances", "explore"} and chance.random() < 0.9):
+    if command == "probe" or (
+        command in {"recommend", "models", "gpus", "instances", "explore", "fit"} and chance.random() < 0.9
+    ):
         command = "plan"  # probe measures the machine; the others answer for every GPU or model that there is
     options: tuple[Option, ...] = import_module(COMMANDS[command]).OPTIONS
-    words = [command]
+    # Without one, the accelerator is looked for by packages that are large.
+    words = [command, "--gpu", chance.choice(GPUS)] if command == "fit" else [command]
     for option in options:
         if not option.flags:
             count = chance.choice((0, 1, 1, 1, 2, 3)) if option.kind == "list" else chance.choice((0, 1, 1, 1, 1, 1, 2))

@@ -17,11 +17,13 @@ __all__ = ["buffers", "extra_tensors", "stored_piece"]
 _WORDS = {
     "idle_states": "states of max_batch_size requests, and of dummy requests",
     "other_pools": "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
+    "whole_pages": "the pool has whole pages of the driver",
     "unequal_windows": "each window has an equal share of the memory",
 }
 _WHY = {
     "idle_states": "states for max_batch_size requests",
     "other_pools": "several pools with fixed shares",
+    "whole_pages": "whole pages of memory",
     "unequal_windows": "an equal share for each window",
 }
 """The same in fewer words, beside other engines."""
@@ -71,7 +73,11 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
     idle = layout.slots * stage.state
     yield "idle_states", dp * idle - opened.batch * stage.state
     used = sum(replica.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
-    yield "other_pools", dp * (replica.needed_on(stage) - used - max(idle, replica.batch * stage.state))
+    one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in opened.storages)
+    yield (
+        "whole_pages" if one_pool else "other_pools",
+        dp * (replica.needed_on(stage) - used - max(idle, replica.batch * stage.state)),
+    )
 
 
 def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]:

@@ -152,7 +152,8 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
         _rows_of_pools(facts, own, row)
     tokens, slots = facts.number("tokens"), facts.number("slots")
     if tokens is not None:
-        running = most_running(own.own, int(tokens), None if slots is None else int(slots))
+        # The log may be that of another model, which has states.
+        running = most_running(own.own, int(tokens), int(slots) if slots is not None and own.slots else None)
         row("requests at once", "running", spread(running), "engine", "what so many tokens and slots allow")
     size = _budget(own)
     if size is None:

@@ -62,7 +62,8 @@ def opened(
             ("b200-180gb", 8, 0.849, 0.844),
         )
         for model, share in ((LLAMA, dense), (V3, latent))
-    ],
+    ]
+    + [("l4", LLAMA, 1, 0.684)],
 )
 def test_the_share_follows_from_the_gpu(gpu: str, model: str, tp: int, share: float) -> None:
     """Worked by SGLang's heuristic for totals of nvidia-smi."""
@@ -142,7 +143,7 @@ def test_what_no_budget_holds_is_what_the_sequences_take() -> None:
     found = plan("Qwen/Qwen3-8B", engine="sglang", seq=4_096, engine_options={"max_total_tokens": "1000"}, kv_memory=2**40)
     assert found.cache.total_bytes == 4_096 * 147_456
     assert found.fit is not None
-    assert not found.fit.verdict.fits
+    assert not found.fit.fits
     assert found.pool is not None
     assert found.pool.tokens == 1_000
 
@@ -246,3 +247,14 @@ def test_bytes_have_no_flag() -> None:
     made = plan(LLAMA, engine="sglang", kv_memory="20GiB")
     with pytest.raises(UnsupportedError, match="no flag for the bytes"):
         emitted(made, "sglang")
+
+
+def test_weights_that_leave_nothing_have_their_own_message() -> None:
+    """0.684 of an L4 is less than 8 billion numbers of two bytes; a pool of less than a page is another error."""
+
+    def message(**given: Any) -> str:
+        pool = plan(LLAMA, engine="sglang", seq=1024, **given).pool
+        return str(pool and pool.message)
+
+    assert message(gpu="l4").startswith("Loaded weights leave no GPU memory for the KV cache")
+    assert message(kv_memory=1000).startswith("Not enough memory")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +157,28 @@ def test_only_columns_that_are_shown_are_explained(capsys: Capture) -> None:
     assert "pool tokens: of the pool" in with_gpu
     assert "on all GPUs together" not in alone + with_gpu
     assert "on all GPUs together" in ranks
+
+
+def test_dimensions_alone_are_a_model(capsys: Capture) -> None:
+    """The bare equation side by side, as ``kvplan`` plans it: 2 x 32 x 8 x 128 x 2 B a token."""
+    dimensions = ("--layers", "32", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--seq", "1k")
+    status, out, err = run(capsys, *dimensions, "--engine", "all")
+    assert (status, err) == (0, "")
+    assert "reference     K, V bf16  128.00 MiB  128 KiB" in out
+
+
+def test_a_version_of_all_engines(capsys: Capture) -> None:
+    """There is none in common."""
+    status, out, err = run(capsys, QWEN, "--engine", "all@1")
+    assert (status, out) == (2, "")
+    assert err.endswith("All engines have no version in common. Use: --engine all\n")
+
+
+def test_weights_whose_format_nobody_knows(capsys: Capture, tmp_path: Path) -> None:
+    """The heading says nothing of them. A pool of 2 MiB pages is one pool, not several."""
+    config = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "max_position_embeddings": 100}
+    path = tmp_path / "small.json"
+    path.write_text(json.dumps({"model_type": "zzz", "architectures": ["LlamaForCausalLM"], **config}))
+    _, out, _ = run(capsys, str(path), "--engine", "all", "--assume", "gqa")
+    assert out.splitlines()[0] == "small · 100 tokens · batch 1"
+    assert "whole pages of memory (+1.94 MiB)" in out
