@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import stage_spans
 from hwcalc.engines.sglang.settings import SglangSettings
-from hwcalc.engines.sglang.sizes import Sizes, most_running, request_cap
+from hwcalc.engines.sglang.sizes import LOADED, Sizes, most_running, request_cap
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 
 __all__ = ["CompressedLayout", "CompressedStage", "compressed_layout", "compressed_sizes", "state_requests", "state_rows_bytes"]
 
@@ -135,6 +135,8 @@ def compressed_sizes(layout: CompressedLayout, settings: SglangSettings, budget:
     """The pools of ``budget`` bytes on each rank."""
     found = [_stage_sizes(layout, stage, settings, budget) for stage in layout.stages]
     one = min(found, key=lambda sizes: sizes.tokens)
+    if budget <= 0:
+        return replace(one, error=LOADED)
     limit = settings.total_tokens
     if limit is None or limit >= one.tokens:
         return one

@@ -16,6 +16,7 @@ from hwcalc.units import GIB
 __all__ = [
     "EVICTION_INTERVAL",
     "LEAST_REQUESTS",
+    "LOADED",
     "MOST_REQUESTS",
     "Sizes",
     "cell_size",
@@ -30,6 +31,8 @@ EVICTION_INTERVAL: Final = 128
 """Tokens between two clearings of a window (``SGLANG_SWA_EVICTION_INTERVAL``)."""
 LEAST_REQUESTS: Final = 2048
 MOST_REQUESTS: Final = 4096
+LOADED: Final = "Loaded weights leave no GPU memory for the KV cache."
+"""The beginning of what SGLang says where nothing is left (``_profile_available_bytes``)."""
 _STATE_COPIES: Final = 3
 """Slots for a request with a prefix cache; each of two that may run adds what its copies take."""
 _COPIES: Final = {"no_buffer": 0, "extra_buffer": 2, "extra_buffer_lazy": 1}
@@ -134,10 +137,10 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None) -> in
 def plan_sizes(layout: PoolLayout, settings: SglangSettings, budget: int) -> Sizes:
     """The pools of ``budget`` bytes on each rank; the stage with the fewest tokens counts."""
     slots, left = (None, budget) if not layout.has_states else slots_of_budget(layout, settings, budget)
-    if slots is not None and (slots <= 0 or left <= 0):
+    if slots is not None and slots <= 0:
         return _refused(slots, left, "Not enough GPU memory for hybrid (mamba/linear-attention) state cache.")
     if left <= 0:
-        return _refused(slots, left, "Not enough memory. Please try to increase --mem-fraction-static.")
+        return _refused(slots, left, LOADED)
     # A stage without attention holds as many tokens as the others.
     stages = [stage for stage in layout.stages if stage.token_bytes or stage.swa_layers] or layout.stages[:1]
     found = [_stage_tokens(layout, stage, settings, left) for stage in stages]

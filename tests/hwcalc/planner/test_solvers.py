@@ -21,7 +21,7 @@ from hwcalc.planner.result import Layout
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import MIB
 
-CASES: Final = 450
+CASES: Final = 549
 CHUNKS: Final = 3
 LONGEST: Final = 72
 MOST: Final = 40

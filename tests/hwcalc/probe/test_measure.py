@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -81,9 +82,17 @@ def test_every_layer_kind_on_the_cpu_to_the_byte() -> None:
                 found = opened(model, seq=70, batch=2, engine=engine)
             except KvplanError:
                 continue
-            if not found.allocation(0):
+            allocations = found.allocation(0)
+            if not allocations:
                 continue
-            result = probe(found, ProbeOptions(device="cpu", max_bytes=512 * MIB, fill=engine != "reference"), environment={})
+            # Writing finds nothing in a large tensor that it does not find in a small one, and takes all the time.
+            small = sum(one.bytes for one in allocations) <= 8 * MIB
+            options = ProbeOptions(device="cpu", max_bytes=512 * MIB, fill=small and engine != "reference")
+            if not divides(allocations, 512 * MIB):
+                with pytest.raises(UsageError, match="hold no layer"):
+                    probe(found, options, environment={})
+                continue
+            result = probe(found, options, environment={})
             assert result is not None
             assert result.agrees, (name, engine)
             assert all(one.predicted_bytes == one.measured_bytes for one in only(result).tensors), (name, engine)
@@ -91,6 +100,13 @@ def test_every_layer_kind_on_the_cpu_to_the_byte() -> None:
     without = {"no_cache", "shared_cache"}
     assert {kind for engine, kind in layouts if engine == "reference"} >= seen - without
     assert seen | {kind.name for kind in RARE} == set(KINDS)
+
+
+def divides(allocations: Sequence[Allocation], most: int) -> bool:
+    """Whether so many bytes hold some of them: not where pools of all layers, with blocks of several sizes or none, are larger."""
+    blocks = {one.blocks for one in allocations}
+    first = sum(one.bytes for one in allocations if one.layer == allocations[0].layer)
+    return first <= most or (None not in blocks and len(blocks) == 1)
 
 
 RARE: tuple[LayerKind, ...] = (
