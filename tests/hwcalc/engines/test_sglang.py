@@ -45,6 +45,25 @@ def opened(
 
 
 @pytest.mark.parametrize(
+    ("model", "changed", "longest"),
+    [
+        ("CohereForAI/c4ai-command-r-v01", {}, 131_072),
+        ("stepfun-ai/Step-3.7-Flash", {}, 128_000),
+        ("state-spaces/mamba-1.4b-hf", {}, 2048),
+        ("meta-llama/Llama-2-7b-hf", {}, 4096),
+        ("meta-llama/Llama-2-7b-hf", {"rope_scaling": {"type": "linear", "factor": 4.0}}, 16_384),
+        ("meta-llama/Llama-2-7b-hf", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, 4096),
+        ("meta-llama/Llama-2-7b-hf", {"max_seq_len": 5000, "model_max_length": 7000}, 5000),
+        ("google/gemma-3-27b-it", {}, 131_072),
+    ],
+)
+def test_the_longest_sequence_is_that_of_the_server(model: str, changed: dict[str, object], longest: int) -> None:
+    """What ``ModelConfig`` of 0.5.23 says of the same files."""
+    config = dict(load_model(model).config) | changed
+    assert of_sglang(find_engine("sglang")[0].open(load_model(config), Request(seq=999))).own.context == longest
+
+
+@pytest.mark.parametrize(
     ("gpu", "model", "tp", "share"),
     [
         (gpu, model, tp, share)
