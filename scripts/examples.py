@@ -68,10 +68,13 @@ def printed(command: str) -> str:
     """What a command prints. Raises ``RuntimeError`` if it ends in a fault of its own, or prints a path of this machine."""
     dropped = ("KVPLAN", "HF_", "_KVPLAN", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    settled = {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)}
+    # A page has the numbers of everybody, not those that were measured or written down on this machine.
+    settled |= {"KVPLAN_NO_CALIBRATION": "1", "XDG_CONFIG_HOME": str(ROOT / "nobody")}
     done = subprocess.run(
         [sys.executable, "-m", "hwcalc", *shlex.split(command)[1:]],
         cwd=ROOT,
-        env=kept | {"COLUMNS": str(COLUMNS), "NO_COLOR": "1", "HF_HUB_OFFLINE": "1", "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)},
+        env=kept | settled,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",

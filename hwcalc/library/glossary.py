@@ -227,6 +227,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "health_block": "a block that checks of health take",
         "prefill_tokens": "tokens of prompts that are read at once",
         "max_batch_size": "sequences at once (engine option)",
+        "free_after_pass": "bytes that weights, states and a forward pass leave of the memory",
+        "cache_max_entry_count": "share of what is free that blocks get (engine option)",
         "reserved": "blocks that no request gets",
         "cache": "the planned cache on the fullest GPU",
         "more_memory": "what may be used beyond the expected, if most of the memory is visible",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from hwcalc.engines.base import Opened
@@ -40,7 +41,8 @@ class SideBySide:
     """Makes the rows of a comparison. The formulas of each workload are planned once."""
 
     def __init__(self) -> None:
-        self._formulas: dict[tuple[object, ...], Opened | None] = {}
+        self._formulas: dict[tuple[object, ...], tuple[ModelSpec, Opened | None]] = {}
+        """Each with its model, which lives on, so that no other one gets its ``id``."""
 
     def row(self, model: ModelSpec, opened: Opened, plan: Plan) -> EngineRow:
         """The row of an opened request about ``model`` and its plan."""
@@ -70,14 +72,17 @@ class SideBySide:
         }
         key = (id(model), request.dtype, *workload.values())
         if key not in self._formulas:
-            self._formulas[key] = None
-            for dtype in dict.fromkeys((request.dtype, None)):
-                try:
-                    self._formulas[key] = open_request(model, engine="reference", dtype=dtype, **workload)
-                    break
-                except KvplanError:
-                    continue
-        return self._formulas[key]
+            self._formulas[key] = model, _opened(model, request.dtype, workload)
+        return self._formulas[key][1]
+
+
+def _opened(model: ModelSpec, dtype: str | None, workload: Mapping[str, Any]) -> Opened | None:
+    for each in dict.fromkeys((dtype, None)):
+        try:
+            return open_request(model, engine="reference", dtype=each, **workload)
+        except KvplanError:
+            continue
+    return None
 
 
 def flat_row(row: EngineRow | None) -> dict[str, Any]:

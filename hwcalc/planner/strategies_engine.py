@@ -27,7 +27,9 @@ def block_sizes(opened: Opened, given: int | None) -> dict[str, int]:
     if given is not None:
         return {"": given}
     sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
-    return {**sizes, "": min(sizes.values(), default=DEFAULT_BLOCK)}
+    pool = None if sizes else opened.engine.pool(opened, opened.needed_bytes).value
+    own = DEFAULT_BLOCK if pool is None or not pool.block_size else pool.block_size
+    return {**sizes, "": min(sizes.values(), default=own)}
 
 
 def engine_strategy(setting: Setting) -> Strategy | None:

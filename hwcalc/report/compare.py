@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from hwcalc.library.compare import Comparison, Variant
 from hwcalc.report.footnote import footnotes
@@ -16,6 +17,8 @@ from hwcalc.units import human_bytes
 __all__ = ["comparison_csv", "comparison_text"]
 
 _UNKNOWN = "unknown"
+_Table: TypeAlias = tuple[Sequence[str], Sequence[tuple[Sequence[str], Sequence[str]]]]
+"""A header, and the name and the cells of each row."""
 
 
 def comparison_csv(comparison: Comparison) -> str:
@@ -35,34 +38,22 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     names = [_names(variant, comparison) for variant in variants]
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
     beside = any(variant.row is not None for variant in variants)
-    memory = _MEMORY[2:] if beside else _MEMORY
-    tables: list[tuple[tuple[str, ...], list[tuple[list[str], Sequence[str]]]]] = [
-        (memory, [(names[place], _memory(variants[place])[-len(memory) :]) for place in planned])
+    tables: list[_Table] = [
+        (header, [(names[place], cells) for place, cells in zip(planned, rows, strict=True)])
+        for header, rows in _tables([variants[place] for place in planned], beside=beside)
     ]
-    if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
-        # The answer first, then where it comes from.
-        # Beside engines that split no model, the columns are for a model of which something lies in host memory.
-        split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
-        # The row of an engine has the verdict already.
-        told = {title: place for place, title in enumerate(_VERDICT) if not (beside and title == "verdict")}
-        fits = [[_verdict(variants[place])[column] for column in told.values()] for place in planned]
-        tables.insert(
-            0,
-            (
-                (*told, *(_SPLIT if split else ())),
-                [(names[place], (*cells, *_split(variants[place], split))) for place, cells in zip(planned, fits, strict=True)],
-            ),
-        )
-    if any(variant.policy is not None for variant in variants):
-        paged = any(variant.blocks_freed is not None for variant in variants)
-        columns = tuple(title for title in _POLICY if paged or title != _FREED)
-        tables.append((columns, [(names[place], _policy(variants[place], columns)) for place in planned]))
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 
     def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), last: int = 0) -> str:
         return listing(header, rows, format_=format_, right=right, color=color, width=width, last=last)
 
-    if format_ == "table" and any(_width(labels, header, rows) > width for header, rows in tables):
+    shown, row_cells = shown_columns(variants) if beside else ([], [])
+    measured: list[_Table] = list(tables)
+    if beside and len(labels) > 1:
+        # What an engine stores may be wrapped, and reasons stand below. The name of an engine alone has room.
+        least = [[max(row[0].split(), key=len, default=""), *row[1:-1]] for row in row_cells]
+        measured.append((shown[:-1], list(zip(names, least, strict=True))))
+    if format_ == "table" and any(_width(labels, header, rows) > width for header, rows in measured):
         parts.append(table(["", *labels], [[str(number), *cells] for number, cells in enumerate(names, 1)], right=(0,)))
         labels, names = [""], [[str(number)] for number in range(1, len(variants) + 1)]
         tables = [
@@ -70,9 +61,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
         ]
     if beside:
         # Every engine has a row here, those that cannot run the model too.
-        shown, cells = shown_columns(variants)
         right = [len(labels) + place for place, title in enumerate(shown) if title in NUMBERS]
-        rows_of_engines = [[*name, *row] for name, row in zip(names, cells, strict=True)]
+        rows_of_engines = [[*name, *row] for name, row in zip(names, row_cells, strict=True)]
         parts.append(table([*labels, *shown], rows_of_engines, right, last=REASONS_WIDTH))
     for header, rows in tables:
         right = [len(labels) + place for place, title in enumerate(header) if title not in _TEXTS]
@@ -89,6 +79,31 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     )
     parts += [below] if below else []
     return "\n".join(parts)
+
+
+def _tables(variants: Sequence[Variant], *, beside: bool) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
+    """The header and the cells of each table of what was planned: the answer first, then where it comes from.
+
+    ``beside``: the row of an engine has the cache and the verdict already.
+    """
+    titles: tuple[str, ...] = _MEMORY[2:] if beside else _MEMORY
+    tables: list[tuple[Sequence[str], list[Sequence[str]]]] = [
+        (titles, [_memory(variant)[-len(titles) :] for variant in variants])
+    ]
+    if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
+        # Beside engines that split no model, the columns are for a model of which something lies in host memory.
+        split = any(variant.all_layers is not None and not (beside and not variant.host_bytes) for variant in variants)
+        titles = tuple(title for title in _VERDICT if not (beside and title == "verdict"))
+        cells = [dict(zip(_VERDICT, _verdict(variant), strict=True)) for variant in variants]
+        rows: list[Sequence[str]] = [
+            (*map(cell.__getitem__, titles), *_split(variant, split)) for cell, variant in zip(cells, variants, strict=True)
+        ]
+        tables.insert(0, ((*titles, *(_SPLIT if split else ())), rows))
+    if any(variant.policy is not None for variant in variants):
+        paged = any(variant.blocks_freed is not None for variant in variants)
+        titles = tuple(title for title in _POLICY if paged or title != _FREED)
+        tables.append((titles, [_policy(variant, titles) for variant in variants]))
+    return tables
 
 
 _MEMORY = ("cache", "a token", "ratio", "weights", "total")
@@ -153,7 +168,7 @@ def _cell(value: object, missing: str) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _memory(variant: Variant) -> Sequence[str]:
+def _memory(variant: Variant) -> tuple[str, ...]:
     ratio = "" if variant.cache_ratio is None else f"{variant.cache_ratio:.2f}"
     return (
         _size(variant.cache_total_bytes),
@@ -164,7 +179,7 @@ def _memory(variant: Variant) -> Sequence[str]:
     )
 
 
-def _verdict(variant: Variant) -> Sequence[str]:
+def _verdict(variant: Variant) -> tuple[str, ...]:
     return (
         _needed(variant),
         _size(variant.usable_bytes),
@@ -174,7 +189,7 @@ def _verdict(variant: Variant) -> Sequence[str]:
     )
 
 
-def _policy(variant: Variant, titles: Sequence[str]) -> Sequence[str]:
+def _policy(variant: Variant, titles: Sequence[str]) -> tuple[str, ...]:
     """What the policy of a variant leaves, what that saves, and whether the engine has it."""
     if variant.kept_tokens is None or variant.kept_tokens_low is None or variant.policy_saved_bytes is None:
         return ("all", *[""] * (len(titles) - 1))
@@ -199,7 +214,7 @@ def _balance(variant: Variant) -> str:
     return "frees behind the prefill" if variant.blocks_freed else "frees nothing"
 
 
-def _split(variant: Variant, split: bool) -> Sequence[str]:
+def _split(variant: Variant, split: bool) -> tuple[str, ...]:
     """Where the layers lie, and the bound on the speed of what runs."""
     if not split:
         return ()

@@ -8,6 +8,7 @@ from typing import Final
 from hwcalc.engines.causes import Cause
 from hwcalc.library.compare import Variant
 from hwcalc.library.side_by_side import EngineRow
+from hwcalc.model import Definition
 from hwcalc.units import human_bytes
 
 __all__ = ["NUMBERS", "REASONS_WIDTH", "legend", "meanings", "shown_columns"]
@@ -68,7 +69,7 @@ def _cells(variant: Variant) -> Sequence[str]:
         _pool(row),
         "" if variant.verdict is None else variant.verdict.text,
         _WORDS.get(variant.definition or "", variant.definition or ""),
-        _why(row, variant.engine),
+        _why(row, exact=variant.definition == Definition.EXACT),
     )
 
 
@@ -78,11 +79,11 @@ def _pool(row: EngineRow) -> str:
     return "" if row.pool_tokens is None else f"{row.pool_tokens:,}"
 
 
-def _why(row: EngineRow, engine: str) -> str:
+def _why(row: EngineRow, *, exact: bool) -> str:
     if row.reasons is None:
         return "not said for unlike lengths"
     if not row.reasons:
-        return "these are the formulas" if engine == "reference" else "as the formulas"
+        return "these are the formulas" if exact else "as the formulas"
     more = len(row.reasons) - _MOST
     return "; ".join(map(_cause, row.reasons[:_MOST])) + (f"; and {more:,} more" if more > 0 else "")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from hwcalc.engines.heads import check_heads
 from hwcalc.engines.lmdeploy.formats import KvFormat
 from hwcalc.engines.lmdeploy.settings import LmdeploySettings
 from hwcalc.engines.request import Parallel
@@ -204,34 +205,18 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
 
 def _shape(model: ModelSpec, kind: LayerKind, tp: int, index: int) -> Shape:
     if isinstance(kind, LatentAttention) and kind.window is None:
-        _check_heads(kind.num_attention_heads, tp)
+        check_heads("LMDeploy", kind, tp)
         if model.architecture == _EXPANDED:
             width = kind.qk_nope_head_dim + kind.qk_rope_head_dim
-            return Shape(heads=_rank_heads(kind.num_attention_heads, tp), key=width, value=width)
+            return Shape(heads=kind.num_attention_heads // tp, key=width, value=width)
         # One head, which LMDeploy repeats for every rank.
         return Shape(heads=1, key=kind.kv_lora_rank + kind.qk_rope_head_dim, value=0, index_dim=index)
     if isinstance(kind, _ATTENTION) and kind.head_dim == kind.v_head_dim:
-        _check_heads(kind.num_attention_heads, tp)
-        return Shape(heads=_rank_heads(kind.num_key_value_heads, tp), key=kind.head_dim, value=kind.v_head_dim)
+        check_heads("LMDeploy", kind, tp)
+        # With more ranks than heads each is repeated.
+        return Shape(heads=max(1, kind.num_key_value_heads // tp), key=kind.head_dim, value=kind.v_head_dim)
     what = "a latent with a window" if isinstance(kind, LatentAttention) else "values of another width than keys"
     raise UnsupportedError(f"There is no rule for {what} in LMDeploy.", hint="Use: --engine vllm, or --engine reference")
-
-
-def _check_heads(heads: int, tp: int) -> None:
-    if heads % tp:
-        raise UsageError(
-            f"LMDeploy cannot split {heads} attention heads over tp {tp}.", hint="Use a tp that divides the number of heads."
-        )
-
-
-def _rank_heads(heads: int, tp: int) -> int:
-    """Key and value heads of a rank: with more ranks than heads each is repeated."""
-    if heads % tp and tp % heads:
-        raise UsageError(
-            f"LMDeploy cannot split {heads} key/value heads over tp {tp}.",
-            hint="Use a tp that divides the number of key/value heads, or a multiple of it.",
-        )
-    return max(1, heads // tp)
 
 
 def _state_pieces(kind: GatedDeltaNet, settings: LmdeploySettings, tp: int) -> tuple[Piece, ...]:

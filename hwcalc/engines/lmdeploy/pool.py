@@ -110,6 +110,25 @@ def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> 
     return f"`session_len` truncated to {longest} due to limited KV cache memory"
 
 
+def _kept_free(opened: LmdeployOpened, budget: int) -> tuple[Step, ...]:
+    """What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free."""
+    found, settings = opened.budget, opened.settings
+    if found is None or budget != found.expected or opened.request.hardware.margin or settings.num_gpu_blocks is not None:
+        return ()
+    shared, ratio = budget + found.margin_bytes - (opened.state_bytes if settings.pytorch else 0), float(settings.ratio)
+    if not shared - int(shared * ratio) == found.margin_bytes > 0:
+        return ()
+    return (
+        step(
+            "margin",
+            "free_after_pass - floor(free_after_pass x cache_max_entry_count)",
+            found.margin_bytes,
+            free_after_pass=shared,
+            cache_max_entry_count=ratio,
+        ),
+    )
+
+
 def _steps(opened: LmdeployOpened, budget: int, blocks: int, per_request: int) -> tuple[Step, ...]:
     settings, size = opened.settings, opened.layout.block_bytes
     if settings.num_gpu_blocks is not None:
@@ -129,7 +148,11 @@ def _steps(opened: LmdeployOpened, budget: int, blocks: int, per_request: int) -
     else:
         first = step("blocks", "floor(budget / bytes_per_block)", blocks, unit="blocks", budget=budget, bytes_per_block=size)
     each = 0 if opened.together.unlike else per_request
-    return (first, *request_steps(blocks, settings.block_size, each, kept="reserved", count=settings.reserved_blocks))
+    return (
+        *_kept_free(opened, budget),
+        first,
+        *request_steps(blocks, settings.block_size, each, kept="reserved", count=settings.reserved_blocks),
+    )
 
 
 def group_infos(opened: LmdeployOpened) -> tuple[PoolGroup, ...]:

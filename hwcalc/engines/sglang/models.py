@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
 from hwcalc.model import ModelSpec
@@ -14,6 +15,7 @@ __all__ = [
     "SCALED_ON_CONSUMER",
     "WHOLE_GROUP_STATES",
     "WINDOW_LESS_ONE",
+    "context_tokens",
     "is_compressed",
     "is_sparse_latent",
     "shows_images",
@@ -99,6 +101,29 @@ _TEXT_ALONE: Final = frozenset(
     {"Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration", "Step3VLForConditionalGeneration"}
 )
 """Classes of which SGLang loads the text alone unless it is told otherwise."""
+
+_LENGTHS: Final = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+"""Keys of the longest sequence; the first that the text part has counts (``CONTEXT_LENGTH_KEYS``)."""
+_NO_LENGTH: Final = 2048
+_CLASS_LENGTHS: Final = {"step3p5": 128_000, "step3p7": 128_000}
+"""``max_seq_len`` of classes of SGLang's own, whatever ``max_position_embeddings`` says (``Step3p5Config``)."""
+_TEXT_ONLY_READ: Final = frozenset({"step3p7"})
+"""Model types whose class reads the text part alone, and has defaults where there is none."""
+_STRETCHED: Final = frozenset({"linear", "dynamic"})
+"""Kinds of rotary embeddings whose factor counts; those of the others stand beside the length before it."""
+
+
+def context_tokens(model: ModelSpec) -> int:
+    """The longest sequence as SGLang reads it (``get_context_length``); requests at once follow from it."""
+    text, top = model.config.get("text_config"), model.config.get("model_type")
+    own: Mapping[str, Any] = text if isinstance(text, Mapping) else {} if top in _TEXT_ONLY_READ else model.config
+    defaults = {"max_seq_len": _CLASS_LENGTHS.get(str(top)), "max_position_embeddings": model.max_position_embeddings}
+    lengths = {**defaults, **own}
+    longest = next((length for key in _LENGTHS if isinstance(length := lengths.get(key), int) and length > 0), _NO_LENGTH)
+    scalings = model.facts.rope_scalings
+    # A factor for one kind of layer (Gemma 3) is none of the model.
+    factor = scalings[0].factor if len(scalings) == 1 and "gemma3" not in model.model_type else None
+    return int(longest * factor) if factor and scalings[0].kind in _STRETCHED and not scalings[0].original_tokens else longest
 
 
 def is_compressed(model: ModelSpec) -> bool:

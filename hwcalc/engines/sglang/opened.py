@@ -24,9 +24,8 @@ class SglangOpened(Opened):
 
     @cached_property
     def own(self) -> SglangSettings:
-        """The settings with every default filled in; one of the model's lengths, where it has none of its own, is that of the request."""
-        key = "settings" if self.model.max_position_embeddings else ("settings", self.tokens)
-        return self.shared(key, lambda: read_settings(self.model, self.request))
+        """The settings with every default filled in."""
+        return self.shared("settings", lambda: read_settings(self.model, self.request))
 
     @cached_property
     def layout(self) -> PoolLayout:

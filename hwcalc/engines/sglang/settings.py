@@ -16,6 +16,7 @@ from hwcalc.engines.sglang.backends import BLACKWELL, attention_backend, is_blac
 from hwcalc.engines.sglang.models import (
     COPIES_STATES,
     SCALED_ON_CONSUMER,
+    context_tokens,
     is_compressed,
     is_sparse_latent,
 )
@@ -147,7 +148,7 @@ def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
         tp=request.parallel.tp,
         pp=stages,
         dp=replicas,
-        context=model.max_position_embeddings or request.seq,
+        context=context_tokens(model),
         fraction=_option(options, "mem_fraction_static"),
     )
 

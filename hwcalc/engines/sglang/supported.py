@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.capability import check_generation
+from hwcalc.engines.heads import check_heads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
 from hwcalc.engines.sglang.backends import is_blackwell
@@ -50,6 +51,8 @@ def check_supported(opened: SglangOpened) -> Noted[None]:
         raise UsageError("enable_dp_attention: replicas of one group have no pipeline stages here.", hint="Leave out --pp")
     if own.swa_ratio is None and own.own_requests is None:
         raise UsageError("Window tokens by requests need their number.", hint="Give: --engine-option max_running_requests=N")
+    for group in opened.plain_stack.groups:
+        check_heads("SGLang", group.kind, own.tp)
     _check_kernels(opened)
     opened.compressed or opened.layout  # noqa: B018 - refuses kinds without a rule
     return Noted(None, tuple(_notes(opened)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.heads import check_heads
 from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption
@@ -91,6 +92,8 @@ class TensorrtLlm(GeneralEngine):
     def check(self, opened: Opened) -> None:
         planned = of_tensorrt(opened)
         check_supported(opened.model, opened.request)
+        for group in opened.plain_stack.groups:
+            check_heads("TensorRT-LLM", group.kind, planned.settings.tp)
         if any(piece.state for pieces in planned.kind_pieces.values() for piece in pieces) and not runs_states(opened.model):
             raise UnsupportedError(
                 f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {opened.model.architecture}.",

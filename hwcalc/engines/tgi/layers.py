@@ -86,6 +86,12 @@ def check_layers(opened: TgiOpened) -> None:
                 f"TGI: `num_heads` must be divisible by `num_shards` (got `num_heads`: {kind.num_attention_heads} and `num_shards`: {tp}).",
                 hint="Use another --tp.",
             )
+        if kind.num_key_value_heads > tp and kind.num_key_value_heads % tp and not keeps_whole_heads(model):
+            raise UnsupportedError(
+                f"TGI: `num_key_value_heads` must be divisible by `num_shards` (got `num_key_value_heads`: {kind.num_key_value_heads} and "
+                f"`num_shards`: {tp}).",
+                hint="Use another --tp.",
+            )
         if 1 < kind.num_key_value_heads < tp and not keeps_whole_heads(model):
             raise UnsupportedError(
                 f"TGI: assert self.num_kv_heads > 0: {kind.num_key_value_heads} key/value heads on {tp} shards, and none is repeated.",

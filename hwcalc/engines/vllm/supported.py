@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.capability import compute_capability
+from hwcalc.engines.heads import check_heads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Parallel
@@ -193,11 +194,7 @@ def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
     kinds = [group.kind for group in model.stack_for("vllm").groups]
     attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
     for kind in attention:
-        if kind.num_attention_heads % parallel.tp:
-            raise UsageError(
-                f"vLLM cannot split {kind.num_attention_heads} attention heads over tp {parallel.tp}.",
-                hint="Use a tp that divides the number of heads.",
-            )
+        check_heads("vLLM", kind, parallel.tp)
     if parallel.ep not in (1, parallel.tp * parallel.dp):
         raise UsageError(
             f"ep {parallel.ep} is not tp x dp: vLLM deals experts out over all {parallel.tp * parallel.dp} ranks.",

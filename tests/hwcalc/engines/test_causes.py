@@ -159,11 +159,6 @@ def test_ranks_that_share_the_tokens() -> None:
         assert found == {"a head on several ranks": 40 * 2 * 2 * 128 * 2 * 4_096}
 
 
-def test_heads_that_do_not_divide() -> None:
-    """SGLang counts one of ten heads on each of eight ranks."""
-    assert words("microsoft/phi-4", "sglang", 4_096, tp=8) == {"fewer heads than the model has": -40 * 2 * 2 * 128 * 2 * 4_096}
-
-
 def test_a_window_that_the_tokens_just_fill() -> None:
     """DynamicCache keeps one token less than the window, and fills nothing up."""
     (found,) = words("google/gemma-2-2b", "transformers", 4_096)

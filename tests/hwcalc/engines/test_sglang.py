@@ -45,17 +45,44 @@ def opened(
 
 
 @pytest.mark.parametrize(
+    ("model", "changed", "longest"),
+    [
+        ("CohereForAI/c4ai-command-r-v01", {}, 131_072),
+        ("stepfun-ai/Step-3.7-Flash", {}, 128_000),
+        ("state-spaces/mamba-1.4b-hf", {}, 2048),
+        ("meta-llama/Llama-2-7b-hf", {}, 4096),
+        ("meta-llama/Llama-2-7b-hf", {"rope_scaling": {"type": "linear", "factor": 4.0}}, 16_384),
+        ("meta-llama/Llama-2-7b-hf", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, 4096),
+        ("meta-llama/Llama-2-7b-hf", {"max_seq_len": 5000, "model_max_length": 7000}, 5000),
+        ("google/gemma-3-27b-it", {}, 131_072),
+    ],
+)
+def test_the_longest_sequence_is_that_of_the_server(model: str, changed: dict[str, object], longest: int) -> None:
+    """What ``ModelConfig`` of 0.5.23 says of the same files."""
+    config = dict(load_model(model).config) | changed
+    assert of_sglang(find_engine("sglang")[0].open(load_model(config), Request(seq=999))).own.context == longest
+
+
+@pytest.mark.parametrize(
     ("gpu", "model", "tp", "share"),
     [
-        ("h100-sxm5-80gb", LLAMA, 1, 0.83),
-        ("h100-sxm5-80gb", V3, 1, 0.816),
-        ("h100-sxm5-80gb", LLAMA, 8, 0.812),
-        ("h100-sxm5-80gb", V3, 8, 0.799),
-        ("h200-sxm-141gb", LLAMA, 1, 0.903),
-        ("h200-sxm-141gb", V3, 8, 0.886),
-        ("rtx-4090", LLAMA, 1, 0.704),
-        ("l4", LLAMA, 1, 0.684),
-    ],
+        (gpu, model, tp, share)
+        for gpu, tp, dense, latent in (
+            ("t4", 1, 0.735, 0.657),
+            ("rtx-4090", 1, 0.704, 0.657),
+            ("rtx-5090", 1, 0.777, 0.742),
+            ("a100-sxm4-40gb", 1, 0.823, 0.795),
+            ("l40s", 1, 0.843, 0.818),
+            ("h100-sxm5-80gb", 1, 0.83, 0.816),
+            ("h100-sxm5-80gb", 8, 0.812, 0.799),
+            ("h200-sxm-141gb", 1, 0.903, 0.896),
+            ("h200-sxm-141gb", 8, 0.893, 0.886),
+            ("b200-180gb", 1, 0.854, 0.849),
+            ("b200-180gb", 8, 0.849, 0.844),
+        )
+        for model, share in ((LLAMA, dense), (V3, latent))
+    ]
+    + [("l4", LLAMA, 1, 0.684)],
 )
 def test_the_share_follows_from_the_gpu(gpu: str, model: str, tp: int, share: float) -> None:
     """Worked by SGLang's heuristic for totals of nvidia-smi."""
@@ -78,6 +105,23 @@ def test_states_take_their_share_whatever_the_length() -> None:
     assert opened(QWEN).slots == 3
     assert opened(QWEN, disable_radix_cache="true").slots == 1
     assert opened(QWEN, gpu="h200-sxm-141gb", mamba_scheduler_strategy="extra_buffer_lazy").slots == 4
+
+
+def test_lines_of_public_logs() -> None:
+    """Nemotron 3 Nano on four ranks in fp8, within the digits of its log; Gemma 4 E4B with a pool of windows of 0.8."""
+    one = opened("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", tp=4, dtype="fp8_e4m3")
+    conv = sum(
+        one.layout.state_bytes[group.kind][0] * group.count for group in one.stack.groups if group.kind in one.layout.state_bytes
+    )
+    # max_mamba_cache_size: 2211, conv_state size: 0.44GB, ssm_state size: 24.84GB; K size: 14.05 GB
+    assert (round(2_212 * conv / GIB, 2), round(2_212 * (one.layout.slot_bytes - conv) / GIB, 2)) == (0.44, 24.84)
+    # The states are 0.9 of 28.10 GB, what attention has: 1.9 of it are all pools.
+    sizes = one.sizes(int(28.10 * 1.9 * GIB))
+    assert sizes.slots is not None
+    assert abs(sizes.slots - 2_211) <= 2
+    assert abs(sizes.tokens * one.layout.stages[0].full_bytes / 2 / GIB - 14.05) < 0.01
+    # full_layer_tokens=805556, swa_layer_tokens=644444
+    assert opened("google/gemma-4-E4B-it", max_total_tokens="805556").sizes(80 * GIB).swa_tokens == 644_444
 
 
 def test_replicas_of_attention_divide_requests() -> None:

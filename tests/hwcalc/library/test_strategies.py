@@ -355,3 +355,9 @@ def test_the_largest_numbers() -> None:
 
     assert found.pairs.quoted_recomputed == 2**120
     assert found.needed_bytes == (2**40 + 1) * 2**39 * 36 * 4096
+
+
+@pytest.mark.parametrize(("engine", "size"), [("sglang", 1), ("tgi", 1), ("mistral-rs", 32), ("lmdeploy", 64), ("mlx", 16)])
+def test_pages_are_those_of_the_engine(engine: str, size: int) -> None:
+    """Blocks of its pool; 16 tokens for an engine without one."""
+    assert strategies("Qwen/Qwen3-0.6B", engine=engine, seq=1024).block_size == size

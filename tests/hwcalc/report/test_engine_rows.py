@@ -159,6 +159,15 @@ def test_only_columns_that_are_shown_are_explained(capsys: Capture) -> None:
     assert "on all GPUs together" in ranks
 
 
+def test_several_models_are_numbered_where_their_names_leave_no_room(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is longer than the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    out = run(capsys, "compare", GPT, QWEN, "--engine", "vllm,sglang", "--seq", "8k", "--gpu", "h100")[1]
+
+    assert max(map(len, out.splitlines())) <= 80
+    assert "4  Qwen/Qwen3-8B       sglang" in out
+
+
 def test_dimensions_alone_are_a_model(capsys: Capture) -> None:
     """The bare equation side by side, as ``kvplan`` plans it: 2 x 32 x 8 x 128 x 2 B a token."""
     dimensions = ("--layers", "32", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--seq", "1k")
