@@ -16,12 +16,14 @@ __all__ = ["buffers", "extra_tensors", "stored_piece"]
 
 _WORDS = {
     "idle_states": "states of max_batch_size requests, and of dummy requests",
+    "prompt_read": "one prompt lies whole in the pools of windows while it is read",
     "other_pools": "pools have fixed shares, in whole pages: what the others get while the fullest has enough",
     "whole_pages": "the pool has whole pages of the driver",
     "unequal_windows": "each window has an equal share of the memory",
 }
 _WHY = {
     "idle_states": "states for max_batch_size requests",
+    "prompt_read": "a prompt whole in the windows while it is read",
     "other_pools": "several pools with fixed shares",
     "whole_pages": "whole pages of memory",
     "unequal_windows": "an equal share for each window",
@@ -74,10 +76,17 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
     yield "idle_states", dp * idle - opened.batch * stage.state
     used = sum(replica.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
     one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in opened.storages)
-    yield (
-        "whole_pages" if one_pool else "other_pools",
-        dp * (replica.needed_on(stage) - used - max(idle, replica.batch * stage.state)),
-    )
+    more = replica.needed_on(stage) - used - max(idle, replica.batch * stage.state)
+    read = max(0, min(more, _read_bytes(replica, layout.stages.index(stage))))
+    yield "prompt_read", dp * read
+    yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
+
+
+def _read_bytes(replica: TensorrtOpened, stage: int) -> int:
+    """The slots that the pools have for a prompt while it is read, beside those that stay."""
+    storage = replica.storages[stage]
+    demands = zip(storage.pools, replica.demand(storage), replica.demand(storage, reading=False), strict=True)
+    return sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)
 
 
 def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]:
