@@ -30,8 +30,6 @@ _LATENT: Final = frozenset({Role.LATENT, Role.ROPE})
 _KEYS_VALUES: Final = {Role.KEY, Role.VALUE}
 _MOST_PARTS: Final = 2
 """Tensors of one layer that are named."""
-_FEWER_HEADS: Final = "fewer heads than the model has"
-"""Where the heads do not divide by the ranks, and each rank has the whole part of its share."""
 _OTHERWISE: Final = "counted by its own rules"
 _NAMES: Final = {
     Role.KEY: "keys",
@@ -227,7 +225,7 @@ def _of_ranks(opened: Opened) -> Iterator[tuple[str, int]]:
             layer, held = _Layer(group.kind, opened), rank_bytes_of(opened, opened.rank_tensors[group.kind])
             added = group.count * (parallel.tp * held - layer.bytes)
             if added:
-                yield _copies(layer, whole=held == layer.bytes) if added > 0 else _FEWER_HEADS, added
+                yield _copies(layer, whole=held == layer.bytes), added
                 left -= added
     # An engine that splits a model may leave layers to the host.
     on_host = opened.engine.splits_layers and left < 0
@@ -353,8 +351,6 @@ def _of_rows(layer: _Layer, row_bytes: int, expected: _Layer) -> Iterator[str]:
     formats = dict.fromkeys(roles[tensor.role].name for tensor in layer.kind.tensors())
     if heads != expected_heads and row_bytes == by_format:
         yield f"{heads} key/value heads, not {expected_heads}"
-    elif layer.opened.engine.counts_copies and row_bytes < by_format and (heads or 0) % layer.opened.request.parallel.tp:
-        yield _FEWER_HEADS
     elif row_bytes == by_format:
         yield f"{names} {', '.join(formats)}"
     else:

@@ -39,7 +39,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel = build(tmp_path_factory.mktemp("wheel"))
     # The tests' own pip writes there: the environment needs none.
     pip = (sys.executable, "-m", "pip", "--python", str(python_of(home)), "install", "--quiet", "--no-deps", "--no-index")
-    subprocess.run([*pip, "--no-compile", str(wheel)], check=True, capture_output=True)
+    subprocess.run([*pip, "--no-compile", str(wheel)], check=True, capture_output=True, env=without_paths())
     for name in OTHERS:
         (packages / name).mkdir()
         (packages / name / "__init__.py").write_text(RAISES, encoding="utf-8")
@@ -63,10 +63,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def without_paths() -> dict[str, str]:
+    """The environment without the caller's PYTHONPATH: pip would take a checkout there for an installation."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+
 def run(*command: str | Path, cwd: Path) -> str:
-    """What the command writes; it must succeed, without a path of the caller's."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run([*command], capture_output=True, text=True, encoding="utf-8", cwd=cwd, check=False, env=environment)
+    """What the command writes; it must succeed."""
+    done = subprocess.run([*command], capture_output=True, text=True, encoding="utf-8", cwd=cwd, check=False, env=without_paths())
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -229,7 +229,7 @@ def _published(model: ModelSpec) -> str | None:
             named = _DTYPES.get(str(place.get("kv_cache_quant_algo")).lower())
             scheme = place.get("kv_cache_scheme")
             if named is None and isinstance(scheme, Mapping) and scheme.get("type") == "float":
-                named = {8: "fp8", 4: "nvfp4"}.get(scheme.get("num_bits", 0))
+                named = next((name for bits, name in ((8, "fp8"), (4, "nvfp4")) if scheme.get("num_bits") == bits), None)
             if named is not None:
                 return named
     return None

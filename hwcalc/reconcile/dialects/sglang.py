@@ -30,6 +30,7 @@ SOUGHT: Final = (
     "Load weight end.",
     "Memory pool end.",
     "full_layer_tokens=",
+    "DSV4 pool sizes:",
 )
 
 _LONGEST: Final = 8192
@@ -85,6 +86,10 @@ class SglangParser:
             return
         for name, wording in _COUNTS:
             self._count(name, number_after(text, wording) if wording in text else None, number, text)
+        if "DSV4 pool sizes:" in text:
+            # DeepSeek-V4's pools have a line of their own.
+            for name, wording in (("full_tokens", "full="), ("swa_tokens", "swa=")):
+                self._count(name, number_after(text, wording) if wording in text else None, number, text)
         windows = self._of_windows(text)
         if "KV Cache is allocated" in text:
             self._count("swa_held" if windows else "held", number_after(text, "#tokens:"), number, text)

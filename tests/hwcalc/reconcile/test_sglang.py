@@ -34,3 +34,16 @@ def test_a_second_start_begins_anew() -> None:
         parser.feed(number, text)
     assert parser.starts == 2
     assert parser.facts.number("tokens") is None
+
+
+def test_the_pools_of_deepseek_v4() -> None:
+    """The line of its own, beside the one of all models: windows are a tenth of the tokens."""
+    text = (
+        "[2026-11-01 10:00:00] DSV4 pool sizes: full=12864000, swa=1286400, c4=3216000, c128=100500\n"
+        "[2026-11-01 10:00:09] max_total_num_tokens=12864000, max_running_requests=256, context_len=8192\n"
+    )
+    found = reconcile("deepseek-ai/DeepSeek-V4-Flash", text, gpu="h200-sxm-141gb", tp=4)
+    rows = {row.name: row for row in found.rows}
+    assert rows["window tokens"].reported == 1_286_400
+    assert rows["tokens"].reported == 12_864_000
+    assert abs(rows["window tokens"].predicted - 1_286_400) < 13_000
