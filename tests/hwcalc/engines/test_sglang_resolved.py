@@ -10,9 +10,12 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.engines.sglang.opened import of_sglang
+from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import find_gpu
 from tests.paths import GOLDEN
 
+_REFUSED: Final = {("tiiuae/Falcon-H1-34B-Instruct", 8), ("microsoft/phi-4", 8)}
+"""Models on so many ranks for which its pools were sized without the model: its classes then fail, as their heads do not divide."""
 _CASES: Final = json.loads((GOLDEN / "sglang_resolved.json").read_text(encoding="utf-8"))["cases"]
 
 
@@ -37,12 +40,17 @@ def _planned(case: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_a_gpu_and_a_model_settle_is_that_of_the_engine() -> None:
     """Pages, tokens of a prompt, share of the memory, pools, slots and requests of every case."""
-    unlike = {}
+    unlike, refused = {}, set()
     for number, case in enumerate(_CASES):
-        planned = _planned(case)
+        try:
+            planned = _planned(case)
+        except UsageError:
+            refused.add((case["model"], case["tp"]))
+            continue
         wanted = {name: value or None if name == "swa" else value for name, value in case["found"].items()}
         if planned != wanted:
             unlike[number, case["model"]] = {
                 name: (planned[name], value) for name, value in wanted.items() if planned[name] != value
             }
     assert not unlike
+    assert refused == _REFUSED
