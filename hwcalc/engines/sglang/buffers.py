@@ -23,8 +23,8 @@ def planned_sizes(opened: SglangOpened) -> Sizes:
 
 def pool_buffers(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:
     """The buffers of a rank of pipeline stage ``stage``; none is empty."""
-    sizes, page = planned_sizes(opened), opened.own.page_size
-    span = stage_spans(len(opened.plain_stack), opened.own.pp)[stage]
+    sizes, page = planned_sizes(opened), opened.settings.page_size
+    span = stage_spans(len(opened.plain_stack), opened.settings.pp)[stage]
     if opened.compressed is not None:
         return _compressed(opened, sizes, stage)
     layout = opened.layout

@@ -64,7 +64,7 @@ class Sglang(GeneralEngine):
         return SglangOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
-        own = of_sglang(opened).own
+        own = of_sglang(opened).settings
         cache, state = known_dtype(_DTYPES.get(own.kv_dtype, own.kv_dtype)), own.state_dtype or opened.model.state_dtype or "fp32"
         roles = {
             Role.KEY: cache,
@@ -110,7 +110,7 @@ class Sglang(GeneralEngine):
         return is_on(opened.request.options.get("enable_dp_attention"))
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:
-        own = of_sglang(opened).own
+        own = of_sglang(opened).settings
         most = _MOST_REQUESTS if own.own_requests is None else own.own_requests
         return most * opened.request.parallel.dp, "max_running_requests"
 
@@ -130,7 +130,7 @@ class Sglang(GeneralEngine):
         return SGLANG
 
     def chunks(self, opened: Opened) -> tuple[int, int, int]:
-        chunk = of_sglang(opened).own.chunk
+        chunk = of_sglang(opened).settings.chunk
         return chunk, chunk, chunk
 
     def flag(self, name: str, value: object) -> str:
@@ -141,7 +141,7 @@ class Sglang(GeneralEngine):
 
     def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
         """As SGLang's log names them."""
-        own = of_sglang(opened).own
+        own = of_sglang(opened).settings
         return {"page_size": own.page_size, "chunked_prefill_size": own.chunk}
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
@@ -153,7 +153,7 @@ class Sglang(GeneralEngine):
     def shared_tokens(self, opened: Opened) -> tuple[int, int]:
         """Whole pages of what is alike."""
         prefix, prompt = super().shared_tokens(opened)
-        page = of_sglang(opened).own.page_size
+        page = of_sglang(opened).settings.page_size
         return prefix // page * page, prompt // page * page
 
     def form(self, opened: Opened) -> None:

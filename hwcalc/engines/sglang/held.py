@@ -34,9 +34,9 @@ def layer_tensors(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, 
 
 def _rows(opened: SglangOpened, name: str, role: Role, elements: int, size: int, dtype: str, *, windows: bool) -> StoredTensor:
     places = opened.window_tokens(opened.tokens) if windows else opened.paged(opened.tokens)
-    total, ranks = opened.held_tokens(windows=windows), opened.own.tp
+    total, ranks = opened.held_tokens(windows=windows), opened.settings.tp
     each = (
-        f"{total:,} tokens in pages of {opened.own.page_size:,}"
+        f"{total:,} tokens in pages of {opened.settings.page_size:,}"
         if opened.together.unlike
         else _of_all(opened, f"{places:,} tokens")
     )
@@ -55,7 +55,7 @@ def _rows(opened: SglangOpened, name: str, role: Role, elements: int, size: int,
 
 def _states(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, ...]:
     """Both states of a layer in every slot of a request."""
-    slots, ranks, sizes = opened.slots, opened.own.tp, opened.layout.state_bytes[kind]
+    slots, ranks, sizes = opened.slots, opened.settings.tp, opened.layout.state_bytes[kind]
     names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, opened.dtypes.state))
     return tuple(
         StoredTensor(
@@ -87,7 +87,7 @@ def _compressed(kind: CompressedAttention, layout: CompressedLayout, opened: Sgl
 
 
 def _page_rows(opened: SglangOpened, name: str, role: Role, size: float, ratio: int, *, windows: bool) -> StoredTensor:
-    page = opened.own.page_size
+    page = opened.settings.page_size
     page_bytes = round(page // ratio * size)
     pages = opened.held_tokens(windows=windows) // page
     return StoredTensor(
@@ -98,16 +98,16 @@ def _page_rows(opened: SglangOpened, name: str, role: Role, size: float, ratio: 
         dtype=_FLOAT8,
         positions=pages,
         span=OwnRule(f"{pages:,} pages of {page:,} tokens", pages),
-        bytes=pages * page_bytes * opened.own.tp,
-        rule=f"{pages:,} pages of {page:,} tokens x {page_bytes:,} B{_on_ranks(opened.own.tp)}",
+        bytes=pages * page_bytes * opened.settings.tp,
+        rule=f"{pages:,} pages of {page:,} tokens x {page_bytes:,} B{_on_ranks(opened.settings.tp)}",
     )
 
 
 def extras(opened: SglangOpened) -> tuple[StoredTensor, ...]:
     """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
-    ranks = opened.own.tp * opened.request.parallel.dp
+    ranks = opened.settings.tp * opened.request.parallel.dp
     stored = sum(group.count * bytes_of(opened.kind_tensors[group.kind]) for group in opened.stack.groups)
-    rest = opened.least_bytes * opened.own.pp * ranks - stored
+    rest = opened.least_bytes * opened.settings.pp * ranks - stored
     states, requests = _compressor_states(opened)
     # Where no pools hold the sequences there are none.
     states = min(states * ranks, max(0, rest))
@@ -128,7 +128,7 @@ def _compressor_states(opened: SglangOpened) -> tuple[int, int]:
     layout = opened.compressed
     if layout is None:
         return 0, 0
-    counts = [state_requests(layout, stage, opened.own, opened.least_bytes) for stage in layout.stages]
+    counts = [state_requests(layout, stage, opened.settings, opened.least_bytes) for stage in layout.stages]
     return sum(map(state_rows_bytes, repeat(layout), layout.stages, counts)), max(counts)
 
 
@@ -136,7 +136,7 @@ def _why_unfilled(opened: SglangOpened) -> str:
     """The pool that is larger than it need be, because its share is fixed."""
     if opened.window is None:
         return "states have a fixed share of the memory"
-    ratio = opened.own.swa_ratio
+    ratio = opened.settings.swa_ratio
     return "window pool for all running requests" if ratio is None else f"window pool for {ratio:g} of the tokens"
 
 

@@ -75,13 +75,13 @@ def plan_budget(opened: SglangOpened) -> Noted[Budget | None]:
         *(_of_free(part, share) for part in outside),
         *_images(opened.model),
     )
-    budget, notes = budget_of(opened, memory, parts, tokens=opened.own.chunk, rows=opened.request.replica_batch, share=share)
+    budget, notes = budget_of(opened, memory, parts, tokens=opened.settings.chunk, rows=opened.request.replica_batch, share=share)
     return Noted(budget, (*found.notes, *extra.notes, *notes))
 
 
 def _fraction(opened: SglangOpened) -> float:
     """The share that the user names, or the default."""
-    named = opened.own.fraction
+    named = opened.settings.fraction
     if named is not None:
         return named
     if opened.request.hardware.memory_utilization is not None:
@@ -117,10 +117,10 @@ def fraction_steps(opened: SglangOpened) -> tuple[Step, ...]:
     """How the default comes about; nothing where the share is named, or no GPU is."""
     hardware = opened.request.hardware
     total = None if hardware.gpu is None or hardware.kv_memory is not None else hardware.gpu.memory_total_mib
-    if total is None or opened.own.fraction is not None or hardware.memory_utilization is not None:
+    if total is None or opened.settings.fraction is not None or hardware.memory_utilization is not None:
         return ()
     graphs, times = _graphs_mib(opened), _times(opened)
-    ranks = opened.own.tp * opened.own.dp * opened.own.pp
+    ranks = opened.settings.tp * opened.settings.dp * opened.settings.pp
     formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB // _RANKS} x ranks + graphs_mib"
     chunk, reserved = max(prompt_tokens(opened.request), _LEAST_TOKENS), _reserved_mib(opened)
     return (
@@ -147,7 +147,7 @@ def fraction_steps(opened: SglangOpened) -> tuple[Step, ...]:
 
 def _reserved_mib(opened: SglangOpened) -> float:
     """What stays free for activations, ranks and CUDA graphs."""
-    gpu, own = opened.request.hardware.gpu, opened.own
+    gpu, own = opened.request.hardware.gpu, opened.settings
     reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(opened.request), _LEAST_TOKENS)
     reserved += own.tp * own.dp * own.pp / _RANKS * _RANK_MIB
     reserved += _graphs_mib(opened)
@@ -157,7 +157,7 @@ def _reserved_mib(opened: SglangOpened) -> float:
 
 def _graphs_mib(opened: SglangOpened) -> float:
     """What graphs of decode steps and of prompts reserve."""
-    gpu, own, options = opened.request.hardware.gpu, opened.own, opened.request.options
+    gpu, own, options = opened.request.hardware.gpu, opened.settings, opened.request.options
     graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, own.tp * own.dp)
     if "max_running_requests" in options:
         # What SGLang limits by itself comes later.
@@ -173,7 +173,7 @@ def _times(opened: SglangOpened) -> float:
     gpu, share = opened.request.hardware.gpu, 1.0
     if shows_images(opened.model):
         share *= _of_tower(opened.model)
-    if gpu is not None and gpu.vendor.lower() == "amd" and opened.own.context > _LONG:
+    if gpu is not None and gpu.vendor.lower() == "amd" and opened.settings.context > _LONG:
         share *= _AITER_SHARE
     return share
 
@@ -182,7 +182,7 @@ def _prompts_in_graphs(opened: SglangOpened) -> bool:
     """Whether graphs of prompts are captured (``disable_breakable_cudagraph_if_incompatible``)."""
     model = opened.model
     if (
-        opened.own.pp > 1
+        opened.settings.pp > 1
         or opened.compressed is not None
         or (shows_images(model) and model.architecture not in GRAPHS_WITH_IMAGES)
     ):
@@ -194,7 +194,7 @@ def _prompt_graphs_mib(opened: SglangOpened, chunk: int) -> int:
     """What graphs of prompts reserve: a flat amount for latents, else by the number of lengths."""
     if _is_latent(opened.model):
         return _LATENT_PREFILL_MIB
-    longest = min(chunk, opened.own.total_tokens or chunk)
+    longest = min(chunk, opened.settings.total_tokens or chunk)
     if "llama-2" in opened.model.id.lower():
         longest = min(longest, _LLAMA_2_TOKENS)
     return _BUCKET_MIB * prefill_buckets(longest)
@@ -248,7 +248,7 @@ def _images(model: ModelSpec) -> tuple[BudgetPart, ...]:
 
 def _drafts(opened: SglangOpened) -> tuple[BudgetPart, ...]:
     """Weights of the layers that draft, where they come with the model; they are loaded before the pools are sized."""
-    if not opened.own.drafts or not opened.model.facts.mtp_modules:
+    if not opened.settings.drafts or not opened.model.facts.mtp_modules:
         return ()
     size = mtp_bytes_rank(opened.model, opened.parallel, rules=SGLANG)
     return () if size is None else (ranked("draft weights", Section.WEIGHTS, size),)

@@ -23,31 +23,31 @@ class SglangOpened(Opened):
     """An opened request with the values that the rules of SGLang use again and again."""
 
     @cached_property
-    def own(self) -> SglangSettings:
+    def settings(self) -> SglangSettings:
         """The settings with every default filled in."""
         return self.shared("settings", lambda: read_settings(self.model, self.request))
 
     @cached_property
     def layout(self) -> PoolLayout:
         """The layers in pools, of a model other than DeepSeek-V4."""
-        return self.shared("layout", lambda: plan_layout(self.model, self.plain_stack, self.own))
+        return self.shared("layout", lambda: plan_layout(self.model, self.plain_stack, self.settings))
 
     @cached_property
     def compressed(self) -> CompressedLayout | None:
         """The pools of DeepSeek-V4; ``None`` for every other model."""
         if not is_compressed(self.model):
             return None
-        return self.shared("compressed", lambda: compressed_layout(self.plain_stack, self.own))
+        return self.shared("compressed", lambda: compressed_layout(self.plain_stack, self.settings))
 
     def sizes(self, budget: int) -> Sizes:
         """The pools of a budget on each rank."""
         if self.compressed is not None:
-            return compressed_sizes(self.compressed, self.own, budget)
-        return plan_sizes(self.layout, self.own, budget)
+            return compressed_sizes(self.compressed, self.settings, budget)
+        return plan_sizes(self.layout, self.settings, budget)
 
     def paged(self, tokens: int) -> int:
         """Tokens in whole pages."""
-        page = self.own.page_size
+        page = self.settings.page_size
         return -(-tokens // page) * page
 
     @property
@@ -59,7 +59,7 @@ class SglangOpened(Opened):
         """Places that a sequence takes in the pool of windows: what has left the window is freed every 128 tokens, in whole pages."""
         if self.window is None:
             return 0
-        beyond = EVICTION_INTERVAL * max(1, self.own.draft_tokens) + self.own.page_size
+        beyond = EVICTION_INTERVAL * max(1, self.settings.draft_tokens) + self.settings.page_size
         return min(self.paged(tokens), self.paged(self.window + beyond))
 
     def held_tokens(self, *, windows: bool) -> int:
@@ -78,7 +78,7 @@ class SglangOpened(Opened):
     @property
     def slots(self) -> int:
         """Slots for states that a request takes."""
-        return slots_per_request(self.own) if self.compressed is None and self.layout.has_states else 0
+        return slots_per_request(self.settings) if self.compressed is None and self.layout.has_states else 0
 
     def held_in(self, sizes: Sizes) -> bool:
         """Whether these pools hold the planned sequences of a replica."""
@@ -119,7 +119,9 @@ class SglangOpened(Opened):
         """What the sequences of a replica have in the pools of a rank of the fullest stage."""
         replica = self.replica
         layers = [sum(bytes_of(replica.kind_tensors[kind]) for kind in layer) for layer in replica.plain_stack]
-        return max(sum(layers[layer] for layer in span) for span in stage_spans(len(layers), self.own.pp)) // self.own.tp
+        return (
+            max(sum(layers[layer] for layer in span) for span in stage_spans(len(layers), self.settings.pp)) // self.settings.tp
+        )
 
 
 def of_sglang(opened: Opened) -> SglangOpened:

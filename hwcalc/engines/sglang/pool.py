@@ -15,7 +15,7 @@ _LONGEST = 2**40
 
 def plan_pool(opened: SglangOpened, budget: int) -> PoolInfo:
     """The pools of one replica. ``tokens`` is ``max_total_num_tokens`` and ``max_requests`` is ``max_running_requests``."""
-    sizes, own = opened.sizes(max(0, budget)), opened.own
+    sizes, own = opened.sizes(max(0, budget)), opened.settings
     held = opened.at_once(sizes)
     page = own.page_size
     cell = int(sizes.cell) if sizes.cell == int(sizes.cell) else None

@@ -16,7 +16,7 @@ _TENTH: Final = "0.1"
 
 def savings(opened: SglangOpened) -> Iterator[Saving]:
     """A smaller pool of windows, states without copies, and formats of eight bits."""
-    own = opened.own
+    own = opened.settings
     if own.swa_ratio is not None and opened.window is not None and own.swa_ratio > float(_TENTH):
         yield Saving(Cost.CACHE, "a smaller pool of windows", {"engine_options": {"swa_full_tokens_ratio": _TENTH}})
     if opened.slots > 1:
@@ -29,10 +29,10 @@ def savings(opened: SglangOpened) -> Iterator[Saving]:
 
 def sharing_support(opened: SglangOpened) -> Support:
     """The radix cache keeps common beginnings once, in whole pages; states are those of one sequence."""
-    if not opened.own.radix:
+    if not opened.settings.radix:
         return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")
     if opened.compressed is None and opened.layout.has_states:
         return Support(
             offered=False, how="states are kept for each sequence; kvplan counts no prefix that their copies allow to share"
         )
-    return Support(offered=True, how=f"the radix cache: common tokens are kept once, in pages of {opened.own.page_size:,}")
+    return Support(offered=True, how=f"the radix cache: common tokens are kept once, in pages of {opened.settings.page_size:,}")

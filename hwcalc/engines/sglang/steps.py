@@ -23,7 +23,7 @@ def pool_steps(opened: SglangOpened, sizes: Sizes, budget: int, held: int) -> tu
 
 def _states(opened: SglangOpened, sizes: Sizes, budget: int) -> Iterator[Step]:
     """The slots for states, and what they leave. What drafts copy of states has no step."""
-    own, slots, slot = opened.own, sizes.slots, opened.layout.slot_bytes
+    own, slots, slot = opened.settings, sizes.slots, opened.layout.slot_bytes
     if slots is None:
         return
     if own.mamba_slots is not None:
@@ -69,7 +69,7 @@ def _states(opened: SglangOpened, sizes: Sizes, budget: int) -> Iterator[Step]:
 
 def _compressors(opened: SglangOpened, layout: CompressedLayout, budget: int, sizes: Sizes) -> Iterator[Step]:
     """What the compressors of 128 tokens take for all requests, of the stage that has fewest tokens."""
-    own = opened.own
+    own = opened.settings
     if own.swa_ratio is None or own.total_tokens is not None:
         return
     requests = most_running(own, int(budget / sizes.cell), None) if own.own_requests is None else own.own_requests
@@ -90,7 +90,7 @@ def _compressors(opened: SglangOpened, layout: CompressedLayout, budget: int, si
 
 def _cell(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
     """The bytes of a token with those of its share of the windows."""
-    own = opened.own
+    own = opened.settings
     if opened.compressed is not None or own.swa_ratio is None or own.drafts:
         return
     for stage in opened.layout.stages:
@@ -107,7 +107,7 @@ def _cell(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
 
 
 def _tokens(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
-    own = opened.own
+    own = opened.settings
     if own.total_tokens is not None and own.total_tokens // own.page_size * own.page_size == sizes.tokens:
         yield step(
             "tokens",
@@ -133,7 +133,7 @@ def _tokens(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
 
 def _windows(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
     """The tokens of the pool of windows where it has a share."""
-    own, tokens = opened.own, sizes.swa_tokens
+    own, tokens = opened.settings, sizes.swa_tokens
     if not tokens or own.swa_ratio is None or tokens == sizes.tokens:
         return
     yield step(
@@ -149,7 +149,7 @@ def _windows(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
 
 def _requests(opened: SglangOpened, sizes: Sizes, held: int) -> Iterator[Step]:
     """``max_running_requests`` of the log, and how many requests of the planned length there are at once."""
-    own, slots = opened.own, sizes.slots
+    own, slots = opened.settings, sizes.slots
     most = most_running(own, sizes.tokens, None)
     asked = {"max_running_requests": own.own_requests} if own.own_requests is not None else {"context_length": own.context}
     usual = (

@@ -35,7 +35,7 @@ def check_class(model: ModelSpec) -> None:
 
 def check_supported(opened: SglangOpened) -> Noted[None]:
     """Raise an error for a model or a request that SGLang refuses, or that kvplan has no rules for. Notes say what is assumed."""
-    model, request, own = opened.model, opened.request, opened.own
+    model, request, own = opened.model, opened.request, opened.settings
     name = model.architecture
     if name is not None and name.startswith(_OWN_CACHES):
         raise UnsupportedError(
@@ -60,7 +60,7 @@ def check_supported(opened: SglangOpened) -> Noted[None]:
 
 def _check_kernels(opened: SglangOpened) -> None:
     """Raise an error where SGLang has no kernel for a format on the GPU, or no states for a strategy."""
-    own, gpu, options = opened.own, opened.request.hardware.gpu, opened.request.options
+    own, gpu, options = opened.settings, opened.request.hardware.gpu, opened.request.options
     if is_sparse_latent(opened.model) and own.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
         raise UnsupportedError(
             f"--dtype {own.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3.", hint="Use: --dtype bf16 or fp8_e4m3"
@@ -84,7 +84,7 @@ def _check_kernels(opened: SglangOpened) -> None:
 
 
 def _notes(opened: SglangOpened) -> Iterator[Note]:
-    gpu, own = opened.request.hardware.gpu, opened.own
+    gpu, own = opened.request.hardware.gpu, opened.settings
     if gpu is None:
         message = (
             "No GPU given: what SGLang sets by model and accelerator (max_running_requests, the strategy of states) is left as the options "

@@ -158,7 +158,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     tokens, slots = facts.number("tokens"), facts.number("slots")
     if tokens is not None:
         # The log may be that of another model, which has states.
-        running = most_running(own.own, int(tokens), int(slots) if slots is not None and own.slots else None)
+        running = most_running(own.settings, int(tokens), int(slots) if slots is not None and own.slots else None)
         row("requests at once", "running", spread(running), "engine", "what so many tokens and slots allow")
     size = _budget(own)
     if size is None:
@@ -176,7 +176,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
 def _rows_of_pools(facts: Facts, own: SglangOpened, row: object) -> None:
     """The physical size of each pool, by the tokens and slots that the log states beside it."""
     assert callable(row)
-    layout, page, (stage, *_) = own.layout, own.own.page_size, own.layout.stages
+    layout, page, (stage, *_) = own.layout, own.settings.page_size, own.layout.stages
     for prefix, windows in (("", False), ("swa_", True)):
         tokens = facts.number(f"{prefix}held")
         if tokens is None:
@@ -187,7 +187,7 @@ def _rows_of_pools(facts: Facts, own: SglangOpened, row: object) -> None:
                 for group in own.plain_stack.groups
                 if (layout.pools[group.kind] == SWA) is windows
             )
-            if size and own.own.pp == 1:
+            if size and own.settings.pp == 1:
                 words = name.removesuffix("_bytes")
                 meaning = f"{int(tokens) + page:,} tokens x {size:,} B"
                 row(
@@ -222,4 +222,4 @@ def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
 
 def batch_shape(opened: Opened) -> tuple[int, int]:
     """Tokens of one forward pass, and sequences."""
-    return of_sglang(opened).own.chunk, opened.request.replica_batch
+    return of_sglang(opened).settings.chunk, opened.request.replica_batch

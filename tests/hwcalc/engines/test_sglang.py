@@ -60,7 +60,7 @@ def opened(
 def test_the_longest_sequence_is_that_of_the_server(model: str, changed: dict[str, object], longest: int) -> None:
     """What ``ModelConfig`` of 0.5.23 says of the same files."""
     config = dict(load_model(model).config) | changed
-    assert of_sglang(find_engine("sglang")[0].open(load_model(config), Request(seq=999))).own.context == longest
+    assert of_sglang(find_engine("sglang")[0].open(load_model(config), Request(seq=999))).settings.context == longest
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_lines_of_public_logs() -> None:
 def test_replicas_of_attention_divide_requests() -> None:
     """Attention of tp 1 on eight replicas: latents once on each, and an eighth of the requests."""
     one = opened(V3, dp=8, enable_dp_attention="true", max_running_requests="256")
-    assert one.own.own_requests == 32
-    assert one.own.chunk == 1024
+    assert one.settings.own_requests == 32
+    assert one.settings.chunk == 1024
 
 
 def test_stages_have_as_many_tokens_as_the_longest_one() -> None:

@@ -25,7 +25,7 @@ def _planned(case: dict[str, Any]) -> dict[str, Any]:
     hardware = Hardware(gpu=find_gpu(case["gpu"]))
     request = Request(seq=1024, dtype=case.get("dtype"), parallel=parallel, hardware=hardware, options=case.get("options", {}))
     opened = of_sglang(find_engine("sglang")[0].open(load_model(case["model"]), request))
-    sizes, own = opened.sizes(case["budget_bytes"]), opened.own
+    sizes, own = opened.sizes(case["budget_bytes"]), opened.settings
     return {
         "page_size": own.page_size,
         "chunk": own.chunk,
