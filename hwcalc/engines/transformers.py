@@ -307,7 +307,7 @@ class Transformers(GeneralEngine):
 
     def form(self, opened: Opened) -> MemoryForm | None:
         form = super().form(opened)
-        return None if form is None else replace(form, most_tokens=static_tokens(opened))
+        return None if form is None else replace(form, most_tokens=_most_tokens(opened))
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.transformers_savings import savings
@@ -368,6 +368,18 @@ def _growth(opened: Opened) -> Largest | None:
     from hwcalc.engines.general_form import growing
 
     return growing(opened, _joined(opened))
+
+
+def _most_tokens(opened: Opened) -> int | None:
+    """The tokens for which a static cache has room; ``None`` where it grows, or where no layer keeps a tensor by the token."""
+    most = static_tokens(opened)
+    if most is None:
+        return None
+    try:
+        opened.sized(seq=most + 1).kind_tensors  # noqa: B018 - refused by the first layer that has no room
+    except UsageError:
+        return most
+    return None
 
 
 def _joined(opened: Opened) -> Iterator[StoredTensor]:

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hwcalc import KvplanError, load_model
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import ENDS, MemoryForm, Term
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Stack
+from hwcalc.formulas import SharedCache, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
@@ -123,6 +123,7 @@ def test_the_catalog(engine: str) -> None:
     cache=st.sampled_from(CACHES),
     batch=st.integers(1, 9),
 )
+@example(layers=[(SharedCache(),)] * 2, layout={}, cache={"cache": "static", "max_cache_len": "5000"}, batch=1)
 def test_every_kind(engine: str, layers: list[Any], layout: dict[str, int], cache: dict[str, str], batch: int) -> None:
     """Of layers of any kind with any dimensions, in any cache."""
     model = replace(load_model(QWEN), stack=Stack(tuple(layers)))

@@ -55,8 +55,8 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
     for place in ("compare", "load"):
         monkeypatch.setattr(f"hwcalc.library.{place}.load", read)
     monkeypatch.setattr(rows, "load", read)
-    for module in (compare, grid):
-        monkeypatch.setattr(module, "plan_loaded", lambda model, given, _: plan(model, **given))
+    for module, name in ((compare, "open_loaded"), (grid, "plan_loaded")):
+        monkeypatch.setattr(module, name, lambda model, given, _: plan(model, **given))
     run(capsys, command, QWEN)
     run(capsys, command, QWEN, option.flags[0], *([] if option.kind == "flag" else [VALUES.get(option.name, "3")]))
 
