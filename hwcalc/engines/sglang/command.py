@@ -9,7 +9,7 @@ from typing import Final
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.lora import parse_lora
 from hwcalc.engines.options import AUTO, is_on
-from hwcalc.engines.sglang.options import eagle_of
+from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES, eagle_of
 from hwcalc.errors import UnsupportedError
 from hwcalc.text import brief
 
@@ -28,19 +28,8 @@ _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
         "mamba_scheduler_strategy": "--mamba-radix-cache-strategy",
     }
 )
-_OWN: Final = (
-    *(
-        "page_size",
-        "mem_fraction_static",
-        "chunked_prefill_size",
-        "max_running_requests",
-        "max_total_tokens",
-        "swa_full_tokens_ratio",
-    ),
-    *("mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype", "attention_backend"),
-)
+_OWN: Final = (*ARGUMENTS, "attention_backend")
 """Options whose flag is their own name with dashes."""
-_SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")
 _AS_LOADED: Final = {"fp8": "--quantization fp8", "bf16": "--dtype bfloat16", "fp16": "--dtype float16"}
 """Formats that SGLang makes of any model as it loads it."""
 _TARGETS: Final = {
@@ -94,7 +83,7 @@ def serve(planned: CommandInput) -> list[str]:
 def flag_text(name: str, value: object) -> str:
     """How SGLang spells one option of kvplan or one engine option; empty if it has no flag for it, or takes it without one."""
     text = str(value)
-    if name in _SWITCHES:
+    if name in SWITCHES:
         return f"--{name.replace('_', '-')}" if is_on(text) else ""
     if name == "weights":
         return _AS_LOADED.get(text, "")

@@ -11,7 +11,22 @@ from hwcalc.engines.sglang.backends import ATTENTION_BACKENDS
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
 
-__all__ = ["DSA_BACKENDS", "OPTIONS", "STRATEGIES", "eagle_of", "share"]
+__all__ = ["ARGUMENTS", "DSA_BACKENDS", "OPTIONS", "STRATEGIES", "SWITCHES", "eagle_of", "share"]
+
+ARGUMENTS: Final = (
+    *(
+        "page_size",
+        "mem_fraction_static",
+        "chunked_prefill_size",
+        "max_running_requests",
+        "max_total_tokens",
+        "swa_full_tokens_ratio",
+    ),
+    *("mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype"),
+)
+"""Options that have the name of a server argument, whose value stands in the log of a start."""
+SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")
+"""The same, without a value."""
 
 STRATEGIES: Final = ("auto", "no_buffer", "extra_buffer", "extra_buffer_lazy")
 DSA_BACKENDS: Final = (

@@ -13,6 +13,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.sglang.layout import SWA
 from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
+from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
 from hwcalc.engines.sglang.sizes import most_running
 from hwcalc.formulas import Role
 from hwcalc.model import Note
@@ -52,18 +53,6 @@ _SIZES: Final = (
     ("latent_bytes", "KV size:"),
 )
 _ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/-]{1,120})\2[,)]", re.ASCII)
-_OPTIONS: Final = (
-    *(
-        "page_size",
-        "mem_fraction_static",
-        "chunked_prefill_size",
-        "max_running_requests",
-        "max_total_tokens",
-        "swa_full_tokens_ratio",
-    ),
-    *("mamba_full_memory_ratio", "max_mamba_cache_size", "mamba_ssm_dtype"),
-)
-_SWITCHES: Final = ("disable_radix_cache", "disable_overlap_schedule", "enable_dp_attention")
 _KEYWORDS: Final = {"tp_size": "tp", "pp_size": "pp", "context_length": "seq"}
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
 
@@ -103,7 +92,7 @@ class SglangParser:
     def _arguments(self, number: int, text: str) -> None:
         for found in _ARGUMENT.finditer(text[text.find("ServerArgs(") :]):
             name, value = found.group(1), found.group(3)
-            if value != "None" and name in (*_OPTIONS, *_SWITCHES, *_KEYWORDS, "dp_size", "kv_cache_dtype"):
+            if value != "None" and name in (*ARGUMENTS, *SWITCHES, *_KEYWORDS, "dp_size", "kv_cache_dtype"):
                 self.facts.add(f"arg_{name}", value, line=number, text=text)
 
     def _of_windows(self, text: str) -> bool:
@@ -129,8 +118,8 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     dtype = facts.word("arg_kv_cache_dtype")
     if dtype is not None and dtype != "auto":
         stated["dtype"] = dtype
-    options = {name: word for name in _OPTIONS if (word := facts.word(f"arg_{name}")) is not None}
-    options |= {name: "true" for name in _SWITCHES if facts.word(f"arg_{name}") == "True"}
+    options = {name: word for name in ARGUMENTS if (word := facts.word(f"arg_{name}")) is not None}
+    options |= {name: "true" for name in SWITCHES if facts.word(f"arg_{name}") == "True"}
     replicas = facts.word("arg_dp_size")
     if replicas is not None and replicas.isdecimal() and int(replicas) > 1:
         stated["dp"] = int(replicas)
