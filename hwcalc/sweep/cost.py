@@ -11,7 +11,6 @@ from typing import Final
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
-from hwcalc.sweep.curves import CURVES, ON_CURVES
 from hwcalc.sweep.grid import Grid
 from hwcalc.text import quoted
 
@@ -73,7 +72,7 @@ def estimated_seconds(grid: Grid, most: float) -> float:
         if total > most:
             break
         keywords = grid.keywords(first._replace(policy=policy))
-        curves = find_engine(grid.engine_of(model))[0].name in CURVES and keywords.keys() <= ON_CURVES
+        curves = True
         # Every point of a curve costs little, but each of its settings is planned; the lists are checked with one plan for each entry.
         plans = settings if curves else points
         total += points * _CURVE_SECONDS if curves else 0.0

@@ -24,7 +24,7 @@ from hwcalc.model import Definition, ModelSpec
 if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.request import Request
     from hwcalc.engines.saving import Saving
@@ -80,6 +80,11 @@ class Mlx(GeneralEngine):
         from hwcalc.engines.mlx.peak import parts
 
         return tuple(parts(opened))
+
+    def curve(self, opened: Opened) -> Curve | None:
+        """There is none where longer sequences are quantized and shorter ones are not."""
+        bits = bits_of(opened)
+        return super().curve(opened) if bits is None or bits.start <= 1 else None
 
     def form(self, opened: Opened) -> MemoryForm | None:
         """There is none where the cache is quantized on the way, or the parts of a prompt are fullest on different machines."""

@@ -1,0 +1,219 @@
+"""One setting of a grid in the engine's own normal form: what its plans say at every length and for every batch, as arrays.
+
+The form is that of the engine (:mod:`hwcalc.engines.forms`), and what does not depend on length and batch comes from one opened request. A
+setting that has no form is planned point by point.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Section
+from hwcalc.engines.encoder import follows_output
+from hwcalc.engines.forms import ENDS, Curve, MemoryForm
+from hwcalc.formulas import Span
+from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.stairs import stairs_at
+from hwcalc.planner.memory import plan_memory
+from hwcalc.planner.plan import lasting_warnings
+from hwcalc.planner.result import Verdict
+from hwcalc.sweep.axes import Piece
+from hwcalc.sweep.blocks import Column, Integers, Value
+from hwcalc.sweep.reach import fits_int64
+
+__all__ = ["Family", "family_of"]
+
+_WORDS: Final = np.array([Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS], dtype=object)
+_MOST: Final = 2**62
+_WORDS[:] = [str(word.value) for word in _WORDS]
+
+
+@frozen
+class Family:
+    """The requests of one setting, which differ in length and batch alone. ``form`` is that of a GPU, ``curve`` that of the cache."""
+
+    opened: Opened
+    curve: Curve
+    form: MemoryForm | None
+    row: dict[str, Value]
+    """The columns that are the same at every point."""
+    warnings: tuple[str, ...]
+    """The codes of the warnings that every point has."""
+    grown: dict[Span, int] = field(repr=False)
+    """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
+
+    def agrees(self, piece: Piece, refused: Any) -> bool:
+        """Whether the form refuses no more than these points."""
+        most_tokens, most_sequences = self.curve.most_tokens, self.curve.most_sequences
+        if most_tokens is None and most_sequences is None:
+            return True
+        tokens, sequences = _axes(piece)
+        beyond = tokens < 0 if most_tokens is None else tokens > most_tokens
+        if most_sequences is not None:
+            beyond = beyond | (-(-sequences // self.opened.request.parallel.dp) > most_sequences)
+        return bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
+
+    def holds_for(self, piece: Piece) -> bool:
+        """Whether the form speaks of these lengths, and no number needs more than 64 bits."""
+        short, far = min(piece.seqs), (max(piece.seqs), max(piece.batches))
+        if self.form is not None and short < self.form.least_tokens:
+            return False
+        beside = sum(int(self.row[name] or 0) for name in ("weights_bytes", "weights_per_gpu_bytes"))
+        # Of a cache alone, no step is larger than the sum, which grows with both.
+        if max(far) > _MOST or self.curve.total_bytes(*far) + self.curve.needed_bytes(*far) + beside > _MOST:
+            return False
+        return self.form is None or fits_int64((1, far[0] + 1), (1, far[1]), *self._rules(self.form))
+
+    def _rules(self, form: MemoryForm) -> list[Any]:
+        """All that is asked of a form."""
+        parts = [partial(form.parts_bytes, end="expected", section=section.value) for section in Section]
+        return [form.needed_bytes, partial(self._total, form), *parts, *(partial(form.holds, end=end) for end in ENDS)]
+
+    def columns(self, piece: Piece) -> dict[str, Column]:
+        """All columns but length and batch."""
+        tokens, sequences = _axes(piece)
+        shape = len(piece.seqs), len(piece.batches)
+        arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": self.curve.total_bytes(tokens, sequences)}
+        arrays |= self._without_gpu(arrays, tokens, sequences) if self.form is None else self._on_gpu(self.form, tokens, sequences)
+        return {
+            **self.row,
+            **{name: _column(array, shape) for name, array in arrays.items()},
+            "warning": self._warning(piece),
+        }
+
+    def _without_gpu(self, arrays: dict[str, Any], tokens: Integers, sequences: Integers) -> dict[str, Any]:
+        dp = self.opened.request.parallel.dp
+        weights, on_gpu = self.row["weights_bytes"], self.row["weights_per_gpu_bytes"]
+        needed = self.curve.needed_bytes(tokens, -(-sequences // dp))
+        return {
+            "cache_per_gpu_bytes": needed,
+            "total_bytes": None if weights is None else arrays["cache_total_bytes"] + weights,
+            "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
+        }
+
+    def _on_gpu(self, form: MemoryForm, tokens: Integers, sequences: Integers) -> dict[str, Any]:
+        usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
+        parts = {section: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
+        low, high = (usable - form.left(tokens, sequences, end) + needed for end in ("high", "low"))
+        return {
+            "cache_per_gpu_bytes": needed,
+            "weights_per_gpu_bytes": parts[Section.WEIGHTS],
+            "total_bytes": self._total(form, tokens, sequences),
+            "total_per_gpu_bytes": sum(parts.values()) + needed,
+            "total_per_gpu_low_bytes": low.clip(min=0),
+            "total_per_gpu_high_bytes": high,
+            "usable_bytes": usable,
+            "fits": _verdicts(*(form.holds(tokens, sequences, end) for end in ENDS)),
+        }
+
+    def _total(self, form: MemoryForm, tokens: Any, sequences: Any) -> Any:
+        """The memory of all GPUs, as a plan has it: what the fullest has beside its cache, as often as there are GPUs."""
+        weights, cache = self.row["weights_bytes"], self.curve.total_bytes(tokens, sequences)
+        if weights is None:
+            return None
+        beside = sum(
+            form.parts_bytes(tokens, sequences, "expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD)
+        )
+        return cache + weights + self.opened.request.gpus * beside
+
+    def _growth(self, tokens: Integers) -> Any:
+        """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
+        encoder: Any = tokens if follows_output(self.opened.model, self.opened.request) else self.opened.encoder_tokens
+        grown: Any = 0
+        for span, size in self.grown.items():
+            stairs = span.stairs(encoder)
+            grown = grown + size * (stairs_at(stairs, tokens + 1) - stairs_at(stairs, tokens))
+        return grown
+
+    def _warning(self, piece: Piece) -> Column:
+        """The codes of a plan's warnings, row by row."""
+        always, longest = " ".join(self.warnings) or None, self.opened.model.max_position_embeddings
+        if longest is None or max(piece.seqs) <= longest:
+            return always
+        both = " ".join(("beyond-maximum", *self.warnings))
+        if min(piece.seqs) > longest:
+            return both
+        return [both if seq > longest else always for seq in piece.seqs for _ in piece.batches]
+
+
+def family_of(opened: Opened, gpu: str | None) -> Family | None:
+    """The family of an opened request; ``None`` if its engine has no form of it. ``gpu`` is the accelerator that the rows name."""
+    request, hardware = opened.request, opened.request.hardware
+    if hardware.kv_memory is not None or request.policy is not None or request.lengths or request.sharing.asked:
+        return None
+    form = None if hardware.gpu is None else opened.engine.form(opened)
+    if form is None and hardware.gpu is not None and opened.budget is not None:
+        return None
+    curve = opened.engine.curve(opened) if form is None else form.curve
+    if curve is None:
+        return None
+    definition = opened.model.definition(opened.engine.definition)
+    # The weights and the bytes of the cache do not depend on each other: of any point, the weights are those of all.
+    memory = plan_memory(opened, cache_bytes=0, rank_bytes=0, definition=definition, budget=None)
+    known = memory.weights.bytes is not None
+    warnings = lasting_warnings(opened, known_weights=known, verdict=form is not None)
+    row: dict[str, Value] = {
+        "model": opened.model.id,
+        "engine": opened.engine.name,
+        "engine_version": opened.version or None,
+        "dtype": opened.dtypes.kv,
+        "gpu": gpu if form is None or hardware.gpu is None else hardware.gpu.id,
+        "gpus": None if form is None else request.gpus,
+        "tp": request.parallel.tp,
+        "policy": None,
+        "definition": definition,
+        "weights_bytes": memory.weights.bytes,
+        "weights_per_gpu_bytes": memory.per_gpu.weights,
+        **dict.fromkeys(_OF_A_VERDICT),
+        "error": None,
+    }
+    return Family(
+        opened=opened,
+        curve=curve,
+        form=form,
+        row=row,
+        warnings=tuple(note.code for note in warnings),
+        grown=_grown(opened),
+    )
+
+
+_OF_A_VERDICT: Final = (
+    *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
+    *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
+)
+"""Columns that are empty without a GPU or a policy."""
+
+
+def _grown(opened: Opened) -> dict[Span, int]:
+    roles, sizes = opened.dtypes.roles, {}
+    for group in opened.model.stack.groups:
+        for tensor in group.kind.tensors():
+            size = group.count * tensor.bytes_per_position(roles[tensor.role])
+            sizes[tensor.span] = sizes.get(tensor.span, 0) + size
+    return {span: size for span, size in sizes.items() if size}
+
+
+def _axes(piece: Piece) -> tuple[Integers, Integers]:
+    """Lengths as a column and batches as a row."""
+    return np.array(piece.seqs)[:, None], np.array(piece.batches)[None, :]
+
+
+def _verdicts(low: Any, expected: Any, high: Any) -> Any:
+    """The words of verdicts, from what holds at the ends of the estimates: :meth:`Verdict.of`, place by place."""
+    certain = (low == expected) & (high == expected)
+    words = np.where(expected, np.where(certain, 3, 2), np.where(certain, 0, 1))
+    return _WORDS[words]
+
+
+def _column(array: Any, shape: tuple[int, int]) -> Column:
+    """A number for all points, or one for each."""
+    if array is None or isinstance(array, int):
+        return array
+    if array.dtype != object:
+        return np.broadcast_to(array, shape).ravel()
+    words: list[Any] = np.broadcast_to(array, shape).ravel().tolist()
+    return words if len(set(words)) > 1 else words[0]
