@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from hwcalc.engines.arithmetic import smaller
 from hwcalc.engines.base import Opened
 from hwcalc.engines.command import CommandInput, EmittedFile
 from hwcalc.engines.llamacpp import ollama_rules as rules
@@ -20,12 +19,12 @@ from hwcalc.engines.options import Choices, EngineOption, choice_option, integer
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas.arithmetic import smaller
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Ollama"]
@@ -73,6 +72,12 @@ class OllamaOpened(LlamacppOpened):
 
     def started(self) -> Request:
         return _started(self)
+
+    @property
+    def most_slots(self) -> int:
+        """One for some architectures and for embedding models."""
+        alone = self.hparams.arch in rules.ONE_AT_A_TIME or not self.hparams.causal
+        return 1 if alone else super().most_slots
 
     def settings_at(self, tokens: int, sequences: int) -> Settings:
         started, seq = self.started(), _cut(self, tokens)
@@ -131,7 +136,7 @@ class Ollama(Llamacpp):
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
         arch, one = own.hparams.arch, own.settings
-        if one.n_seq_max > 1 and (arch in rules.ONE_AT_A_TIME or not own.hparams.causal):
+        if one.n_seq_max > own.most_slots:
             raise UnsupportedError(
                 f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
                 hint="Leave out --batch, or use --engine llamacpp",
@@ -170,10 +175,6 @@ class Ollama(Llamacpp):
         )
         message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
         return Noted(tokens, (Note(code="ollama-context", message=message),))
-
-    def form(self, opened: Opened) -> MemoryForm | None:
-        """None: Ollama chooses a batch by the length and the memory."""
-        return None
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         """Those that Ollama can be told."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.arithmetic import either, smaller
+from hwcalc.formulas.arithmetic import either, smaller
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -89,12 +89,14 @@ def _fits(predicted: int, available: int, percent: int, surcharge: int) -> bool:
     if available == 0:
         return True
     free = available * _FREE_PERCENT // 100
-    return (predicted == 0) | ((predicted <= smaller(free, available * percent // 100)) & (surcharge <= free - predicted))
+    most: int = smaller(free, available * percent // 100)
+    return (predicted == 0) | ((predicted <= most) & (surcharge <= free - predicted))
 
 
 def embedding_batch(tokens: int) -> int:
     """Tokens of a batch of an embedding model."""
-    return smaller(_EMBEDDING, tokens)
+    batch: int = smaller(_EMBEDDING, tokens)
+    return batch
 
 
 def has_flash_attention(gpu: Gpu | None) -> bool:

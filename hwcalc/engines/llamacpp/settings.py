@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hwcalc.engines.arithmetic import larger, smaller, whole
 from hwcalc.engines.llamacpp.options import OPTIONS, cache_type
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.request import Request
 from hwcalc.errors import UsageError
 from hwcalc.formulas import DType
+from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.hparams import Hparams
@@ -95,7 +95,8 @@ class Settings:
     @property
     def outputs(self) -> int:
         """Tokens of a batch whose logits are reserved."""
-        return smaller(self.n_ubatch, self.n_outputs)
+        outputs: int = smaller(self.n_ubatch, self.n_outputs)
+        return outputs
 
     @property
     def tokens_each(self) -> int:
@@ -105,7 +106,7 @@ class Settings:
     @property
     def alone(self) -> int:
         """1 if there is one sequence, 0 if there are more."""
-        return whole(self.n_seq_max == 1)
+        return (self.n_seq_max == 1) * 1
 
     @property
     def groups_of_4(self) -> int:
