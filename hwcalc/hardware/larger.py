@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.hardware.profiles import profile_errors
+from hwcalc.patterns import pattern
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "workstation": ("workstation", "datacenter"),
 }
 """Where to look for more memory, the nearest first. All other categories stay among themselves."""
-_RATE: Final = re.compile(r"\bbf16: ([0-9.]+)")
+_RATE: Final = pattern(r"\bbf16: ([0-9.]+)")
 
 
 def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
