@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from hwcalc.formulas.arithmetic import smaller
+
 __all__ = ["Stair", "blocks_stair", "stairs_at"]
 
 
@@ -26,9 +28,10 @@ class Stair(NamedTuple):
     most: int | None = None
 
     def at(self, tokens: int) -> int:
-        """The value for so many tokens."""
+        """The value for so many tokens; of an array of lengths an array."""
         steps = (tokens + self.add) // self.per
-        return self.times * (steps if self.most is None else min(self.most, steps))
+        held: int = steps if self.most is None else smaller(steps, self.most)
+        return self.times * held
 
     def shared(self, ranks: int) -> Stair | None:
         """Those on the fullest of some ranks, over which they are dealt one by one; ``None`` if that is no stair.
@@ -53,5 +56,7 @@ def blocks_stair(block_tokens: int, most_tokens: int | None = None, times: int =
 
 
 def stairs_at(stairs: Iterable[Stair], tokens: int) -> int:
-    """The sum of several stairs; nothing before the first token."""
-    return sum(stair.at(tokens) for stair in stairs) if tokens > 0 else 0
+    """The sum of several stairs; nothing before the first token. An array of lengths begins with the first token."""
+    if isinstance(tokens, int) and tokens < 1:
+        return 0
+    return sum(stair.at(tokens) for stair in stairs)

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.compiled import record
 from hwcalc.profiles.estimate import Estimate, parse_estimate, parse_source, wrong
-from hwcalc.profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.profiles.yaml_file import YamlFile
 
 __all__ = [
     "BUILT_IN",
@@ -174,7 +175,7 @@ def runtime_profile() -> RuntimeProfile:
 
     Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
     """
-    return parse_runtime(read_yaml(BUILT_IN / "runtime.yaml"))
+    return parse_runtime(_compiled("runtime"))
 
 
 def parse_runtime(file: YamlFile) -> RuntimeProfile:
@@ -193,7 +194,7 @@ def vllm_profile() -> VllmProfile:
 
     Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
     """
-    return parse_vllm(read_yaml(BUILT_IN / "vllm.yaml"))
+    return parse_vllm(_compiled("vllm"))
 
 
 def parse_vllm(file: YamlFile) -> VllmProfile:
@@ -210,6 +211,10 @@ def parse_vllm(file: YamlFile) -> VllmProfile:
         runner2=_runners(file),
         estimates=_by_version(file),
     )
+
+
+def _compiled(name: str) -> YamlFile:
+    return YamlFile(path=BUILT_IN / f"{name}.yaml", data=record("engines", name) or {}, lines={})
 
 
 def _check_keys(file: YamlFile, known: tuple[str, ...]) -> None:

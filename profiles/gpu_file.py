@@ -13,7 +13,7 @@ from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.fields import Field, check, date, number, sources, text, version, whole
 from hwcalc.profiles.yaml_file import YamlFile
 
-__all__ = ["FIELDS", "MEMORY_FIELDS", "NODE", "SCHEMA_VERSION", "TFLOPS", "Gpu", "is_id", "parse_gpu"]
+__all__ = ["FIELDS", "MEMORY_FIELDS", "NODE", "SCHEMA_VERSION", "TFLOPS", "Gpu", "gpu_of", "is_id", "parse_gpu"]
 
 SCHEMA_VERSION: Final = 1
 MEMORY_FIELDS: Final = ("memory_marketing_gb", "memory_total_mib", "torch_total_mib")
@@ -187,13 +187,18 @@ def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:
     if path.stem != data["id"]:
         raise ProfileError(path, f"is {data['id']}, but the file is named {path.name}", line=file.line("id"), key="id")
     _check_memory(file)
+    return gpu_of(data, path, user=user)
+
+
+def gpu_of(data: Mapping[str, Any], path: Path, *, user: bool) -> Gpu:
+    """The accelerator of a file's content, which has been checked."""
     seen = data.get("torch_total_mib_seen")
     return Gpu(
         **{key: data[key] for key in _SAME if data.get(key) is not None},
         memory_options_gb=tuple(data.get("memory_options_gb") or ()),
         torch_total_mib_seen=None if seen is None else (seen[0], seen[1]),
-        tflops_dense=MappingProxyType(dict(data.get("tflops_dense") or {})),
-        interconnect=MappingProxyType(dict(data.get("interconnect") or {})),
+        tflops_dense=MappingProxyType(data.get("tflops_dense") or {}),
+        interconnect=MappingProxyType(data.get("interconnect") or {}),
         source="; ".join(data["source"].values()),
         path=path,
         user=user,

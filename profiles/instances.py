@@ -1,7 +1,7 @@
-"""Cloud instances and boxes: their accelerator and how many they have. One YAML file each, ``instances/<cloud>/<name>.yaml``.
+"""Cloud instances and boxes: their accelerator and how many they have. One YAML file each, ``instances/<cloud>/<name>.yaml``, read compiled.
 
 A file has the name of its instance in small letters with hyphens (``standard-nd96isr-h100-v5.yaml``). A file in the user's own
-folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one. A look-up reads one file. No file has a price.
+folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one. No file has a price.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.compiled import names, record, records
 from hwcalc.profiles.estimate import parse_share, wrong
 from hwcalc.profiles.fields import Field, check, date, sources, text, version, whole
 from hwcalc.profiles.gpu_file import is_id
-from hwcalc.profiles.yaml_file import YamlFile, read_yaml
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.yaml_file import YamlFile
 
 __all__ = [
     "BUILT_IN",
@@ -27,10 +31,12 @@ __all__ = [
     "AmbiguousInstanceError",
     "Instance",
     "UnknownInstanceError",
+    "built_in_instances",
     "file_name",
     "find_instance",
     "list_instances",
     "nearest_instances",
+    "own_instances",
     "parse_instance",
     "user_folder",
 ]
@@ -124,13 +130,25 @@ def find_instance(name: str) -> Instance:
         raise UnknownInstanceError(name[:_LONGEST], nearest_instances(name))
     if len(matches) > 1:
         raise AmbiguousInstanceError(name[:_LONGEST], tuple(sorted(matches)))
-    ((path, user),) = matches.values()
-    return _load(path, user)
+    ((full, own),) = matches.items()
+    return _load(full, own)
 
 
 def list_instances() -> tuple[str, ...]:
-    """Every ``cloud/name`` in order, with the user's own. Only folders are listed; no file is opened."""
-    return tuple(sorted(f"{cloud}/{stem}" for cloud in _clouds() for stem in _stems(cloud)))
+    """Every ``cloud/name`` in order, with the user's own."""
+    return tuple(sorted({*names("instances"), *_own_files()}))
+
+
+def own_instances() -> frozenset[str]:
+    """Every ``cloud/name`` in the user's own folder."""
+    return frozenset(_own_files())
+
+
+@lru_cache(maxsize=1)
+def built_in_instances() -> Mapping[str, Instance]:
+    """All built-in instances by ``cloud/name``, which are read together."""
+    found = records("instances").items()
+    return MappingProxyType({name: _instance(content, _path(name), user=False) for name, content in found})
 
 
 def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
@@ -161,21 +179,25 @@ def _split(text: str) -> tuple[str | None, str]:
     return (cloud.strip().lower(), file_name(rest)) if slash else (None, file_name(cloud))
 
 
-def _matching(name: str) -> dict[str, tuple[Path, bool]]:
-    """All instances with this name: ``cloud/name`` -> the file, and whether it is the user's own."""
+def _matching(name: str) -> dict[str, Path | None]:
+    """All instances with this name: ``cloud/name`` -> the user's own file."""
     if len(name) > 2 * _LONGEST:
         return {}
     cloud, query = _split(name)
     if not is_file_name(query):
         return {}
-    matches = {}
-    for one in _clouds():
+    folder = user_folder()
+    matches: dict[str, Path | None] = {}
+    for one in _clouds(folder):
         if cloud not in {None, one}:
             continue
-        for stem in (query, _AZURE + query):
-            file = _file(one, stem)
-            if file is not None:
-                matches[f"{one}/{stem}"] = file
+        for full in (f"{one}/{query}", f"{one}/{_AZURE}{query}"):
+            own = None if folder is None else folder / f"{full}.yaml"
+            if own is not None and os.path.lexists(own):
+                matches[full] = own
+                break
+            if full in names("instances"):
+                matches[full] = None
                 break
     return matches
 
@@ -185,12 +207,27 @@ def is_file_name(stem: str) -> bool:
     return len(stem) <= _LONGEST and _SLUG.fullmatch(stem) is not None
 
 
-def _folders() -> list[tuple[Path, bool]]:
+def _clouds(folder: Path | None) -> list[str]:
+    """All clouds, with those of the user's own folder."""
+    known = {name.partition("/")[0] for name in names("instances")}
+    return sorted(known.union(name for name in _names(folder) if _CLOUD.fullmatch(name)))
+
+
+def _own_files() -> dict[str, Path]:
+    """The user's own instances: ``cloud/name`` -> the file."""
     folder = user_folder()
-    return [*([] if folder is None or not os.path.isdir(folder) else [(folder, True)]), (BUILT_IN, False)]
+    return {
+        f"{cloud}/{stem}": folder / cloud / name
+        for cloud in _names(folder)
+        if folder is not None and _CLOUD.fullmatch(cloud)
+        for name in _names(folder / cloud)
+        if (stem := name.removesuffix(".yaml")) != name and is_file_name(stem)
+    }
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path | None) -> list[str]:
+    if folder is None:
+        return []
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -199,36 +236,33 @@ def _names(folder: Path) -> list[str]:
         raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
 
 
-def _clouds() -> list[str]:
-    names = {name for folder, _ in _folders() for name in _names(folder) if _CLOUD.fullmatch(name)}
-    return sorted(names)
+def _path(name: str) -> Path:
+    return BUILT_IN / f"{name}.yaml"
 
 
-def _stems(cloud: str) -> set[str]:
-    names = {name for folder, _ in _folders() for name in _names(folder / cloud) if name.endswith(".yaml")}
-    return {stem for name in names if is_file_name(stem := name.removesuffix(".yaml"))}
-
-
-def _file(cloud: str, stem: str) -> tuple[Path, bool] | None:
-    for folder, user in _folders():
-        path = folder / cloud / f"{stem}.yaml"
-        if os.path.lexists(path):
-            return path, user
-    return None
+def _load(name: str, own: Path | None) -> Instance:
+    """Load one instance. A file of the user's own that has changed is read again."""
+    if own is None:
+        return _built_in(name)
+    try:
+        changed = os.stat(own).st_mtime_ns
+    except OSError as error:
+        raise ProfileError(own, f"cannot be read ({error.strerror})") from error
+    return _own(own, changed)
 
 
 @lru_cache(maxsize=512)
-def _read(path: Path, user: bool, changed: int) -> Instance:
-    return parse_instance(read_yaml(path), user=user)
+def _built_in(name: str) -> Instance:
+    found = record("instances", name)
+    assert found is not None
+    return _instance(found, _path(name), user=False)
 
 
-def _load(path: Path, user: bool) -> Instance:
-    """Load one file. A changed file is read again."""
-    try:
-        changed = os.stat(path).st_mtime_ns
-    except OSError as error:
-        raise ProfileError(path, f"cannot be read ({error.strerror})") from error
-    return _read(path, user, changed)
+@lru_cache(maxsize=512)
+def _own(path: Path, changed: int) -> Instance:
+    from hwcalc.profiles.yaml_file import read_yaml
+
+    return parse_instance(read_yaml(path), user=True)
 
 
 # The fields have the order of the file.
@@ -265,6 +299,14 @@ def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
         raise wrong(file, "memory_mib", "goes with fraction: a whole accelerator's memory is in its own file")
     if data.get("fraction") is not None and data["count"] != 1:
         raise wrong(file, "fraction", "goes with a count of 1")
+    if data.get("fraction") is not None:
+        parse_share(file, "fraction", data["fraction"])
+    return _instance(data, file.path, user=user)
+
+
+def _instance(data: Mapping[str, Any], path: Path, *, user: bool) -> Instance:
+    """The instance of a file's content, which has been checked."""
+    part, _, whole = (data.get("fraction") or "").partition("/")
     return Instance(
         id=data["id"],
         cloud=data["cloud"],
@@ -273,8 +315,8 @@ def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
         fabric=data.get("fabric"),
         memory_mib=data.get("memory_mib"),
         note=data.get("note"),
-        fraction=None if data.get("fraction") is None else parse_share(file, "fraction", data["fraction"]),
+        fraction=(int(part), int(whole)) if part else None,
         source="; ".join(data["source"].values()),
-        path=file.path,
+        path=path,
         user=user,
     )

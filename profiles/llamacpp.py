@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.engines import BUILT_IN, SCHEMA_VERSION
+from hwcalc.profiles.engines import SCHEMA_VERSION, _compiled
 from hwcalc.profiles.estimate import Estimate, parse_estimate, wrong
-from hwcalc.profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.profiles.yaml_file import YamlFile
 
 __all__ = ["LlamacppProfile", "llamacpp_profile", "parse_llamacpp"]
 
@@ -27,7 +27,7 @@ class LlamacppProfile:
 @lru_cache(maxsize=1)
 def llamacpp_profile() -> LlamacppProfile:
     """The constants of llama.cpp."""
-    return parse_llamacpp(read_yaml(BUILT_IN / "llamacpp.yaml"))
+    return parse_llamacpp(_compiled("llamacpp"))
 
 
 def parse_llamacpp(file: YamlFile) -> LlamacppProfile:

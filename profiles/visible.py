@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.compiled import TOP, record
 from hwcalc.profiles.estimate import Estimate, parse_estimate, parse_share, parse_source, wrong
-from hwcalc.profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.profiles.yaml_file import YamlFile
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpu_file import Gpu
@@ -127,7 +128,7 @@ def _shared(mib: int, share: Estimate, basis: str) -> VisibleMemory:
 
 @lru_cache(maxsize=1)
 def _hardware() -> Hardware:
-    return parse_hardware(read_yaml(BUILT_IN))
+    return parse_hardware(YamlFile(path=BUILT_IN, data=record(TOP, "hardware") or {}, lines={}))
 
 
 def parse_hardware(file: YamlFile) -> Hardware:

@@ -2,7 +2,8 @@
 
 :meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.verdict(tokens, sequences)`` is
 the verdict of the plan at every length and batch, and ``form.needed(...)`` its bytes, without another plan. A page evaluates the same form
-in a browser, and a sweep with arrays: nobody repeats a rule. An engine whose rule does not fit gives no form.
+in a browser. A sweep calls it with arrays of lengths and of numbers of sequences, which every function here takes in place of integers
+(:mod:`hwcalc.formulas.arithmetic`): nobody repeats a rule. An engine whose rule does not fit gives no form.
 
 Layers that grow alike are a :class:`Term`: ``count x unit_bytes x stairs(tokens)``, for each sequence. Llama-3.1-8B in bf16 with four tokens
 is one term: 32 layers x 4,096 bytes x 4.
@@ -10,11 +11,13 @@ is one term: 32 layers x 4,096 bytes x 4.
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Final
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import Final, get_args
 
 from hwcalc.engines.moments import Fullest
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.arithmetic import either, floored, larger, largest, mapped, smaller
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.stairs import Stair, stairs_at
 
@@ -22,6 +25,7 @@ __all__ = [
     "ENDS",
     "HOST",
     "Amount",
+    "Blocks",
     "Constant",
     "Curve",
     "Early",
@@ -33,6 +37,7 @@ __all__ = [
     "PartForm",
     "Pass",
     "PerGpu",
+    "Pools",
     "Term",
     "passed_tokens",
 ]
@@ -47,7 +52,8 @@ _OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
     """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
     passed = sequences * tokens
-    return passed if chunk is None else min(passed, max(sequences, chunk))
+    most: int = passed if chunk is None else smaller(passed, larger(sequences, chunk))
+    return most
 
 
 @frozen
@@ -68,7 +74,8 @@ class Term:
 
     def units(self, tokens: int) -> int:
         """Positions or blocks of one layer and one sequence."""
-        return max(stairs_at(sums, tokens) for sums in self.stairs)
+        units: int = largest(stairs_at(sums, tokens) for sums in self.stairs)
+        return units
 
     def bytes(self, tokens: int) -> int:
         """Bytes of all these layers for one sequence."""
@@ -79,13 +86,16 @@ class Term:
 class Curve:
     """The cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` are those of all GPUs.
 
-    ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are.
+    ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are. Sequences of more than ``most_tokens``, and
+    more than ``most_sequences`` of them, are refused.
     """
 
     gpus: tuple[tuple[Term, ...], ...]
     total: tuple[Term, ...]
     once_bytes: int = 0
     total_once_bytes: int = 0
+    most_tokens: int | None = None
+    most_sequences: int | None = None
 
     def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
         """Bytes on one of the GPUs, for so many sequences of a replica."""
@@ -93,7 +103,8 @@ class Curve:
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes on the fullest GPU, for so many sequences of a replica."""
-        return sequences * max(sum(term.bytes(tokens) for term in terms) for terms in self.gpus) + self.once_bytes
+        most: int = largest(sum(term.bytes(tokens) for term in terms) for terms in self.gpus)
+        return sequences * most + self.once_bytes
 
     def total_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes on all GPUs, for all sequences."""
@@ -137,7 +148,8 @@ class Pass:
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
         passed = self.passed(tokens, sequences)
-        return int(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
+        size: int = floored(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
+        return size
 
 
 @frozen
@@ -148,7 +160,8 @@ class Largest:
 
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
-        return sequences * max((term.bytes(tokens) for term in self.terms), default=0)
+        most: int = largest(term.bytes(tokens) for term in self.terms) if self.terms else 0
+        return sequences * most
 
 
 @frozen
@@ -165,10 +178,10 @@ class Measured:
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
         passed = passed_tokens(tokens, sequences, self.chunk)
-        for tokens_at_once, rows, size in self.readings:
-            if (tokens_at_once, rows) == (passed, sequences):
-                return size
-        return self.rule.at(tokens, sequences)
+        size = self.rule.at(tokens, sequences)
+        for tokens_at_once, rows, measured in reversed(self.readings):
+            size = either((tokens_at_once == passed) & (rows == sequences), measured, size)
+        return size
 
 
 @frozen
@@ -180,7 +193,10 @@ class Early:
 
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
-        return self.first[tokens - 1] if tokens <= len(self.first) else self.rule.at(tokens, sequences)
+        size = self.rule.at(tokens, sequences)
+        for length, early in enumerate(self.first, 1):
+            size = either(tokens == length, early, size)
+        return size
 
 
 @frozen
@@ -191,7 +207,8 @@ class PerGpu:
 
     def at(self, tokens: int, sequences: int) -> int:
         """The largest of them."""
-        return max(amount.at(tokens, sequences) for amount in self.amounts)
+        most: int = largest(amount.at(tokens, sequences) for amount in self.amounts)
+        return most
 
 
 Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured | Early
@@ -214,6 +231,41 @@ class PartForm:
 
 
 @frozen
+class Blocks:
+    """What a pool of blocks holds of a budget: whole blocks of ``bytes``, without those that no sequence gets.
+
+    17 bytes in blocks of 4, of which one is nobody's, hold 12.
+    """
+
+    bytes: int = 1
+    null: int = 0
+
+    def hold(self, budget_bytes: int) -> int:
+        """The bytes that sequences may take of so many."""
+        return (budget_bytes // self.bytes - self.null) * self.bytes
+
+
+@frozen
+class Pools:
+    """Several pools that are made of one budget, by a rule of the engine.
+
+    ``demands`` are the units that one sequence takes of each pool, as terms, and ``capacities`` says how many units each has by the bytes
+    of a GPU that are left for the cache (none if there are fewer than 0). Sequences fit if every pool holds them.
+    """
+
+    demands: tuple[tuple[Term, ...], ...]
+    capacities: Callable[[int], tuple[int, ...]]
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether so many sequences of a replica fit."""
+        capacities, held = cache(self.capacities), True
+        for pool, terms in enumerate(self.demands):
+            taken = sequences * sum(term.bytes(tokens) for term in terms)
+            held = held & (taken <= mapped(lambda size, at=pool: capacities(size)[at], budget_bytes))  # type: ignore[misc]
+        return held
+
+
+@frozen
 class HostRoom:
     """Memory of the host that must be there beside the GPUs: for parts with the section :data:`HOST`, which lie on no GPU.
 
@@ -228,29 +280,36 @@ class HostRoom:
 class MemoryForm:
     """The memory equation of one family of requests.
 
-    ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if ``(left // block_bytes - null_blocks) x block_bytes``
-    holds it; for engines without blocks, ``block_bytes`` is 1. At most ``most_sequences`` run at once, because of ``limited_by``; an engine
-    that ``refuses_more`` says so in place of a verdict.
-    The form holds from ``least_tokens`` on; sequences of more than ``most_tokens`` are refused, and ``model_tokens`` are those that the
-    model is made for.
+    ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if the ``blocks`` that are left hold it, or all ``pools``
+    of an engine that has several. At most ``most_sequences`` run at once, because of ``limited_by``. The form holds from ``least_tokens``
+    on, and ``model_tokens`` are those that the model is made for.
     """
 
     curve: Curve
     parts: tuple[PartForm, ...]
     usable: tuple[int, int, int]
     total_bytes: int
-    block_bytes: int = 1
-    null_blocks: int = 0
+    blocks: Blocks = Blocks()
+    pools: Pools | None = None
     most_sequences: int | None = None
     limited_by: str | None = None
-    refuses_more: bool = False
     dp: int = 1
     least_tokens: int = 1
-    most_tokens: int | None = None
     model_tokens: int | None = None
     host: HostRoom | None = None
     crests: tuple[int, ...] = ()
     """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
+
+    @property
+    def refuses_more(self) -> bool:
+        """Whether the engine says so in place of a verdict where there are more sequences than may run."""
+        return self.curve.most_sequences is not None
+
+    @cached_property
+    def drawable(self) -> bool:
+        """Whether the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
+        amounts = (getattr(part, end) for part in self.parts for end in ENDS)
+        return self.pools is None and type(self.curve) is Curve and all(isinstance(one, get_args(Amount)) for one in amounts)
 
     def replica(self, sequences: int) -> int:
         """Sequences of the fullest replica."""
@@ -261,15 +320,9 @@ class MemoryForm:
         """Whether each GPU of the curve has parts of its own."""
         return any(isinstance(part.high, PerGpu) for part in self.parts)
 
-    def fullest(self, tokens: int, sequences: int) -> int:
-        """The place in the curve of the GPU of which the answer speaks: it needs most at the high end of the parts."""
-        gpus = range(len(self.curve.gpus))
-        return max(gpus, key=lambda gpu: self._needed_on(gpu, tokens, sequences, "high")) if len(gpus) > 1 else 0
-
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
         """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
-        gpu = self.fullest(tokens, sequences) if self.gpus_differ else 0
-        return self._parts_on(gpu, tokens, sequences, end, section)
+        return self._on_fullest(tokens, sequences, lambda gpu: self._parts_on(gpu, tokens, sequences, end, section))
 
     def left(self, tokens: int, sequences: int, end: str) -> int:
         """Bytes that the fullest GPU has left for the cache."""
@@ -277,35 +330,63 @@ class MemoryForm:
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes of the cache on the fullest GPU."""
-        if self.gpus_differ:
-            return self.curve.bytes_on(self.fullest(tokens, sequences), tokens, self.replica(sequences))
-        return self.curve.needed_bytes(tokens, self.replica(sequences))
+        own = self.replica(sequences)
+        if not self.gpus_differ:
+            return self.curve.needed_bytes(tokens, own)
+        return self._on_fullest(tokens, sequences, lambda gpu: self.curve.bytes_on(gpu, tokens, own))
 
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
         """Whether so many sequences of so many tokens fit at one end of the estimates."""
-        if self.most_sequences is not None and sequences > self.most_sequences:
-            return False
-        if self.most_tokens is not None and tokens > self.most_tokens:
+        held = self._allows(tokens, sequences)
+        if held is False:
             return False
         if self.gpus_differ:
-            gpus = range(len(self.curve.gpus))
-            held = all(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) <= self.usable[ENDS.index(end)] for gpu in gpus)
-            return held and self._host_holds(tokens, sequences, end)
-        left = self.left(tokens, sequences, end)
-        lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
-        most = max(self.needed_bytes(length, sequences) for length in lengths)
-        held = left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= most
-        return held and self._host_holds(tokens, sequences, end)
+            usable = self.usable[ENDS.index(end)]
+            for gpu in range(len(self.curve.gpus)):
+                held = held & (self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) <= usable)
+        else:
+            held = held & self._pool_holds(tokens, sequences, end)
+        if self.host is not None:
+            held = held & self._host_holds(self.host, tokens, sequences, end)
+        return held
 
-    def _host_holds(self, tokens: int, sequences: int, end: str) -> bool:
+    def _allows(self, tokens: int, sequences: int) -> bool:
+        """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
+        allowed = True
+        if self.most_sequences is not None:
+            allowed = sequences <= self.most_sequences
+        if self.curve.most_tokens is not None:
+            allowed = allowed & (tokens <= self.curve.most_tokens)
+        return allowed
+
+    def _pool_holds(self, tokens: int, sequences: int, end: str) -> bool:
+        left = self.left(tokens, sequences, end)
+        if self.pools is not None:
+            return (left >= 0) & self.pools.hold(left, tokens, self.replica(sequences))
+        most = self.needed_bytes(tokens, sequences)
+        for period in self.crests:
+            crest = tokens // period * period - 1
+            most = larger(most, self.needed_bytes(either(crest > 0, crest, tokens), sequences))
+        return (left >= 0) & (self.blocks.hold(left) >= most)
+
+    def _host_holds(self, host: HostRoom, tokens: int, sequences: int, end: str) -> bool:
         """Whether the host has the memory that is needed there."""
-        if self.host is None:
-            return True
         needed = self._parts_on(0, tokens, sequences, _OPPOSITE[end], HOST)
-        if self.host.shared:
+        if host.shared:
             gpus = range(len(self.curve.gpus))
-            needed += sum(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) for gpu in gpus)
-        return needed <= self.host.room[ENDS.index(end)]
+            needed = needed + sum(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) for gpu in gpus)
+        return needed <= host.room[ENDS.index(end)]
+
+    def _on_fullest(self, tokens: int, sequences: int, amount: Callable[[int], int]) -> int:
+        """An amount of the GPU of which the answer speaks: the first one that needs most at the high end of the parts."""
+        found = amount(0)
+        if self.gpus_differ:
+            most = self._needed_on(0, tokens, sequences, "high")
+            for gpu in range(1, len(self.curve.gpus)):
+                needed = self._needed_on(gpu, tokens, sequences, "high")
+                found = either(needed > most, amount(gpu), found)
+                most = larger(most, needed)
+        return found
 
     def _needed_on(self, gpu: int, tokens: int, sequences: int, end: str) -> int:
         cache = self.curve.bytes_on(gpu, tokens, self.replica(sequences))

@@ -21,23 +21,18 @@ from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["general_form", "growing"]
+__all__ = ["general_curve", "general_form", "growing"]
 
 Stairs: TypeAlias = tuple[Stair, ...]
 
 
-def general_form(opened: Opened, gpus: Iterable[tuple[Group, ...]], chunk: int | None) -> MemoryForm | None:
-    """The form of a request to a general engine; ``None`` if it has none.
-
-    ``gpus`` are the layers on each GPU that differs, and ``chunk`` the most tokens that one forward pass is expected to take.
-    """
+def general_form(opened: Opened, chunk: int | None) -> MemoryForm | None:
+    """The form of a request to a general engine; ``None`` if it has none. A forward pass is expected to take ``chunk`` tokens at most."""
     request = opened.request
-    if request.policy is not None or request.lengths or request.sharing != UNSHARED or request.draft is not None:
+    if request.hardware.gpu is None or request.hardware.kv_memory is not None:
         return None
-    if request.hardware.kv_memory is not None or opened.budget is None:
-        return None
-    curve = _curve(opened, gpus)
-    if curve is None:
+    curve = opened.engine.curve(opened)
+    if curve is None or opened.budget is None:
         return None
     limit = opened.engine.most_sequences(opened)
     return MemoryForm(
@@ -69,8 +64,15 @@ def _part(part: BudgetPart, chunk: int | None, readings: tuple[tuple[int, int, i
     return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
 
-def _curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | None:
-    """The cache; ``None`` if the bytes of a tensor are no product, or what exists once is not the same on each GPU."""
+def general_curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | None:
+    """The cache of a request to a general engine, with these layers on each GPU that differs.
+
+    ``None`` if the bytes of a tensor are no product, or what exists once is not the same on each GPU; nor has a policy, a draft, or
+    sequences of unlike lengths a curve.
+    """
+    request = opened.request
+    if request.policy is not None or request.lengths or request.sharing != UNSHARED or request.draft is not None:
+        return None
     held, ranked, extras = opened.kind_tensors, opened.rank_tensors, opened.replica.extras
     stored = [tensor for tensors in (*held.values(), *ranked.values(), extras, opened.extras) for tensor in tensors]
     dcp = opened.request.parallel.dcp

@@ -53,7 +53,7 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.forms import Largest, MemoryForm
+    from hwcalc.engines.forms import Curve, Largest
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
     from hwcalc.formulas.hybrid import Group
@@ -305,9 +305,9 @@ class Transformers(GeneralEngine):
             ),
         )
 
-    def form(self, opened: Opened) -> MemoryForm | None:
-        form = super().form(opened)
-        return None if form is None else replace(form, most_tokens=_most_tokens(opened))
+    def curve(self, opened: Opened) -> Curve | None:
+        curve = super().curve(opened)
+        return None if curve is None else replace(curve, most_tokens=_most_tokens(opened))
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.transformers_savings import savings

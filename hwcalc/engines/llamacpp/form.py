@@ -75,14 +75,13 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
         total_bytes=budget.total_bytes,
         most_sequences=MAX_SEQUENCES,
         limited_by="n_seq_max",
-        refuses_more=True,
         host=HostRoom(room=(low, expected, high), shared=gpu.shares_host_memory),
     )
 
 
 def _curve(far: LlamacppOpened, assignment: Assignment) -> Curve:
     gpus = tuple(_terms(far, assignment, device) for device in range(far.gpus))
-    return Curve(gpus=gpus, total=_terms(far, assignment, None))
+    return Curve(gpus=gpus, total=_terms(far, assignment, None), most_sequences=MAX_SEQUENCES)
 
 
 def _stairs(far: LlamacppOpened, size: str) -> tuple[Stair, ...] | None:

@@ -29,7 +29,7 @@ from hwcalc.model import Definition, ModelSpec, Note
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
 
@@ -171,9 +171,9 @@ class MistralRs(GeneralEngine):
             return 0
         return min(bound, max(0, (pool.blocks or 0) - 1) // opened.request.replica_batch * own.settings.block_size)
 
-    def form(self, opened: Opened) -> MemoryForm | None:
+    def curve(self, opened: Opened) -> Curve | None:
         """None: blocks are counted in whole MB, and with several stages not by what a GPU holds."""
-        return None if of_mistral(opened).settings.paged else super().form(opened)
+        return None if of_mistral(opened).settings.paged else super().curve(opened)
 
     def weight_rules(self, opened: Opened) -> Rules:
         return MISTRAL_RS

@@ -32,7 +32,7 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
 
@@ -157,9 +157,9 @@ class Tgi(GeneralEngine):
         usable = max(0, max(0, budget_bytes) // block_bytes(own) - 1)
         return min(bound, usable // opened.request.replica_batch * own.settings.block_size)
 
-    def form(self, opened: Opened) -> MemoryForm | None:
+    def curve(self, opened: Opened) -> Curve | None:
         """None: one block is kept for health checks."""
-        return None if of_tgi(opened).pooled else super().form(opened)
+        return None if of_tgi(opened).pooled else super().curve(opened)
 
     def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
         tokens = of_tgi(opened).settings.prefill_tokens

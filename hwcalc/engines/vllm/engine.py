@@ -45,7 +45,7 @@ from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.policies.base import Chosen
 from hwcalc.units import human_bytes
 
@@ -179,6 +179,11 @@ class Vllm(Engine):
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
         length = layout.longest(own, bound)
         return length if settings.same_batches(length) else None
+
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.vllm.form import plan_curve
+
+        return plan_curve(of_vllm(opened))
 
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.vllm.form import plan_form
