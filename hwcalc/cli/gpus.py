@@ -125,7 +125,7 @@ def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
 
 
 def _listed(infos: Sequence[GpuInfo], view: View) -> str:
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     if view.format == "csv":
         return listing(_CSV, [_csv_row(info) for info in infos], format_="csv")
@@ -160,7 +160,7 @@ def _csv_row(info: GpuInfo) -> list[str]:
 
 def _one(info: GpuInfo, view: View) -> str:
     """All known facts about one accelerator, one on each line."""
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     seen = info.torch_total_mib_seen
     rates = [f"{name} {_number(rate)}" for name, rate in info.tflops_dense.items() if rate is not None]

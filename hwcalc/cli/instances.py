@@ -59,7 +59,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
         )
     if exact and view.format != "csv":
         return Answer(text=_one(found[0], view))
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
     from hwcalc.report.text import plural
 
     if view.format == "csv":
@@ -123,7 +123,7 @@ def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
 
 
 def _one(info: InstanceInfo, view: View) -> str:
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     facts = [
         ("instance", info.name),

@@ -59,12 +59,15 @@ class Family:
 
     def holds_for(self, piece: Piece) -> bool:
         """Whether the form speaks of these lengths, and no number needs more than 64 bits."""
-        short, far = min(piece.seqs), (max(piece.seqs), max(piece.batches))
+        if max(*piece.seqs, *piece.batches) > _MOST:
+            return False
+        tokens, sequences = self._accepted(piece)
+        short, far = int(tokens.min()), (int(tokens.max()), int(sequences.max()))
         if self.form is not None and short < self.form.least_tokens:
             return False
         beside = sum(int(self.row[name] or 0) for name in ("weights_bytes", "weights_per_gpu_bytes"))
         # Of a cache alone, no step is larger than the sum, which grows with both.
-        if max(far) > _MOST or self.curve.total_bytes(*far) + self.curve.needed_bytes(*far) + beside > _MOST:
+        if self.curve.total_bytes(*far) + self.curve.needed_bytes(*far) + beside > _MOST:
             return False
         return self.form is None or fits_int64((1, far[0] + 1), (1, far[1]), *self._rules(self.form))
 
@@ -75,7 +78,7 @@ class Family:
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """All columns but length and batch."""
-        tokens, sequences = _axes(piece)
+        tokens, sequences = self._accepted(piece)
         shape = len(piece.seqs), len(piece.batches)
         arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": self.curve.total_bytes(tokens, sequences)}
         arrays |= self._without_gpu(arrays, tokens, sequences) if self.form is None else self._on_gpu(self.form, tokens, sequences)
@@ -84,6 +87,15 @@ class Family:
             **{name: _column(array, shape) for name, array in arrays.items()},
             "warning": self._warning(piece),
         }
+
+    def _accepted(self, piece: Piece) -> tuple[Integers, Integers]:
+        """Lengths and batches; the largest that are accepted in place of larger ones, whose rows nobody reads."""
+        tokens, sequences = _axes(piece)
+        if self.curve.most_tokens is not None:
+            tokens = tokens.clip(max=self.curve.most_tokens)
+        if self.curve.most_sequences is not None:
+            sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
+        return tokens, sequences
 
     def _without_gpu(self, arrays: dict[str, Any], tokens: Integers, sequences: Integers) -> dict[str, Any]:
         dp = self.opened.request.parallel.dp
@@ -96,6 +108,7 @@ class Family:
         }
 
     def _on_gpu(self, form: MemoryForm, tokens: Integers, sequences: Integers) -> dict[str, Any]:
+        form = form.prepared(tokens, sequences)
         usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
         parts = {section: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
         low, high = (usable - form.left(tokens, sequences, end) + needed for end in ("high", "low"))
@@ -112,6 +125,9 @@ class Family:
 
     def _total(self, form: MemoryForm, tokens: Any, sequences: Any) -> Any:
         """The memory of all GPUs, as a plan has it: what the fullest has beside its cache, as often as there are GPUs."""
+        devices = form.devices_bytes(tokens, sequences)
+        if devices is not None:
+            return devices
         weights, cache = self.row["weights_bytes"], self.curve.total_bytes(tokens, sequences)
         if weights is None:
             return None

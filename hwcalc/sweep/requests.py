@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from hwcalc.sweep.axes import Piece
 from hwcalc.units import MOST_TOKENS
 
 __all__ = ["Refusals", "Requests"]
-
-_OPENED_AGAIN: Final = ("prompt", "policy", "shared_prefix", "samples", "beams", "lengths")
-"""Options that are looked at together with length or batch before the engine has the request."""
 
 
 @frozen
@@ -48,7 +45,6 @@ class Requests:
     def __init__(self, model: ModelSpec, engine: str, keywords: Mapping[str, Any], draft: ModelSpec | None) -> None:
         self._model, self._engine = model, engine
         self._asked = request_of(keywords, draft)
-        self._again = any(self._asked.get(name) for name in _OPENED_AGAIN)
         self.first: Opened | None = None
         """The first request that was accepted."""
 
@@ -71,10 +67,7 @@ class Requests:
 
     def open(self, seq: int | None, batch: int) -> Opened:
         """The request of one point, with all that it stores. Raises the error with which its plan is refused."""
-        if self.first is None or self._again or seq is None:
-            opened = open_request(self._model, **{**self._asked, "seq": seq, "batch": batch})
-        else:
-            opened = self.first.changed(seq=seq, batch=batch)
+        opened = open_request(self._model, **{**self._asked, "seq": seq, "batch": batch})
         _ = opened.evicted, opened.stored_bytes
         self.first = self.first or opened
         return opened
