@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
 
-__all__ = ["Refuses", "Turns"]
+__all__ = ["Sizes", "Turns"]
 
 _MOST_DIGITS: Final = 15
 """Longer numbers are beyond all lengths."""
@@ -29,8 +29,12 @@ class Turns(NamedTuple):
         return Turns(tokens=(*self.tokens, *tokens), sequences=(*self.sequences, *sequences))
 
 
-class Refuses:
-    """What the planner asks an engine about refusals."""
+class Sizes:
+    """What the planner asks an engine about the lengths and numbers of sequences of many requests."""
+
+    def names_sizes(self, options: Mapping[str, str]) -> bool:
+        """Whether these options name the length or the number of sequences, whatever else is asked for."""
+        return False
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """The turns of all requests about this model with these options, which are known to be valid.

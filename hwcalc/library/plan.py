@@ -15,7 +15,17 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["ModelLike", "engine_of", "load_model", "load_request", "open_loaded", "option_draft", "plan", "plan_loaded", "request_of"]
+__all__ = [
+    "ModelLike",
+    "engine_of",
+    "load_model",
+    "load_request",
+    "open_loaded",
+    "option_draft",
+    "plan",
+    "plan_loaded",
+    "request_of",
+]
 
 
 def plan(

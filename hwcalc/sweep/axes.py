@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.sweep.blocks import Column
@@ -18,7 +18,7 @@ _ROWS: Final = 65_536
 class Piece:
     """Some lengths, each with some batches; the batch changes fastest. Alone, a length may be ``None``: nobody named one."""
 
-    seqs: tuple[int | None, ...]
+    seqs: tuple[Any, ...]
     batches: tuple[int, ...]
 
     @property

@@ -64,8 +64,6 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 3600:.2g} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.0f} days"
 
 
-
-
 def estimated_seconds(grid: Grid, most: float) -> float:
     """About how long all points take. It stops adding once there is more than ``most``."""
     settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)

@@ -16,19 +16,22 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.encoder import follows_output
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
 from hwcalc.formulas import Span
+from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.plan import lasting_warnings
 from hwcalc.planner.result import Verdict
 from hwcalc.sweep.axes import Piece
-from hwcalc.sweep.blocks import Column, Integers, Value
+from hwcalc.sweep.blocks import Column
 from hwcalc.sweep.reach import fits_int64
 
 __all__ = ["Family", "family_of"]
 
 _WORDS: Final = np.array([Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS], dtype=object)
 _MOST: Final = 2**62
+_WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
+_SPARE_BITS: Final = 10
 _WORDS[:] = [str(word.value) for word in _WORDS]
 
 
@@ -39,7 +42,7 @@ class Family:
     opened: Opened
     curve: Curve
     form: MemoryForm | None
-    row: dict[str, Value]
+    row: dict[str, Any]
     """The columns that are the same at every point."""
     warnings: tuple[str, ...]
     """The codes of the warnings that every point has."""
@@ -62,33 +65,49 @@ class Family:
         if max(*piece.seqs, *piece.batches) > _MOST:
             return False
         tokens, sequences = self._accepted(piece)
-        short, far = int(tokens.min()), (int(tokens.max()), int(sequences.max()))
-        if self.form is not None and short < self.form.least_tokens:
+        far = int(tokens.max()), int(sequences.max())
+        if self.form is not None and tokens.min() < self.form.least_tokens:
             return False
-        beside = sum(int(self.row[name] or 0) for name in ("weights_bytes", "weights_per_gpu_bytes"))
         # Of a cache alone, no step is larger than the sum, which grows with both.
-        if self.curve.total_bytes(*far) + self.curve.needed_bytes(*far) + beside > _MOST:
+        caches = self.curve.total_bytes(*far) + self.curve.needed_bytes(*far)
+        if caches + sum(self.row[name] or 0 for name in _WEIGHTS) + self._most_grown(far[0]) > self._most_at_the_end:
             return False
-        return self.form is None or fits_int64((1, far[0] + 1), (1, far[1]), *self._rules(self.form))
+        if self.form is None or type(self.form) is not MemoryForm:
+            return self.form is None or all(rule(*far) <= self._most_at_the_end for rule in self._rules(self.form))
+        return fits_int64((1, far[0] + 1), (1, far[1]), *self._rules(self.form))
+
+    @property
+    def _most_at_the_end(self) -> int:
+        """The most bytes of the longest and most sequences: of rules of an engine's own, no step is a thousand times what comes of it."""
+        plain = type(self.curve) is Curve and (self.form is None or type(self.form) is MemoryForm)
+        return _MOST if plain else _MOST >> _SPARE_BITS
+
+    def _most_grown(self, tokens: int) -> int:
+        """More bytes than any step of the growth has."""
+        longest = max(tokens + 1, self.opened.encoder_tokens)
+        return sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
 
     def _rules(self, form: MemoryForm) -> list[Any]:
-        """All that is asked of a form."""
+        """All that is asked of a form and is a number or a verdict."""
         parts = [partial(form.parts_bytes, end="expected", section=section.value) for section in Section]
-        return [form.needed_bytes, partial(self._total, form), *parts, *(partial(form.holds, end=end) for end in ENDS)]
+        total = [] if self.row["weights_bytes"] is None else [partial(self._total, form)]
+        return [form.needed_bytes, *total, *parts, *(partial(form.holds, end=end) for end in ENDS)]
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """All columns but length and batch."""
         tokens, sequences = self._accepted(piece)
         shape = len(piece.seqs), len(piece.batches)
         arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": self.curve.total_bytes(tokens, sequences)}
-        arrays |= self._without_gpu(arrays, tokens, sequences) if self.form is None else self._on_gpu(self.form, tokens, sequences)
+        arrays |= (
+            self._without_gpu(arrays, tokens, sequences) if self.form is None else self._on_gpu(self.form, tokens, sequences)
+        )
         return {
             **self.row,
             **{name: _column(array, shape) for name, array in arrays.items()},
             "warning": self._warning(piece),
         }
 
-    def _accepted(self, piece: Piece) -> tuple[Integers, Integers]:
+    def _accepted(self, piece: Piece) -> tuple[Any, Any]:
         """Lengths and batches; the largest that are accepted in place of larger ones, whose rows nobody reads."""
         tokens, sequences = _axes(piece)
         if self.curve.most_tokens is not None:
@@ -97,7 +116,7 @@ class Family:
             sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
         return tokens, sequences
 
-    def _without_gpu(self, arrays: dict[str, Any], tokens: Integers, sequences: Integers) -> dict[str, Any]:
+    def _without_gpu(self, arrays: dict[str, Any], tokens: Any, sequences: Any) -> dict[str, Any]:
         dp = self.opened.request.parallel.dp
         weights, on_gpu = self.row["weights_bytes"], self.row["weights_per_gpu_bytes"]
         needed = self.curve.needed_bytes(tokens, -(-sequences // dp))
@@ -107,7 +126,7 @@ class Family:
             "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
         }
 
-    def _on_gpu(self, form: MemoryForm, tokens: Integers, sequences: Integers) -> dict[str, Any]:
+    def _on_gpu(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
         form = form.prepared(tokens, sequences)
         usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
         parts = {section: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
@@ -117,7 +136,7 @@ class Family:
             "weights_per_gpu_bytes": parts[Section.WEIGHTS],
             "total_bytes": self._total(form, tokens, sequences),
             "total_per_gpu_bytes": sum(parts.values()) + needed,
-            "total_per_gpu_low_bytes": low.clip(min=0),
+            "total_per_gpu_low_bytes": larger(0, low),
             "total_per_gpu_high_bytes": high,
             "usable_bytes": usable,
             "fits": _verdicts(*(form.holds(tokens, sequences, end) for end in ENDS)),
@@ -136,7 +155,7 @@ class Family:
         )
         return cache + weights + self.opened.request.gpus * beside
 
-    def _growth(self, tokens: Integers) -> Any:
+    def _growth(self, tokens: Any) -> Any:
         """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
         encoder: Any = tokens if follows_output(self.opened.model, self.opened.request) else self.opened.encoder_tokens
         grown: Any = 0
@@ -172,7 +191,7 @@ def family_of(opened: Opened, gpu: str | None) -> Family | None:
     memory = plan_memory(opened, cache_bytes=0, rank_bytes=0, definition=definition, budget=None)
     known = memory.weights.bytes is not None
     warnings = lasting_warnings(opened, known_weights=known, verdict=form is not None)
-    row: dict[str, Value] = {
+    row: dict[str, Any] = {
         "model": opened.model.id,
         "engine": opened.engine.name,
         "engine_version": opened.version or None,
@@ -205,7 +224,8 @@ _OF_A_VERDICT: Final = (
 
 
 def _grown(opened: Opened) -> dict[Span, int]:
-    roles, sizes = opened.dtypes.roles, {}
+    roles = opened.dtypes.roles
+    sizes: dict[Span, int] = {}
     for group in opened.model.stack.groups:
         for tensor in group.kind.tensors():
             size = group.count * tensor.bytes_per_position(roles[tensor.role])
@@ -213,7 +233,7 @@ def _grown(opened: Opened) -> dict[Span, int]:
     return {span: size for span, size in sizes.items() if size}
 
 
-def _axes(piece: Piece) -> tuple[Integers, Integers]:
+def _axes(piece: Piece) -> tuple[Any, Any]:
     """Lengths as a column and batches as a row."""
     return np.array(piece.seqs)[:, None], np.array(piece.batches)[None, :]
 

@@ -63,10 +63,9 @@ class Reach:
 
     def clip(self, min: Any = None, max: Any = None) -> Reach:  # noqa: A002 - the names of NumPy
         """As an array has it."""
-        found = self
         if min is not None:
-            found = found._with(min, _larger)
-        return found if max is None else found._with(max, _smaller)
+            return self._with(min, _larger)
+        return self._with(max, _smaller)
 
     def astype(self, kind: str) -> Reach:
         """As an array has it: all bounds are kept."""

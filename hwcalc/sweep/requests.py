@@ -36,7 +36,7 @@ class Refusals:
     @property
     def all(self) -> bool:
         """Whether every point is refused."""
-        return self.count == self.texts.size
+        return bool(self.count == self.texts.size)
 
 
 class Requests:
@@ -75,6 +75,12 @@ class Requests:
     def plan(self, seq: int | None, batch: int) -> Plan:
         """The plan of one point, without what no column has. Raises its error."""
         return plan_opened(self.open(seq, batch), limits=False)
+
+    @property
+    def follow_the_axes(self) -> bool:
+        """Whether requests have the lengths and batches that are asked for, and no option names others."""
+        assert self.first is not None
+        return not self.first.engine.names_sizes(self._asked.get("engine_options", {}))
 
     def usual_length(self, batches: Sequence[int]) -> int | None:
         """The length where the user names none; ``None`` if it is not the same for every batch, or all are refused."""

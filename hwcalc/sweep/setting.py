@@ -43,7 +43,7 @@ class SettingRows:
         opened, gpu = self._requests.first, self._known["gpu"]
         assert opened is not None
         assert not isinstance(gpu, int)
-        return family_of(opened, gpu)
+        return family_of(opened, gpu) if self._requests.follow_the_axes else None
 
     def blocks(self, axes: Axes) -> Iterator[RowBlock]:
         """All rows, in blocks."""

@@ -152,6 +152,9 @@ class Ollama(Llamacpp):
             message = f"Ollama cuts num_ctx to the {own.hparams.n_ctx_train:,} tokens that the model was trained for."
             opened.tell(Note(code="context-cut", message=message))
 
+    def names_sizes(self, options: Mapping[str, str]) -> bool:
+        return bool(options.keys() & {"num_ctx", "num_parallel"})
+
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """Some models have one slot."""
         return super().turns(model, options).also(sequences=(1,))
