@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.engines.amounts import (
     DRAWN,
@@ -29,7 +29,10 @@ from hwcalc.engines.amounts import (
 from hwcalc.engines.curves import AskedCurve, Curve, Term
 from hwcalc.engines.moments import Fullest
 from hwcalc.formulas.arithmetic import either, larger, mapped
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
+
+if TYPE_CHECKING:
+    from hwcalc.engines.budget import BudgetPart
 
 __all__ = [
     "ENDS",
@@ -73,6 +76,12 @@ class PartForm:
     low: Amount
     expected: Amount
     high: Amount
+
+    @classmethod
+    def constant(cls, part: BudgetPart) -> PartForm:
+        """A part that follows from neither length nor number of sequences."""
+        low, expected, high = map(Constant.of, (part.low, part.expected, part.high))
+        return cls(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
     def on(self, gpu: int, end: str) -> Amount:
         """The amount at an end of the range on one of the GPUs of the curve."""
@@ -194,7 +203,19 @@ class MemoryForm:
 
     def at(self, tokens: int, sequences: int) -> Memory:
         """Everything about so many sequences of so many tokens."""
+        known: Memory | None = vars(self).get("_known")
+        if known is not None and known.tokens is tokens and known.sequences is sequences:
+            return known
+        return self._at(tokens, sequences)
+
+    def _at(self, tokens: int, sequences: int) -> Memory:
         return Memory(self, tokens, sequences)
+
+    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
+        """The same form, with what all answers about these very arrays have in common worked out once."""
+        same = replace(self)
+        vars(same)["_known"] = self.at(tokens, sequences)
+        return same
 
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
         """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
@@ -211,6 +232,10 @@ class MemoryForm:
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
         """Whether so many sequences of so many tokens fit at one end of the estimates."""
         return self.at(tokens, sequences).holds(end)
+
+    def devices_bytes(self, tokens: int, sequences: int) -> int | None:
+        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
+        return self.at(tokens, sequences).devices_bytes
 
 
 class Memory:
@@ -247,7 +272,7 @@ class Memory:
 
     def holds(self, end: str = "expected") -> bool:
         """Whether they fit at one end of the estimates."""
-        held = self._allowed
+        held = self.allowed
         if held is False:
             return False
         if self.form.gpus_differ:
@@ -261,7 +286,15 @@ class Memory:
         return held
 
     @cached_property
-    def _allowed(self) -> bool:
+    def devices_bytes(self) -> int | None:
+        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
+        if self.form.host is None:
+            return None
+        gpus = sum(self._needed_on(gpu, "expected") for gpu in range(len(self._caches)))
+        return gpus + self._parts_on(0, "expected", HOST)
+
+    @cached_property
+    def allowed(self) -> bool:
         """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
         form, allowed = self.form, True
         if form.most_sequences is not None:

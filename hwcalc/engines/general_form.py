@@ -90,17 +90,12 @@ def growing_parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...] | N
 
 def constant_parts(opened: Opened) -> tuple[PartForm, ...]:
     """The parts of an equation in which nothing depends on length or batch."""
-    return () if opened.budget is None else tuple(map(_constant, opened.budget.parts))
-
-
-def _constant(part: BudgetPart) -> PartForm:
-    low, expected, high = map(Constant.of, (part.low, part.expected, part.high))
-    return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
+    return () if opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
 
 
 def _part(part: BudgetPart, chunk: int | None, readings: tuple[tuple[int, int, int], ...]) -> PartForm:
     if part.grows is None and not readings:
-        return _constant(part)
+        return PartForm.constant(part)
     amounts = part.grows or map(Constant.of, (part.low, part.expected, part.high))
     low, expected, high = (Measured(rule=each, chunk=chunk, readings=readings) if readings else each for each in amounts)
     return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)

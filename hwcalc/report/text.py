@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hwcalc.formulas import LayerNumbers
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.units import human_bytes
 
 __all__ = [
-    "AGREES",
-    "DIFFERS",
-    "UNSURE",
-    "VERDICT_COLORS",
     "abbreviated",
     "both",
     "exact",
@@ -22,12 +16,6 @@ __all__ = [
     "percent",
     "plural",
 ]
-
-UNSURE: Final = "yellow"
-VERDICT_COLORS: Final = {"fits": "green", "probably fits": UNSURE, "probably not": UNSURE, "does not fit": "red"}
-"""The colour of each verdict's words, wherever they stand."""
-AGREES: Final = "green"
-DIFFERS: Final = "red"
 
 _BILLION, _MILLION = 10**9, 10**6
 
