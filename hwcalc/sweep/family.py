@@ -24,7 +24,7 @@ from hwcalc.planner.plan import lasting_warnings
 from hwcalc.planner.result import Verdict
 from hwcalc.sweep.axes import Piece
 from hwcalc.sweep.blocks import Column
-from hwcalc.sweep.reach import fits_int64
+from hwcalc.sweep.reach import reached
 
 __all__ = ["Family", "family_of"]
 
@@ -68,19 +68,17 @@ class Family:
         far = int(tokens.max()), int(sequences.max())
         if self.form is not None and tokens.min() < self.form.least_tokens:
             return False
-        # Of a cache alone, no step is larger than the sum, which grows with both.
         caches = self.curve.total_bytes(*far) + self.curve.needed_bytes(*far)
-        if caches + sum(self.row[name] or 0 for name in _WEIGHTS) + self._most_grown(far[0]) > self._most_at_the_end:
-            return False
-        if self.form is None or type(self.form) is not MemoryForm:
-            return self.form is None or all(rule(*far) <= self._most_at_the_end for rule in self._rules(self.form))
-        return fits_int64((1, far[0] + 1), (1, far[1]), *self._rules(self.form))
-
-    @property
-    def _most_at_the_end(self) -> int:
-        """The most bytes of the longest and most sequences: of rules of an engine's own, no step is a thousand times what comes of it."""
-        plain = type(self.curve) is Curve and (self.form is None or type(self.form) is MemoryForm)
-        return _MOST if plain else _MOST >> _SPARE_BITS
+        simple = caches + sum(self.row[name] or 0 for name in _WEIGHTS) + self._most_grown(far[0])
+        if self.form is None:
+            # No step of a plain curve is larger than the sum, which grows with both.
+            return simple <= (_MOST if type(self.curve) is Curve else _MOST >> _SPARE_BITS)
+        rules = self._rules(self.form)
+        most = reached((1, far[0] + 1), (1, far[1]), rules)
+        if most is not None:
+            return max(most, simple) <= _MOST
+        # Such a rule takes arrays alone. Its numbers grow with both, and no step is a thousand times what comes of it.
+        return bool(max(simple, *(rule(*far) for rule in rules)) <= _MOST >> _SPARE_BITS)
 
     def _most_grown(self, tokens: int) -> int:
         """More bytes than any step of the growth has."""
@@ -98,9 +96,7 @@ class Family:
         tokens, sequences = self._accepted(piece)
         shape = len(piece.seqs), len(piece.batches)
         arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": self.curve.total_bytes(tokens, sequences)}
-        arrays |= (
-            self._without_gpu(arrays, tokens, sequences) if self.form is None else self._on_gpu(self.form, tokens, sequences)
-        )
+        arrays |= self._without_gpu(tokens, sequences) if self.form is None else self._on_gpu(self.form, tokens, sequences)
         return {
             **self.row,
             **{name: _column(array, shape) for name, array in arrays.items()},
@@ -116,31 +112,43 @@ class Family:
             sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
         return tokens, sequences
 
-    def _without_gpu(self, arrays: dict[str, Any], tokens: Any, sequences: Any) -> dict[str, Any]:
-        dp = self.opened.request.parallel.dp
-        weights, on_gpu = self.row["weights_bytes"], self.row["weights_per_gpu_bytes"]
-        needed = self.curve.needed_bytes(tokens, -(-sequences // dp))
+    def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
+        needed = self.curve.needed_bytes(tokens, -(-sequences // self.opened.request.parallel.dp))
+        return {"cache_per_gpu_bytes": needed, **self._beside_weights(needed, tokens, sequences)}
+
+    def _beside_weights(self, needed: Any, tokens: Any, sequences: Any) -> dict[str, Any]:
+        """The sums of weights and cache alone."""
+        weights, on_gpu = (self.row[name] for name in _WEIGHTS)
         return {
-            "cache_per_gpu_bytes": needed,
-            "total_bytes": None if weights is None else arrays["cache_total_bytes"] + weights,
+            "total_bytes": None if weights is None else self.curve.total_bytes(tokens, sequences) + weights,
             "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
         }
 
     def _on_gpu(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
         form = form.prepared(tokens, sequences)
         usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
-        parts = {section: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
         low, high = (usable - form.left(tokens, sequences, end) + needed for end in ("high", "low"))
         return {
             "cache_per_gpu_bytes": needed,
-            "weights_per_gpu_bytes": parts[Section.WEIGHTS],
-            "total_bytes": self._total(form, tokens, sequences),
-            "total_per_gpu_bytes": sum(parts.values()) + needed,
+            **(self._beside_weights(needed, tokens, sequences) if self.is_given else self._equation(form, tokens, sequences)),
             "total_per_gpu_low_bytes": larger(0, low),
             "total_per_gpu_high_bytes": high,
             "usable_bytes": usable,
             "fits": _verdicts(*(form.holds(tokens, sequences, end) for end in ENDS)),
         }
+
+    def _equation(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
+        parts = {section: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
+        return {
+            "weights_per_gpu_bytes": parts[Section.WEIGHTS],
+            "total_bytes": self._total(form, tokens, sequences),
+            "total_per_gpu_bytes": sum(parts.values()) + form.needed_bytes(tokens, sequences),
+        }
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user gives the budget, of which nothing is taken but the cache."""
+        return self.opened.request.hardware.kv_memory is not None
 
     def _total(self, form: MemoryForm, tokens: Any, sequences: Any) -> Any:
         """The memory of all GPUs, as a plan has it: what the fullest has beside its cache, as often as there are GPUs."""
@@ -178,10 +186,11 @@ class Family:
 def family_of(opened: Opened, gpu: str | None) -> Family | None:
     """The family of an opened request; ``None`` if its engine has no form of it. ``gpu`` is the accelerator that the rows name."""
     request, hardware = opened.request, opened.request.hardware
-    if hardware.kv_memory is not None or request.policy is not None or request.lengths or request.sharing.asked:
+    if request.policy is not None or request.lengths or request.sharing.asked:
         return None
-    form = None if hardware.gpu is None else opened.engine.form(opened)
-    if form is None and hardware.gpu is not None and opened.budget is not None:
+    judged = hardware.gpu is not None or hardware.kv_memory is not None
+    form = opened.engine.form(opened) if judged else None
+    if judged and form is None and (hardware.kv_memory is not None or opened.budget is not None):
         return None
     curve = opened.engine.curve(opened) if form is None else form.curve
     if curve is None:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import product
-from typing import Any, Final
+from typing import Any
 
-__all__ = ["Reach", "fits_int64"]
-
-_MOST: Final = 2**62
+__all__ = ["Reach", "reached"]
 
 
 class Reach:
@@ -93,12 +91,15 @@ def _ends(other: Any) -> tuple[Any, ...]:
     return tuple(other) if isinstance(other, list) else (other,)
 
 
-def fits_int64(tokens: Iterable[int], sequences: Iterable[int], *rules: Callable[[Any, Any], Any]) -> bool:
-    """Whether no step of these rules, for any of these lengths and numbers of sequences, needs more than 62 bits."""
+def reached(tokens: tuple[int, int], sequences: tuple[int, int], rules: Iterable[Callable[[Any, Any], Any]]) -> int | None:
+    """The largest magnitude of all steps of these rules, for lengths and numbers of sequences between these.
+
+    ``None`` if a rule asks for more than a range can tell.
+    """
     seen: list[Any] = [0]
-    lengths, numbers = tuple(tokens), tuple(sequences)
-    for rule in rules:
-        rule(Reach(min(lengths), max(lengths), seen), Reach(min(numbers), max(numbers), seen))
-        if seen[0] >= _MOST:
-            return False
-    return True
+    try:
+        for rule in rules:
+            rule(Reach(*tokens, seen), Reach(*sequences, seen))
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return None
+    return int(min(seen[0], 2**1023))

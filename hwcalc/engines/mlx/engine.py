@@ -24,7 +24,7 @@ from hwcalc.model import Definition, ModelSpec
 if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.request import Request
     from hwcalc.engines.saving import Saving
@@ -82,15 +82,11 @@ class Mlx(GeneralEngine):
         return tuple(parts(opened))
 
     def curve(self, opened: Opened) -> Curve | None:
-        """There is none where longer sequences are quantized and shorter ones are not."""
-        bits = bits_of(opened)
-        return super().curve(opened) if bits is None or bits.start <= 1 else None
+        """As the general rule, but asked length by length where the cache is quantized on the way or goes in odd pieces."""
+        from hwcalc.engines.general_form import asked_curve
 
-    def form(self, opened: Opened) -> MemoryForm | None:
-        """There is none where the cache is quantized on the way, or the parts of a prompt are fullest on different machines."""
-        from hwcalc.engines.mlx.peak import has_form
-
-        return super().form(opened) if has_form(opened) else None
+        curve = None if bits_of(opened) is not None else super().curve(opened)
+        return asked_curve(opened) if curve is None else curve
 
     def weight_rules(self, opened: Opened) -> Rules:
         from hwcalc.engines.mlx.weights import MLX
