@@ -12,7 +12,19 @@ from functools import reduce
 from math import ceil, floor
 from typing import Any
 
-__all__ = ["ceiled", "either", "floored", "larger", "largest", "mapped", "smaller"]
+__all__ = [
+    "Table",
+    "ceiled",
+    "either",
+    "every",
+    "floored",
+    "larger",
+    "largest",
+    "mapped",
+    "nearest",
+    "smaller",
+    "some",
+]
 
 
 def larger(one: Any, other: Any) -> Any:
@@ -56,3 +68,40 @@ def mapped(function: Callable[[int], int], numbers: Any) -> Any:
     kept = {number: function(number) for number in set(numbers.ravel().tolist())}
     flat = numbers.ravel()
     return (flat * 0 + [kept[number] for number in flat.tolist()]).reshape(numbers.shape)
+
+
+def nearest(number: Any) -> Any:
+    """Rounded to the nearest whole number, halves to the even one."""
+    return round(number) if isinstance(number, float) else number.round().astype("int64")
+
+
+def every(condition: Any) -> bool:
+    """Whether it holds at every place."""
+    return condition if isinstance(condition, bool) else bool(condition.all())
+
+
+def some(condition: Any) -> bool:
+    """Whether it holds at any place."""
+    return condition if isinstance(condition, bool) else bool(condition.any())
+
+
+class Table:
+    """Numbers by their place, from 0: of an array of places, an array of numbers.
+
+    >>> Table((5, 7)).at(1)
+    7
+    """
+
+    __slots__ = ("_array", "numbers")
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.numbers = tuple(numbers)
+        self._array: Any = None
+
+    def at(self, place: Any) -> Any:
+        """The number at a place."""
+        if isinstance(place, int):
+            return self.numbers[place]
+        if self._array is None:
+            self._array = place.ravel()[:1] * 0 + list(self.numbers)
+        return self._array[place]

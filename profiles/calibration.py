@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.fields import date
+from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id
 
 __all__ = [
@@ -204,7 +203,7 @@ def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Meas
             raise ProfileError(path, "must be words for model and dtype, else a whole number", key=f"{key}.conditions.{name}")
     _keys(measured, path, f"{key}.measured", ("device", "date", "source", "driver", "torch"))
     for name, value in measured.items():
-        if not (date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
+        if not (is_date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
             raise ProfileError(path, "must be 2026-11-20 for a date, else words", key=f"{key}.measured.{name}")
     return Measurement(
         values=MappingProxyType(dict(values)), conditions=MappingProxyType(dict(conditions)), measured=Measured(**measured)

@@ -34,13 +34,15 @@ def names(folder: str) -> KeysView[str]:
     return _index()[folder].keys()
 
 
-def record(folder: str, name: str) -> Record | None:
-    """The content of one fact file, which alone is read; ``None`` if there is no such file.
+@lru_cache(maxsize=512)
+def record(folder: str, name: str) -> Record:
+    """The content of one fact file, which alone is read. Its name is one of :func:`names`.
 
-    >>> record("gpus", "l4")["memory_marketing_gb"], record("gpus", "l5")
-    (24, None)
+    >>> record("gpus", "l4")["memory_marketing_gb"]
+    24
     """
-    return _record(folder, name) if name in _index()[folder] else None
+    found: Record = json.loads(_read(*_index()[folder][name]))
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -72,12 +74,6 @@ def compile_facts(facts: Iterable[tuple[str, str, Record]]) -> bytes:
 
 def _line(content: Any) -> bytes:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
-
-
-@lru_cache(maxsize=512)
-def _record(folder: str, name: str) -> Record:
-    found: Record = json.loads(_read(*_index()[folder][name]))
-    return found
 
 
 def _index() -> Mapping[str, Mapping[str, tuple[int, int]]]:

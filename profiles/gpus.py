@@ -15,36 +15,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import TOP, names, record, records
-from hwcalc.profiles.gpu_file import (
-    FIELDS,
-    LONGEST_ID,
-    MEMORY_FIELDS,
-    NODE,
-    SCHEMA_VERSION,
-    TFLOPS,
-    Gpu,
-    gpu_of,
-    is_id,
-    parse_gpu,
-)
+from hwcalc.profiles.gpu_file import LONGEST_ID, NODE, Gpu, gpu_of, is_id
 from hwcalc.profiles.visible import VisibleMemory, usable_mib, visible_memory
-
-if TYPE_CHECKING:
-    from hwcalc.profiles.yaml_file import YamlFile
 
 __all__ = [
     "ALIASES",
     "BUILT_IN",
-    "FIELDS",
-    "MEMORY_FIELDS",
     "NODE",
-    "SCHEMA_VERSION",
-    "TFLOPS",
     "Gpu",
     "UnknownGpuError",
     "VisibleMemory",
@@ -56,8 +38,6 @@ __all__ = [
     "nearest",
     "other_forms",
     "own_gpus",
-    "parse_aliases",
-    "parse_gpu",
     "usable_mib",
     "user_folder",
     "visible_memory",
@@ -188,17 +168,7 @@ def built_in_gpus() -> Mapping[str, Gpu]:
 
 def gpu_aliases() -> Mapping[str, str]:
     """The other names: alias -> id."""
-    found = record(TOP, "gpu_aliases")
-    assert found is not None
-    return found
-
-
-def parse_aliases(file: YamlFile) -> Mapping[str, str]:
-    """Check the content of ``gpu_aliases.yaml``. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
-    for alias, gpu_id in file.data.items():
-        if not is_id(alias) or not isinstance(gpu_id, str):
-            raise ProfileError(file.path, "must be an id", line=file.line(alias), key=alias)
-    return file.data
+    return record(TOP, "gpu_aliases")
 
 
 def nearest(text: str, count: int = 3) -> tuple[str, ...]:
@@ -319,9 +289,7 @@ def _load(gpu_id: str, own: Path | None) -> Gpu:
 
 @lru_cache(maxsize=512)
 def _built_in(gpu_id: str) -> Gpu:
-    found = record("gpus", gpu_id)
-    assert found is not None
-    return gpu_of(found, _path(gpu_id), user=False)
+    return gpu_of(record("gpus", gpu_id), _path(gpu_id), user=False)
 
 
 def _path(gpu_id: str) -> Path:
@@ -330,6 +298,7 @@ def _path(gpu_id: str) -> Path:
 
 @lru_cache(maxsize=512)
 def _own(path: Path, changed: int) -> Gpu:
+    from hwcalc.profiles.gpu_schema import parse_gpu
     from hwcalc.profiles.yaml_file import read_yaml
 
     return parse_gpu(read_yaml(path), user=True)

@@ -12,22 +12,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import names, record, records
-from hwcalc.profiles.estimate import parse_share, wrong
-from hwcalc.profiles.fields import Field, check, date, sources, text, version, whole
-from hwcalc.profiles.gpu_file import is_id
-
-if TYPE_CHECKING:
-    from hwcalc.profiles.yaml_file import YamlFile
+from hwcalc.profiles.instance_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
 
 __all__ = [
     "BUILT_IN",
-    "FIELDS",
-    "SCHEMA_VERSION",
     "AmbiguousInstanceError",
     "Instance",
     "UnknownInstanceError",
@@ -37,16 +29,11 @@ __all__ = [
     "list_instances",
     "nearest_instances",
     "own_instances",
-    "parse_instance",
     "user_folder",
 ]
 
-SCHEMA_VERSION: Final = 1
 BUILT_IN: Final = Path(__file__).with_name("instances")
 
-_LONGEST = 96
-_MOST = 100_000
-_SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 _CLOUD = re.compile(r"[a-z0-9]{1,32}")
 _AZURE = "standard-"
 """The prefix of every Azure size. People leave it out."""
@@ -70,50 +57,12 @@ class AmbiguousInstanceError(LookupError):
         self.names = names
 
 
-@frozen
-class Instance:
-    """``count`` accelerators of one kind, rented or sold together."""
-
-    id: str
-    """The name as the cloud spells it."""
-    cloud: str
-    accelerator: str
-    """Id of a file in ``gpus/``."""
-    count: int
-    fabric: str | None = None
-    """What connects the accelerators if there are several."""
-    fraction: tuple[int, int] | None = None
-    """The share of one accelerator, as two numbers: ``(1, 8)``. ``None`` means whole accelerators."""
-    memory_mib: int | None = None
-    """The memory of a share, as the cloud's interface reports it."""
-    note: str | None = None
-    source: str = ""
-    path: Path | None = None
-    user: bool = False
-    """Whether the file is the user's own."""
-
-    @property
-    def name(self) -> str:
-        """The full name with the cloud, which is unique: ``aws/p5.48xlarge``."""
-        return f"{self.cloud}/{file_name(self.id)}"
-
-
 def user_folder() -> Path | None:
     """The user's own ``instances`` folder, whether or not it exists; ``None`` without a home folder."""
     from hwcalc.profiles import gpus
 
     folder = gpus.user_folder()
     return None if folder is None else folder.with_name("instances")
-
-
-def file_name(name: str) -> str:
-    """The stem of an instance's file: small letters, digits and points; a hyphen replaces everything else.
-
-    >>> file_name("Standard_ND96isr_H100_v5"), file_name("DGX-1 (V100 16 GB)"), file_name("p5.48xlarge")
-    ('standard-nd96isr-h100-v5', 'dgx-1-v100-16-gb', 'p5.48xlarge')
-    """
-    kept = "".join(letter if letter == "." or (letter.isascii() and letter.isalnum()) else "-" for letter in name.lower())
-    return "-".join(filter(None, (part.strip(".") for part in kept.split("-"))))
 
 
 def find_instance(name: str) -> Instance:
@@ -127,9 +76,9 @@ def find_instance(name: str) -> Instance:
     """
     matches = _matching(name)
     if not matches:
-        raise UnknownInstanceError(name[:_LONGEST], nearest_instances(name))
+        raise UnknownInstanceError(name[:LONGEST_NAME], nearest_instances(name))
     if len(matches) > 1:
-        raise AmbiguousInstanceError(name[:_LONGEST], tuple(sorted(matches)))
+        raise AmbiguousInstanceError(name[:LONGEST_NAME], tuple(sorted(matches)))
     ((full, own),) = matches.items()
     return _load(full, own)
 
@@ -148,7 +97,7 @@ def own_instances() -> frozenset[str]:
 def built_in_instances() -> Mapping[str, Instance]:
     """All built-in instances by ``cloud/name``, which are read together."""
     found = records("instances").items()
-    return MappingProxyType({name: _instance(content, _path(name), user=False) for name, content in found})
+    return MappingProxyType({name: instance_of(content, _path(name), user=False) for name, content in found})
 
 
 def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
@@ -159,7 +108,7 @@ def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
     """
     from difflib import SequenceMatcher
 
-    cloud, query = _split(text[:_LONGEST])
+    cloud, query = _split(text[:LONGEST_NAME])
     if not query:
         return ()
     scores: dict[str, float] = {}
@@ -181,7 +130,7 @@ def _split(text: str) -> tuple[str | None, str]:
 
 def _matching(name: str) -> dict[str, Path | None]:
     """All instances with this name: ``cloud/name`` -> the user's own file."""
-    if len(name) > 2 * _LONGEST:
+    if len(name) > 2 * LONGEST_NAME:
         return {}
     cloud, query = _split(name)
     if not is_file_name(query):
@@ -200,11 +149,6 @@ def _matching(name: str) -> dict[str, Path | None]:
                 matches[full] = None
                 break
     return matches
-
-
-def is_file_name(stem: str) -> bool:
-    """Whether this can be the stem of an instance's file. A path that leaves the folder cannot."""
-    return len(stem) <= _LONGEST and _SLUG.fullmatch(stem) is not None
 
 
 def _clouds(folder: Path | None) -> list[str]:
@@ -253,70 +197,12 @@ def _load(name: str, own: Path | None) -> Instance:
 
 @lru_cache(maxsize=512)
 def _built_in(name: str) -> Instance:
-    found = record("instances", name)
-    assert found is not None
-    return _instance(found, _path(name), user=False)
+    return instance_of(record("instances", name), _path(name), user=False)
 
 
 @lru_cache(maxsize=512)
 def _own(path: Path, changed: int) -> Instance:
+    from hwcalc.profiles.instance_schema import parse_instance
     from hwcalc.profiles.yaml_file import read_yaml
 
     return parse_instance(read_yaml(path), user=True)
-
-
-# The fields have the order of the file.
-_FIELDS: tuple[Field, ...] = (
-    ("schema_version", version(SCHEMA_VERSION), f"{SCHEMA_VERSION}", False),
-    ("id", text, "its name, as its cloud spells it", False),
-    ("cloud", lambda value: isinstance(value, str) and _CLOUD.fullmatch(value) is not None, "small letters and digits", False),
-    (
-        "recorded",
-        date,
-        "a date, YYYY-MM-DD, in quotes",
-        True,
-    ),
-    ("accelerator", lambda value: isinstance(value, str) and is_id(value), "the id of an accelerator", False),
-    ("count", lambda value: whole(value) and value <= _MOST, f"a whole number from 1 to {_MOST:,}", False),
-    ("fabric", text, "words", True),
-    ("fraction", lambda value: isinstance(value, str), "a share of one accelerator, written 1/8", True),
-    ("memory_mib", whole, "a positive whole number of MiB", True),
-    ("note", text, "words", True),
-    ("source", sources, "a name and words for each source", False),
-)
-
-FIELDS: Final = tuple(name for name, *_ in _FIELDS)
-"""The keys of a file, in the order of the file."""
-
-
-def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
-    """Check the content of one file. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
-    data: Mapping[str, Any] = file.data
-    check(file, _FIELDS)
-    if (file.path.parent.name, file.path.stem) != (data["cloud"], file_name(data["id"])):
-        raise wrong(file, "id", f"belongs in {data['cloud']}/{file_name(data['id'])}.yaml, but the file is {file.path.name}")
-    if data.get("fraction") is None and data.get("memory_mib") is not None:
-        raise wrong(file, "memory_mib", "goes with fraction: a whole accelerator's memory is in its own file")
-    if data.get("fraction") is not None and data["count"] != 1:
-        raise wrong(file, "fraction", "goes with a count of 1")
-    if data.get("fraction") is not None:
-        parse_share(file, "fraction", data["fraction"])
-    return _instance(data, file.path, user=user)
-
-
-def _instance(data: Mapping[str, Any], path: Path, *, user: bool) -> Instance:
-    """The instance of a file's content, which has been checked."""
-    part, _, whole = (data.get("fraction") or "").partition("/")
-    return Instance(
-        id=data["id"],
-        cloud=data["cloud"],
-        accelerator=data["accelerator"],
-        count=data["count"],
-        fabric=data.get("fabric"),
-        memory_mib=data.get("memory_mib"),
-        note=data.get("note"),
-        fraction=(int(part), int(whole)) if part else None,
-        source="; ".join(data["source"].values()),
-        path=path,
-        user=user,
-    )

@@ -8,15 +8,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from hwcalc.profiles import engines, gpus, instances, visible
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts
-from hwcalc.profiles.llamacpp import parse_llamacpp
+from hwcalc.profiles.engine_schema import FORMS
+from hwcalc.profiles.gpu_schema import Aliases, GpuFile
+from hwcalc.profiles.hardware_schema import HardwareFile
+from hwcalc.profiles.instance_schema import InstanceFile
+from hwcalc.profiles.schema import check
 from hwcalc.profiles.yaml_file import read_yaml
-
-ENGINES = {"llamacpp": parse_llamacpp, "runtime": engines.parse_runtime, "vllm": engines.parse_vllm}
-"""The check of each engine's file."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,22 +39,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Folder, name and content of each fact file. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first that is broken."""
+    for folder, name, path, form in fact_files():
+        file = read_yaml(path)
+        check(file, form)
+        yield folder, name, file.data
+
+
+def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
+    """Folder, name, path and form of each fact file."""
     for path in gpus.BUILT_IN.glob("*.yaml"):
-        file = read_yaml(path)
-        gpus.parse_gpu(file)
-        yield "gpus", path.stem, file.data
+        yield "gpus", path.stem, path, GpuFile
     for path in instances.BUILT_IN.glob("*/*.yaml"):
-        file = read_yaml(path)
-        instances.parse_instance(file)
-        yield "instances", f"{path.parent.name}/{path.stem}", file.data
-    for name, parse in ENGINES.items():
-        file = read_yaml(engines.BUILT_IN / f"{name}.yaml")
-        parse(file)
-        yield "engines", name, file.data
-    file = read_yaml(visible.BUILT_IN)
-    visible.parse_hardware(file)
-    yield TOP, visible.BUILT_IN.stem, file.data
-    yield TOP, gpus.ALIASES.stem, gpus.parse_aliases(read_yaml(gpus.ALIASES))
+        yield "instances", f"{path.parent.name}/{path.stem}", path, InstanceFile
+    for name, form in FORMS.items():
+        yield "engines", name, engines.BUILT_IN / f"{name}.yaml", form
+    yield TOP, visible.BUILT_IN.stem, visible.BUILT_IN, HardwareFile
+    yield TOP, gpus.ALIASES.stem, gpus.ALIASES, Aliases
 
 
 if __name__ == "__main__":

@@ -320,6 +320,10 @@ class MemoryForm:
         """Whether each GPU of the curve has parts of its own."""
         return any(isinstance(part.high, PerGpu) for part in self.parts)
 
+    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
+        """The same form, with what all answers about these very arrays have in common worked out once."""
+        return self
+
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
         """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
         return self._on_fullest(tokens, sequences, lambda gpu: self._parts_on(gpu, tokens, sequences, end, section))
@@ -349,6 +353,13 @@ class MemoryForm:
         if self.host is not None:
             held = held & self._host_holds(self.host, tokens, sequences, end)
         return held
+
+    def devices_bytes(self, tokens: int, sequences: int) -> int | None:
+        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
+        if self.host is None:
+            return None
+        gpus = sum(self._needed_on(gpu, tokens, sequences, "expected") for gpu in range(len(self.curve.gpus)))
+        return gpus + self._parts_on(0, tokens, sequences, "expected", HOST)
 
     def _allows(self, tokens: int, sequences: int) -> bool:
         """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
