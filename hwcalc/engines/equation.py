@@ -25,7 +25,7 @@ from hwcalc.profiles.engines import runtime_profile
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["plan_equation", "rank_weights_part"]
+__all__ = ["margin_of", "plan_equation", "rank_weights_part"]
 
 
 def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | None]) -> Noted[Budget | None]:
@@ -43,7 +43,7 @@ def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | No
     weight_format = format_name(request.weights)
     rows = request.replica_batch
     extra = beside(opened)
-    margin = _margin(hardware)
+    margin = margin_of(hardware)
     parts = (
         *weights,
         *extra.value,
@@ -66,7 +66,7 @@ def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     return policy_part(opened)
 
 
-def _margin(hardware: Hardware) -> Noted[Fraction]:
+def margin_of(hardware: Hardware) -> Noted[Fraction]:
     """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
 
     If the user gives the share that the engine may use, the default is no margin.
