@@ -20,10 +20,11 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
+from hwcalc.planner.fit import SEARCH
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
 from hwcalc.planner.plan import plan_model
-from hwcalc.planner.recommend_alike import Alike, Room
+from hwcalc.planner.recommend_alike import Alike, OfOffer, Room
 from hwcalc.planner.result import Layout, Plan
 from hwcalc.text import operand
 
@@ -301,7 +302,9 @@ def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: 
 def _replan(model: ModelSpec, match: _Match, options: dict[str, Any], *, advise: bool = False) -> Plan:
     layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    return plan_model(model, advise=advise, **options, **hardware, **vars(layout))
+    # What comes closest is told with all that a plan finds.
+    search = SEARCH if advise else OfOffer()
+    return plan_model(model, advise=advise, search=search, **options, **hardware, **vars(layout))
 
 
 _OF_POOL: Final = frozenset({"per-replica"})

@@ -12,14 +12,17 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.planner import solve
+from hwcalc.planner import forms, solve
+from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import layouts
-from hwcalc.planner.result import Layout
+from hwcalc.planner.result import Layout, Verdict
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.pool import PoolInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Alike", "Room"]
+__all__ = ["Alike", "OfOffer", "Room"]
 
 
 class Room(NamedTuple):
@@ -115,3 +118,38 @@ class Alike:
                 )
             )
         return self._needs[key]
+
+
+class OfOffer(Search):
+    """The limits of one offer, which says how long and how many, but not for how few GPUs: from the form where it has one."""
+
+    def __init__(self) -> None:
+        self._form: MemoryForm | None = None
+        self._asked = False
+
+    def _of(self, opened: Opened) -> MemoryForm | None:
+        if not self._asked:
+            self._asked = True
+            plain = opened.engine.alike_on_gpus and opened.request.policy is None
+            self._form = forms.form_of(opened) if plain else None
+        return self._form
+
+    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+        form = self._of(opened)
+        if form is None:
+            return super().most(opened, size, low, pool)
+        likely = forms.most(form, opened.tokens, opened.batch)
+        sure = forms.most(form, opened.tokens, opened.batch, "low", likely)
+        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+
+    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+        form = self._of(opened)
+        if form is None:
+            return super().longest(opened, size, low)
+        likely = forms.longest(form, opened.tokens, opened.batch)
+        sure = forms.longest(form, opened.tokens, opened.batch, "low", likely)
+        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+
+    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
+        """An offer does not say it."""
+        return None, None
