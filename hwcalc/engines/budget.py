@@ -13,7 +13,7 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.forms import Amount
+    from hwcalc.engines.amounts import Amount
     from hwcalc.profiles.gpus import VisibleMemory
 
 __all__ = ["Budget", "BudgetPart", "Section"]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.amounts import Pass
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.forms import Pass
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.request import Parallel

@@ -9,11 +9,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from hwcalc.engines.amounts import passed_tokens
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, exact, forward
 from hwcalc.engines.extra_models import beside
-from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import rank_weight_bytes
