@@ -7,6 +7,7 @@ leave of it. The GPU with the least left decides: the one whose pipeline stage h
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.amounts import passed_tokens
@@ -73,6 +74,11 @@ def margin_of(hardware: Hardware) -> Noted[Fraction]:
     """
     if hardware.margin is not None or hardware.memory_utilization is not None:
         return Noted(hardware.margin or Fraction(0))
+    return _default_margin()
+
+
+@cache
+def _default_margin() -> Noted[Fraction]:
     margin = runtime_profile().margin
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
     return Noted(margin, (Note(code="default-margin", message=message),))

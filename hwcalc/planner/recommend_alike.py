@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.budget import Budget
+from hwcalc.engines.budget import Budget, usable_bytes
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import forms, solve
@@ -69,8 +69,8 @@ class Alike:
         single = self._budget(kind, gpu)
         if single is None:
             return None
-        bare = Budget.of(memory, single.utilization, margin_of(self._opened.request.hardware).value, ())
-        return Room(kind=kind, total_bytes=bare.total_bytes, low=bare.low, expected=bare.expected)
+        low, expected, _ = usable_bytes(memory, single.utilization, margin_of(self._opened.request.hardware).value)
+        return Room(kind=kind, total_bytes=memory.expected_bytes, low=low, expected=expected)
 
     def _budget(self, kind: Hashable, gpu: Gpu) -> Budget | None:
         if kind not in self._single:
