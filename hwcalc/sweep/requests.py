@@ -74,7 +74,7 @@ class Requests:
 
     def plan(self, seq: int | None, batch: int) -> Plan:
         """The plan of one point, without what no column has. Raises its error."""
-        return plan_opened(self.open(seq, batch), limits=False)
+        return plan_opened(self.open(seq, batch), search=None)
 
     @property
     def follow_the_axes(self) -> bool:
