@@ -41,6 +41,8 @@ class RowBlock:
     @property
     def unjudged(self) -> int:
         """The number of planned rows that name an accelerator and have no verdict: nobody can say whether they fit."""
+        if self.columns["gpu"] is None or isinstance(self.columns["fits"], str):
+            return 0
         columns = ("gpu", "fits", "error")
         cells: list[Any] = [
             [held] * self.size if isinstance(held, (str, NoneType)) else held for held in map(self.columns.get, columns)

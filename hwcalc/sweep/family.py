@@ -58,7 +58,7 @@ class Family:
         beyond = tokens < 0 if most_tokens is None else tokens > most_tokens
         if most_sequences is not None:
             beyond = beyond | (-(-sequences // self.opened.request.parallel.dp) > most_sequences)
-        return bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
+        return not beyond.any() if refused is None else bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
 
     def holds_for(self, piece: Piece) -> bool:
         """Whether the form speaks of these lengths, and no number needs more than 64 bits."""
@@ -258,7 +258,8 @@ def _column(array: Any, shape: tuple[int, int]) -> Column:
     """A number for all points, or one for each."""
     if array is None or isinstance(array, int):
         return array
+    flat = (array if array.shape == shape else np.broadcast_to(array, shape)).ravel()
     if array.dtype != object:
-        return np.broadcast_to(array, shape).ravel()
-    words: list[Any] = np.broadcast_to(array, shape).ravel().tolist()
+        return flat
+    words: list[Any] = flat.tolist()
     return words if len(set(words)) > 1 else words[0]
