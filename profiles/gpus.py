@@ -270,11 +270,22 @@ def _resolve(name: str) -> _Place | None:
     places, query = _places(), _squashed(text)
     if not query:
         return None
-    for spoken in (*places, *gpu_aliases()):
-        if _squashed(spoken) == query:
-            gpu_id = gpu_aliases().get(spoken, spoken)
-            return (gpu_id, places[gpu_id]) if gpu_id in places else None
-    return None
+    spoken = (
+        _spoken_ids().get(query) or next((own for own in places if _squashed(own) == query), None) or _spoken_aliases().get(query)
+    )
+    gpu_id = "" if spoken is None else gpu_aliases().get(spoken, spoken)
+    return (gpu_id, places[gpu_id]) if gpu_id in places else None
+
+
+@lru_cache(maxsize=1)
+def _spoken_ids() -> dict[str, str]:
+    """The built-in accelerators as they are spoken of, the first of those that are spoken of alike."""
+    return {_squashed(name): name for name in reversed(names("gpus"))}
+
+
+@lru_cache(maxsize=1)
+def _spoken_aliases() -> dict[str, str]:
+    return {_squashed(name): name for name in reversed(tuple(gpu_aliases()))}
 
 
 def _load(gpu_id: str, own: Path | None) -> Gpu:
