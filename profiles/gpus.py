@@ -71,8 +71,13 @@ class UnknownGpuError(LookupError):
 
 def user_folder() -> Path | None:
     """The user's own ``gpus`` folder, whether or not it exists; ``None`` without a home folder."""
+    folder = _folder()
+    return None if folder is None else Path(folder)
+
+
+def _folder() -> str | None:
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return None if base.startswith("~") else Path(base) / "kvplan" / "profiles" / "gpus"
+    return None if base.startswith("~") else os.path.join(base, "kvplan", "profiles", "gpus")
 
 
 def find_gpu(name: str) -> Gpu:
@@ -133,7 +138,11 @@ def _sized(name: str) -> Gpu:
 def _family(gpu_id: str) -> list[_Place]:
     """The accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
     stem = _CORES.sub("", gpu_id)
-    return [(name, own) for name, own in _places().items() if name != gpu_id and _CORES.sub("", name) == stem]
+    return [
+        (name, own)
+        for name, own in _places().items()
+        if name.startswith(stem) and name != gpu_id and _CORES.sub("", name) == stem
+    ]
 
 
 def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
@@ -244,9 +253,10 @@ def _places() -> dict[str, Path | None]:
 
 
 def _own_files() -> dict[str, Path]:
-    folder = user_folder()
-    if folder is None or not os.path.isdir(folder):
+    place = _folder()
+    if place is None or not os.path.isdir(place):
         return {}
+    folder = Path(place)
     try:
         files = sorted(os.listdir(folder))
     except OSError as error:
@@ -259,12 +269,12 @@ def _resolve(name: str) -> _Place | None:
     text = name.strip().lower()
     if _SPOKEN.fullmatch(text) is None:
         return None
-    folder = user_folder()
+    folder = _folder()
     for gpu_id in (text, gpu_aliases().get(text, "")):
         if not is_id(gpu_id):
             continue
-        if folder is not None and os.path.lexists(folder / f"{gpu_id}.yaml"):
-            return gpu_id, folder / f"{gpu_id}.yaml"
+        if folder is not None and os.path.lexists(own := os.path.join(folder, f"{gpu_id}.yaml")):
+            return gpu_id, Path(own)
         if gpu_id in names("gpus"):
             return gpu_id, None
     places, query = _places(), _squashed(text)
