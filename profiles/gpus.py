@@ -290,7 +290,7 @@ def _resolve(name: str) -> _Place | None:
 @lru_cache(maxsize=1)
 def _spoken_ids() -> dict[str, str]:
     """The built-in accelerators as they are spoken of, the first of those that are spoken of alike."""
-    return {_squashed(name): name for name in reversed(names("gpus"))}
+    return {_squashed(name): name for name in reversed(tuple(names("gpus")))}
 
 
 @lru_cache(maxsize=1)
