@@ -155,8 +155,9 @@ def _read(path: str) -> str:
             raise ProfileError(path, "is not a regular file")
         if os.stat(path).st_size > _LARGEST_FILE:
             raise ProfileError(path, f"is larger than {_LARGEST_FILE // 1024**2} MiB")
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read()
+        with open(path, "rb") as file:
+            text = file.read().decode().removeprefix("\ufeff")
+        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     except OSError as error:
         raise ProfileError(path, f"cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.patterns import pattern
-from hwcalc.sources.hf_folder import cache_folder, cache_place, commit_of, repository_folder
+from hwcalc.sources.hf_folder import cache_place, commit_of, repository_folder
 from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import printable
 
@@ -45,7 +45,7 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
     """The model from the cache. Raises :class:`~hwcalc.errors.ConfigError` for a broken config."""
     located = _locate(wanted)
     if isinstance(located, str):
-        return Absent(place=f"the Hugging Face cache ({printable(str(cache_folder()))})", remark=located)
+        return Absent(place=f"the Hugging Face cache ({printable(cache_place())})", remark=located)
     from hwcalc.sources.folder import read_config
 
     path, commit, remark = located

@@ -22,24 +22,25 @@ def cache_place() -> str:
     environment = os.environ.get
     home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     place = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    return os.path.expandvars(os.path.expanduser(place))
+    place = os.path.expandvars(os.path.expanduser(place))
+    return place if os.path.normpath(place) == place else str(_path(place))
 
 
 def cache_folder() -> Path:
     """The folder of the cache, whether or not it exists."""
+    return _path(cache_place())
+
+
+def _path(place: str) -> Path:
     from pathlib import Path
 
-    return Path(cache_place())
+    return Path(place)
 
 
 def repository_folder(model_id: str) -> Path | None:
     """The folder of one repository; ``None`` if the cache does not have it."""
     place = os.path.join(cache_place(), f"models--{model_id.replace('/', '--')}")
-    if not os.path.isdir(place):
-        return None
-    from pathlib import Path
-
-    return Path(place)
+    return _path(place) if os.path.isdir(place) else None
 
 
 def snapshot(model_id: str, revision: str | None) -> tuple[Path, str] | None:
