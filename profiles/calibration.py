@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id
 
@@ -56,7 +56,7 @@ _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
 _LARGEST: Final = 2**50
 _LONGEST_TEXT: Final = 500
-_KIND = re.compile(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
+_KIND = pattern(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
 
 
 @frozen

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.patterns import pattern
 
 __all__ = [
     "BUILT_IN",
@@ -36,8 +37,8 @@ SCHEMA_VERSION: Final = 1
 BUILT_IN: Final = Path(__file__).with_name("models")
 
 _LARGEST_FILE = 16 * 1024**2
-_DATE = re.compile(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+_DATE = pattern(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
+_ID = pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
 
 class ProfileError(ValueError):

@@ -1,4 +1,4 @@
-"""The fact files in YAML, compiled to one file that reads fast: :data:`COMPILED`, which ``scripts/build_profiles.py`` writes.
+"""The fact files in YAML, and what lists say of models, in one file that reads fast: :data:`COMPILED`, which ``scripts/build_profiles.py`` writes.
 
 To read all YAML files takes a fifth of a second. The first line of the compiled file is its index: folder -> name of a fact file -> first byte
 after the index, and bytes. Each further line is the content of one fact file as JSON, and those of one folder stand together. So one accelerator
@@ -29,7 +29,7 @@ def names(folder: str) -> KeysView[str]:
     """The names of the fact files of a folder, in alphabetical order.
 
     >>> list(names("engines")), list(names(TOP))
-    (['llamacpp', 'runtime', 'vllm'], ['gpu_aliases', 'hardware'])
+    (['llamacpp', 'runtime', 'vllm'], ['gpu_aliases', 'hardware', 'models'])
     """
     return _index()[folder].keys()
 

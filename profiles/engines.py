@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.compiled import record
 from hwcalc.profiles.estimate import Estimate, estimate_of
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = [
     "BUILT_IN",
@@ -111,9 +113,16 @@ class VllmProfile:
 class RuntimeProfile:
     """The content of ``runtime.yaml``. Estimates have dotted names such as ``communication.nvlink``."""
 
-    margin: Fraction
-    """Share of the GPU that plans leave free by default."""
+    margin_text: str
+    """The margin as the file has it."""
     estimates: dict[str, Estimate]
+
+    @property
+    def margin(self) -> Fraction:
+        """Share of the GPU that plans leave free by default, exactly."""
+        from fractions import Fraction
+
+        return Fraction(self.margin_text)
 
     def estimate(self, name: str) -> Estimate:
         """An estimate by its dotted name."""
@@ -148,7 +157,7 @@ def runtime_profile() -> RuntimeProfile:
             estimates[section] = estimate_of(content)
         else:
             estimates.update((f"{section}.{name}", estimate_of(part)) for name, part in content.items())
-    return RuntimeProfile(margin=Fraction(data["margin"]["value"]), estimates=estimates)
+    return RuntimeProfile(margin_text=data["margin"]["value"], estimates=estimates)
 
 
 @lru_cache(maxsize=1)

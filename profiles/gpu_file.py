@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import field, fields, frozen
+from hwcalc.patterns import pattern
 
 __all__ = ["HOST", "LONGEST_ID", "NODE", "Gpu", "gpu_of", "is_id"]
 
@@ -18,7 +18,7 @@ HOST: Final = "host"
 NODE: Final = 8
 """The accelerators of a node whose file does not say how many it has: the largest servers that are commonly sold have eight."""
 
-_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_ID = pattern(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 @frozen

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import replace
+from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import TOP, names, record, records
 from hwcalc.profiles.gpu_file import LONGEST_ID, NODE, Gpu, gpu_of, is_id
@@ -47,13 +48,13 @@ __all__ = [
 BUILT_IN: Final = Path(__file__).with_name("gpus")
 ALIASES: Final = Path(__file__).with_name("gpu_aliases.yaml")
 
-_SPOKEN = re.compile(r"[a-z0-9 _-]{1,64}", re.ASCII)
-_SIZED = re.compile(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
-_CORES = re.compile(r"-[0-9]{1,3}c$")
-_FORM = re.compile(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
+_SPOKEN = pattern(r"[a-z0-9 _-]{1,64}", re.ASCII)
+_SIZED = pattern(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
+_CORES = pattern(r"-[0-9]{1,3}c$")
+_FORM = pattern(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
 
 
-_MACHINE: Final = re.compile(
+_MACHINE: Final = pattern(
     r"\A\s*(?:apple[ _-]+)?(?:macbook|imac|mac)(?:[ _-]+(?:pro|air|mini|studio))?[ _-]+(?=m[0-9])", re.ASCII | re.IGNORECASE
 )
 """The Mac in front of its chip: ``Mac mini M4 24GB``."""
@@ -197,9 +198,9 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, *spelled)))[:count]
 
 
-_MAC: Final = re.compile(r"i?mac[a-z]*|apple|metal", re.ASCII)
-_CHIP: Final = re.compile(r"apple-m[0-9]{1,2}", re.ASCII)
-_SIZE: Final = re.compile(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
+_MAC: Final = pattern(r"i?mac[a-z]*|apple|metal", re.ASCII)
+_CHIP: Final = pattern(r"apple-m[0-9]{1,2}", re.ASCII)
+_SIZE: Final = pattern(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
 
 
 def _named(text: str) -> tuple[str, ...]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.patterns import pattern
 
 __all__ = ["LONGEST_NAME", "Instance", "file_name", "instance_of", "is_file_name"]
 
 LONGEST_NAME: Final = 96
 
-_SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+_SLUG = pattern(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 
 @frozen

@@ -7,13 +7,13 @@ folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import names, record, records
 from hwcalc.profiles.instance_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
@@ -34,7 +34,7 @@ __all__ = [
 
 BUILT_IN: Final = Path(__file__).with_name("instances")
 
-_CLOUD = re.compile(r"[a-z0-9]{1,32}")
+_CLOUD = pattern(r"[a-z0-9]{1,32}")
 _AZURE = "standard-"
 """The prefix of every Azure size. People leave it out."""
 

@@ -1,4 +1,4 @@
-"""Write ``profiles/compiled.jsonl`` from the fact files in YAML. With ``--check`` only say whether it is up to date.
+"""Write ``profiles/compiled.jsonl`` from the fact files. With ``--check`` only say whether it is up to date.
 
 python scripts/build_profiles.py [--check]
 """
@@ -13,12 +13,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hwcalc.profiles import engines, gpus, instances, visible
+from hwcalc.profiles import catalog, engines, gpus, instances, visible
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts
 from hwcalc.profiles.engine_schema import FORMS
 from hwcalc.profiles.gpu_schema import Aliases, GpuFile
 from hwcalc.profiles.hardware_schema import HardwareFile
 from hwcalc.profiles.instance_schema import InstanceFile
+from hwcalc.profiles.known_models import listed_facts
 from hwcalc.profiles.schema import check
 from hwcalc.profiles.yaml_file import read_yaml
 
@@ -43,6 +44,14 @@ def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         file = read_yaml(path)
         check(file, form)
         yield folder, name, file.data
+    yield TOP, "models", models()
+
+
+def models() -> dict[str, tuple[Any, ...]]:
+    """What lists say of each model of the catalog. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first file that is broken."""
+    paths = sorted(catalog.BUILT_IN.glob("*/*.json"))
+    entries = [catalog.parse_entry(path.read_text(encoding="utf-8"), path) for path in paths]
+    return {entry["id"]: tuple(listed_facts(entry)) for entry in entries}
 
 
 def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:

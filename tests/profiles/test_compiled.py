@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc.profiles import compiled, engines, gpus, instances, visible
+from hwcalc.profiles import catalog, compiled, engines, gpus, instances, visible
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, names, record, records
+from hwcalc.profiles.known_models import listed_facts
 from hwcalc.profiles.yaml_file import read_yaml
 from tests.paths import ROOT
 
@@ -52,6 +53,10 @@ def test_every_fact_file_is_in_it() -> None:
     for folder, name, path in fact_files():
         found.setdefault(folder, {})[name] = read_yaml(path).data
 
+    found[TOP]["models"] = {
+        f"{path.parent.name}/{path.stem}": list(listed_facts(json.loads(path.read_text(encoding="utf-8"))))
+        for path in sorted(catalog.BUILT_IN.glob("*/*.json"))
+    }
     assert {*FOLDERS, TOP} == set(found)
     for folder, contents in found.items():
         assert list(names(folder)) == sorted(contents)

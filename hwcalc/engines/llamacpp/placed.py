@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.budget import Section
-from hwcalc.engines.forms import ENDS, Curve, MemoryForm
+from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.engines.llamacpp.buffers import Buffers, GpuPart
 from hwcalc.engines.llamacpp.equation import OPPOSITE, host_room, process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
@@ -19,7 +19,7 @@ from hwcalc.engines.llamacpp.loads import Load, cache_bytes, layers_of, load_of_
 from hwcalc.engines.llamacpp.placement import ends_of
 from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.formulas.arithmetic import either, larger
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import frozen
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment
@@ -116,10 +116,6 @@ class Places:
         gpus, host = loads_of(self._layers, self._fitted(buffers)) if self._loads is None else self._loads
         return Placed(self, gpus, host, buffers)
 
-    def known_at(self, tokens: int, sequences: int) -> Places:
-        """The same places, which know the answer about these points."""
-        return _KnownPlaces(self, tokens, sequences)
-
     def total_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes of the cache of all layers."""
         return cache_bytes(self._layers.total, self._opened.settings_at(tokens, sequences))
@@ -163,19 +159,6 @@ class Places:
         return fitted(Fitting(blocks=layers.blocks, ends=ends_of(opened), experts=layers.has_experts, holds=holds))
 
 
-class _KnownPlaces(Places):
-    """Places whose answer about some points is made: a form is asked many things of the same arrays."""
-
-    def __init__(self, places: Places, tokens: int, sequences: int) -> None:
-        vars(self).update(vars(places))
-        self._points = tokens, sequences
-        self._made = places.at(tokens, sequences)
-
-    def at(self, tokens: int, sequences: int) -> Placed:
-        known = tokens is self._points[0] and sequences is self._points[1]
-        return self._made if known else super().at(tokens, sequences)
-
-
 @frozen
 class PlacedCurve(Curve):
     """The cache of contexts: of all layers, and on the fullest GPU where these are placed."""
@@ -204,23 +187,31 @@ class PlacedForm(MemoryForm):
     places: Places
     without_gpu: bool
 
-    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
-        return replace(self, places=self.places.known_at(tokens, sequences))
+    def _at(self, tokens: int, sequences: int) -> Memory:
+        return _PlacedMemory(self, self.places.at(tokens, sequences), tokens, sequences)
 
-    def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
-        placed = self.places.at(tokens, sequences)
+
+class _PlacedMemory(Memory):
+    """What it says of contexts whose layers are placed."""
+
+    def __init__(self, form: PlacedForm, placed: Placed, tokens: int, sequences: int) -> None:
+        super().__init__(form, tokens, sequences)
+        self._placed, self._host_rooms = placed, None if form.without_gpu else form.places.host_rooms
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        return self._placed.cache_on_fullest
+
+    def parts_bytes(self, end: str, section: str | None = None) -> int:
         sections = tuple(Section) if section is None else tuple(one for one in Section if one == section)
-        return placed.on_fullest(lambda load: sum(placed.part(load, end, one) for one in sections))
+        return self._placed.on_fullest(lambda load: sum(self._placed.part(load, end, one) for one in sections))
 
-    def needed_bytes(self, tokens: int, sequences: int) -> int:
-        return self.places.at(tokens, sequences).cache_on_fullest
-
-    def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
-        allowed = self._allows(tokens, sequences)
-        if allowed is False:
+    def holds(self, end: str = "expected") -> bool:
+        if self.allowed is False:
             return False
-        host = None if self.without_gpu else self.places.host_rooms[end]
-        return allowed & self.places.at(tokens, sequences).holds(self.usable[ENDS.index(end)], end, host)
+        host = None if self._host_rooms is None else self._host_rooms[end]
+        return self.allowed & self._placed.holds(self.form.usable[ENDS.index(end)], end, host)
 
-    def devices_bytes(self, tokens: int, sequences: int) -> int:
-        return self.places.at(tokens, sequences).together
+    @cached_property
+    def devices_bytes(self) -> int:
+        return self._placed.together

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.arithmetic import Table, either, larger, last_good, mapped, nearest, smaller, some
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.pieces import Piece
