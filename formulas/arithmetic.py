@@ -115,7 +115,7 @@ class Table:
 
     __slots__ = ("_array", "numbers")
 
-    def __init__(self, numbers: Iterable[int]) -> None:
+    def __init__(self, numbers: Iterable[float]) -> None:
         self.numbers = tuple(numbers)
         self._array: Any = None
 

@@ -6,61 +6,60 @@ is a share of what the other parts leave.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hwcalc.engines.amounts import Amount, OwnAmount
 from hwcalc.engines.budget import Section
 from hwcalc.engines.calibration import measurements
-from hwcalc.engines.forms import ENDS, Amount, Constant, Curve, MemoryForm, PartForm
-from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.curves import Curve
+from hwcalc.engines.forms import ENDS, OPPOSITE, Memory, MemoryForm, PartForm
+from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE, dummy_rows
 from hwcalc.engines.tensorrt_llm.needs import Needs
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.arithmetic import either, every, floored, larger, some
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.engines.tensorrt_llm.layout import Layout
 
 __all__ = ["PoolCurve", "PoolForm", "plan_curve", "plan_form"]
 
-_OPPOSITE = {"low": "high", "expected": "expected", "high": "low"}
-
 
 def plan_form(opened: TensorrtOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where sequences are not alike, or the budget is unknown or partly measured."""
-    request = opened.request
-    gpu = request.hardware.gpu
-    if gpu is None or request.hardware.kv_memory is not None:
+    hardware = opened.request.hardware
+    parts: tuple[PartForm, ...] | None = ()
+    if hardware.kv_memory is None:
+        parts = None if hardware.gpu is None or opened.budget is None else _parts(opened, opened.budget)
+    form = None if parts is None else form_with(opened, parts)
+    return None if form is None else PoolForm(**vars(form))
+
+
+def _parts(opened: TensorrtOpened, budget: Budget) -> tuple[PartForm, ...] | None:
+    """The parts of the equation; ``None`` where some were measured, which hold for batches of one size."""
+    hardware = opened.request.hardware
+    assert hardware.gpu is not None
+    if hardware.calibrated and measurements(hardware.gpu.id, overheads_kind(opened.engine.name)).value is not None:
         return None
-    curve, budget = plan_curve(opened), opened.budget
-    measured = request.hardware.calibrated and measurements(gpu.id, overheads_kind(opened.engine.name)).value is not None
-    if curve is None or budget is None or measured:
-        return None
-    parts = tuple(_part(part, opened.settings.batched_tokens) for part in budget.parts if part.name != KEPT_FREE)
-    ends = {
-        end: KeptFree(usable=size, others=tuple(getattr(part, _OPPOSITE[end]) for part in parts), share=opened.settings.fraction)
+    batch, share = opened.settings.batched_tokens, opened.settings.fraction
+    parts = tuple(_part(part, batch) for part in budget.parts if part.name != KEPT_FREE)
+    low, expected, high = (
+        KeptFree(usable=size, others=tuple(getattr(part, OPPOSITE[end]) for part in parts), share=share)
         for end, size in zip(ENDS, budget.usable, strict=True)
-    }
-    limit, limited_by = opened.engine.most_sequences(opened) or (None, None)
-    return PoolForm(
-        curve=curve,
-        parts=(*parts, PartForm(name=KEPT_FREE, section=Section.OVERHEAD.value, **ends)),
-        usable=budget.usable,
-        total_bytes=budget.total_bytes,
-        most_sequences=limit,
-        limited_by=limited_by,
-        dp=request.parallel.dp,
-        cache=curve,
     )
+    kept = PartForm(name=KEPT_FREE, section=Section.OVERHEAD.value, low=low, expected=expected, high=high)
+    return (*parts, kept)
 
 
 def plan_curve(opened: TensorrtOpened) -> PoolCurve | None:
     """The cache of the family; ``None`` where sequences are not alike, or the engine refuses some lengths."""
     request = opened.request
-    if request.policy is not None or request.lengths or request.sharing != UNSHARED or request.draft is not None:
+    if not is_plain(request):
         return None
     if opened.settings.interval is not None:
         return None
@@ -80,26 +79,24 @@ def _layouts(opened: TensorrtOpened) -> list[tuple[int | None, Layout]]:
 
 def _part(part: BudgetPart, batch: int) -> PartForm:
     if part.grows is None:
-        low, expected, high = (Constant.of(size) for size in (part.low, part.expected, part.high))
-        return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
-    ends = {end: DummyBatch(rule=rule, batch=batch) for end, rule in zip(ENDS, part.grows, strict=True)}
-    return PartForm(name=part.name, section=part.section.value, **ends)
+        return PartForm.constant(part)
+    low, expected, high = (DummyBatch(rule=rule, batch=batch) for rule in part.grows)
+    return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
 
 @frozen
-class DummyBatch:
+class DummyBatch(OwnAmount):
     """A forward pass of a full batch of prompts: the longer these are, the fewer."""
 
     rule: Amount
     batch: int
 
     def at(self, tokens: int, sequences: int) -> int:
-        """Bytes, whatever the number of sequences."""
         return self.rule.at(tokens, dummy_rows(self.batch, tokens))
 
 
 @frozen
-class KeptFree:
+class KeptFree(OwnAmount):
     """What ``free_gpu_memory_fraction`` leaves of what the other parts leave."""
 
     usable: int
@@ -107,7 +104,6 @@ class KeptFree:
     share: float
 
     def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
         left = larger(0, self.usable - sum(part.at(tokens, sequences) for part in self.others))
         kept: int = left - floored(left * self.share)
         return kept
@@ -121,10 +117,6 @@ class PoolCurve(Curve):
     dp: int
     tp: int
 
-    def of(self, tokens: int, sequences: int) -> AllNeeds:
-        """What so many sequences of all replicas need."""
-        return AllNeeds(self.layouts, tokens, -(-sequences // self.dp))
-
     def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
         """As :meth:`needed_bytes`."""
         return self.needed_bytes(tokens, sequences)
@@ -133,18 +125,11 @@ class PoolCurve(Curve):
         return AllNeeds(self.layouts, tokens, sequences).needed_bytes()
 
     def total_bytes(self, tokens: int, sequences: int) -> int:
-        return self.of(tokens, sequences).total_bytes(sequences, self.dp) * self.tp
+        return self.total_of(AllNeeds(self.layouts, tokens, -(-sequences // self.dp)), sequences)
 
-
-@frozen
-class _KnownCurve(PoolCurve):
-    """A curve whose answer about some points is made: it is asked many things of the same arrays."""
-
-    points: tuple[int, int]
-    known: AllNeeds
-
-    def of(self, tokens: int, sequences: int) -> AllNeeds:
-        return self.known if tokens is self.points[0] and sequences is self.points[1] else super().of(tokens, sequences)
+    def total_of(self, needs: AllNeeds, sequences: int) -> int:
+        """Bytes on all GPUs, for so many sequences, of which a replica has these needs."""
+        return self.tp * needs.total_bytes(sequences, self.dp)
 
 
 class AllNeeds:
@@ -201,15 +186,26 @@ def _total(needs: Needs, sequences: int, dp: int) -> int:
 class PoolForm(MemoryForm):
     """The memory equation, where pools of the left bytes must hold the sequences."""
 
-    cache: PoolCurve
+    def _at(self, tokens: int, sequences: int) -> Memory:
+        assert isinstance(self.curve, PoolCurve)
+        return _PoolMemory(self, self.curve, tokens, sequences)
 
-    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
-        known = _KnownCurve(**vars(self.cache), points=(tokens, sequences), known=self.cache.of(tokens, sequences))
-        return replace(self, curve=known, cache=known)
 
-    def needed_bytes(self, tokens: int, sequences: int) -> int:
-        return self.cache.of(tokens, sequences).needed_bytes()
+class _PoolMemory(Memory):
+    """What the form says of some sequences, whose needs are worked out once."""
 
-    def _pool_holds(self, tokens: int, sequences: int, end: str) -> bool:
-        left = self.left(tokens, sequences, end)
-        return (left >= 0) & self.cache.of(tokens, sequences).holds(left)
+    def __init__(self, form: PoolForm, curve: PoolCurve, tokens: int, sequences: int) -> None:
+        super().__init__(form, tokens, sequences)
+        self._curve, self._needs = curve, AllNeeds(curve.layouts, tokens, self._own)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        return self._needs.needed_bytes()
+
+    @cached_property
+    def total_bytes(self) -> int:
+        return self._curve.total_of(self._needs, self.sequences)
+
+    def _pool_holds(self, end: str) -> bool:
+        left = self.left(end)
+        return (left >= 0) & self._needs.holds(left)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Mapping
 from functools import cached_property
 
 from hwcalc.engines.tensorrt_llm.pieces import Piece
@@ -198,7 +199,7 @@ class Layout:
             row = row * 8 // 9
         return int(budget * share / row // self.settings.block) if row else FOREVER
 
-    def needed(self, stage: Stage, blocks: dict[int | None, int]) -> int:
+    def needed(self, stage: Stage, blocks: Mapping[int | None, int]) -> int:
         """V1: the budget that holds so many blocks in each pool."""
         size = self.settings.block
         each = [blocks[window] * size * self.rows(stage, window) for window in self.windows]

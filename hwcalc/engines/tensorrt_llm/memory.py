@@ -29,7 +29,8 @@ KEPT_FREE: Final = "kept free"
 
 def dummy_rows(batch: int, tokens: int) -> int:
     """Requests of the dummy batch: prompts of a token less than the longest sequence, until the batch is full."""
-    return -(-batch // smaller(batch, larger(1, tokens - 1)))
+    rows: int = -(-batch // smaller(batch, larger(1, tokens - 1)))
+    return rows
 
 
 def plan_budget(opened: TensorrtOpened) -> Noted[Budget | None]:

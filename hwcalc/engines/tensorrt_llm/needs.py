@@ -77,15 +77,16 @@ class Needs:
         """V2: the smallest budget, in whole pages, whose pools hold the sequences."""
         alone = self._bytes_of_one_pool
         if alone is not None:
-            return either(alone > FOREVER // 2, FOREVER, in_pages(alone))
-        low, high, step, missing = 0, 0, 1, True
-        while some(missing):
-            if step * _STEP >= FOREVER:
-                return either(missing, FOREVER, in_pages(self._between(low, high) * _STEP))
-            held = missing & self.holds_in(step * _STEP, capped=False)
-            low, high = either(held, step // 2, low), either(held, step, high)
-            missing, step = missing & (held ^ True), 2 * step
-        return in_pages(self._between(low, high) * _STEP)
+            missing, pages = alone > FOREVER // 2, in_pages(alone)
+        else:
+            low, high, step, missing = 0, 0, 1, True
+            while some(missing) and step * _STEP < FOREVER:
+                held = missing & self.holds_in(step * _STEP, capped=False)
+                low, high = either(held, step // 2, low), either(held, step, high)
+                missing, step = missing & (held ^ True), 2 * step
+            pages = in_pages(self._between(low, high) * _STEP)
+        least: int = either(missing, FOREVER, pages)
+        return least
 
     @property
     def _bytes_of_one_pool(self) -> int | None:
@@ -115,7 +116,8 @@ class Needs:
     @cached_property
     def most(self) -> int:
         """The same on the stage that needs most."""
-        return largest(self.on_stages) if self.on_stages else 0
+        most: int = largest(self.on_stages) if self.on_stages else 0
+        return most
 
     def holds(self, budget: int) -> bool:
         """Whether the sequences fit into the budget, and into ``max_tokens`` where it is given."""
@@ -127,4 +129,5 @@ class Needs:
         held = (budget >= 0) & (self.most <= budget)
         if cap is None or layout.several:
             return held
-        return held & (largest(self.blocks.values()) <= cap // layout.settings.block)
+        most: int = largest(self.blocks.values())
+        return held & (most <= cap // layout.settings.block)

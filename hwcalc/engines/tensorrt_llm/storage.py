@@ -85,7 +85,8 @@ class Cycle:
         if not scratch or self.window is None:
             return held
         passing = smaller(held, larger(0, self.gone(one.capacity, block) - ceil_div(one.history, block)))
-        return held - passing + ceil_div(passing * self.alone.numerator, self.alone.denominator)
+        kept: int = held - passing + ceil_div(passing * self.alone.numerator, self.alone.denominator)
+        return kept
 
 
 class Division(NamedTuple):

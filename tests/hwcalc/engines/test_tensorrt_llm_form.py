@@ -21,6 +21,8 @@ from hwcalc.planner.forms import differences, form_of
 from hwcalc.profiles.catalog import list_models
 
 SAMPLED = 120
+GIVEN = 20 * 2**30
+"""Bytes of a budget of the user's own."""
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 GEMMA = "google/gemma-3-27b-it"
 UNLIKE = (
@@ -53,6 +55,7 @@ def asked_of(draw: random.Random) -> dict[str, Any]:
         "dtype": draw.choice(("auto", "auto", "fp8", "nvfp4")),
         "weights": draw.choice((None, None, "fp8", "nvfp4")),
         "margin": draw.choice((None, None, "5%")),
+        "kv_memory": draw.choice((None, None, None, None, f"{GIVEN >> 30}GiB")),
     }
     return {
         "engine": "tensorrt-llm",
@@ -81,8 +84,8 @@ def planned(form: MemoryForm | None, opened: Opened) -> list[Any]:
     """The same of a request."""
     found: list[Any] = [opened.needed_bytes, opened.stored_bytes]
     if form is not None:
-        assert opened.budget is not None
-        found += [getattr(opened.budget, end) for end in ENDS] + [solve.holds(opened, end) for end in ENDS]
+        budget = opened.budget if opened.request.hardware.kv_memory is None else None
+        found += [GIVEN if budget is None else getattr(budget, end) for end in ENDS] + [solve.holds(opened, end) for end in ENDS]
     return found
 
 
@@ -98,7 +101,7 @@ def test_a_form_is_its_requests() -> None:
             continue
         form, curve = opened.engine.form(opened), opened.engine.curve(opened)
         assert curve is not None, (name, asked)
-        assert (form is None) == (opened.budget is None), (name, asked)
+        assert (form is None) == (opened.budget is None and "kv_memory" not in asked), (name, asked)
         points = [(draw.choice((*LENGTHS, draw.randint(1, 40_000))), draw.choice(BATCHES)) for _ in range(4)]
         if form is None:
             # A cache alone is asked for the sequences of one replica, and all have as many.
@@ -126,7 +129,8 @@ def curve_replicas(opened: Opened) -> int:
 def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int, int]]) -> None:
     """Of arrays of points as of each point, also where what they have in common is worked out once."""
     tokens, batches = (np.array(column) for column in zip(*points, strict=True))
-    columns, rows = tokens[:, None], batches[None, :]
+    columns: Any = tokens[:, None]
+    rows: Any = batches[None, :]
     prepared = None if form is None else form.prepared(columns, rows)
     again = answers(prepared, curve if prepared is None else prepared.curve)
     for rule, known in zip(answers(form, curve), again, strict=True):
@@ -137,14 +141,14 @@ def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int
 
 
 @pytest.mark.parametrize("model", [LLAMA, GEMMA, "Qwen/Qwen3-8B"])
-@pytest.mark.parametrize("size", [{"seq": 4_096, "batch": 3}, {"seq": 700, "batch": 2_000}])
-def test_a_form_is_its_plan(model: str, size: dict[str, int]) -> None:
+@pytest.mark.parametrize(("seq", "batch"), [(4_096, 3), (700, 2_000)])
+def test_a_form_is_its_plan(model: str, seq: int, batch: int) -> None:
     """Every number, with the solvers; and a page draws it not, which knows no rule of pools."""
     asked: dict[str, Any] = {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "tp": 2, "dp": 2}
-    form = form_of(opened_of(model, asked, **size))
+    form = form_of(opened_of(model, asked, seq, batch))
     assert form is not None
     assert not form.drawable
-    assert differences(form, plan(model, offline=True, **asked, **size)) == {}
+    assert differences(form, plan(model, seq=seq, batch=batch, offline=True, **asked)) == {}
 
 
 def test_one_pool_has_the_whole_budget() -> None:
