@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
-import numpy as np
-
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.engines.turns import Turns
@@ -107,6 +105,8 @@ class Requests:
                 found = _same_words(seqs, batches, lambda seq, batch: _text(self._error(seq, batch)))
                 if found is None:
                     return None
+                import numpy as np
+
                 if texts is None:
                     texts = np.full((len(piece.seqs), len(piece.batches)), None, dtype=object)
                 texts[np.ix_(rows, columns)] = found
@@ -140,6 +140,8 @@ def _same_words(seqs: Sequence[Any], batches: Sequence[int], words: Callable[[An
     The numbers that a message names do not fall as length and batch grow. So if it is the same at the smallest and the largest, it is the
     same everywhere between.
     """
+    import numpy as np
+
     few, many, short, long = min(batches), max(batches), min(seqs), max(seqs)
     least, most = words(short, few), words(long, many)
     if least is None or most is None:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import IO, Any, Final
 
-import numpy as np
-
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
 from hwcalc.masking import without_tokens
-from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, Value
+from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, SharedNumbers, Value
 from hwcalc.text import csv_cell, json_for
 
 __all__ = ["TEXT_FORMATS", "parquet_ready", "texts", "write_parquet"]
@@ -93,6 +91,8 @@ def _cells(name: str, column: Any, cell: Callable[[Value], str]) -> Iterable[Any
     if not isinstance(column, list):
         values: Iterable[Any] = column.tolist()
         return values
+    if isinstance(column, SharedNumbers):
+        return column.texts
     return column if name in NUMBERS and None not in column else map(cell, column)
 
 
@@ -145,5 +145,4 @@ def _array(pa: Any, type_: Any, column: Column, size: int) -> Any:
         return pa.nulls(size, type_)
     if isinstance(column, (str, int)):
         return pa.repeat(pa.scalar(column, type_), size)
-    exact = isinstance(column, np.ndarray) and column.dtype != object
-    return pa.array(column if exact else list(column), type_)
+    return pa.array(column, type_)
