@@ -92,8 +92,8 @@ _LABEL: Final = 36
 
 
 def _in_lines(label: str) -> list[str]:
-    from textwrap import wrap
-
     if len(label) + 2 <= _LABEL:
         return ["  " + label]
+    from textwrap import wrap
+
     return wrap(label, _LABEL, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

@@ -16,7 +16,15 @@ PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""
 BOUND: Final = "\ue000"
 """Stands for the blank between an option and its value until lines are broken. Names never have it: it is no character of any script."""
-_SIMPLE: Final = ((0xA0, 0xAC), (0xAE, 0x2FF), (0x370, 0x482), (0x2026, 0x2026), (0x2500, 0x25FC), (ord(BOUND), ord(BOUND)))
+_SIMPLE: Final = (
+    (0xA0, 0xAC),
+    (0xAE, 0x2FF),
+    (0x370, 0x482),
+    (0x2010, 0x2027),
+    (0x2190, 0x22FF),
+    (0x2500, 0x25FC),
+    (ord(BOUND), ord(BOUND)),
+)
 """First and last characters of ranges that take one column each, as the printable ones of ASCII do."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hwcalc.formulas import LayerNumbers
-from hwcalc.planner.result import UNLIMITED
 from hwcalc.units import human_bytes
 
 __all__ = [
@@ -43,9 +42,11 @@ def plural(count: int, word: str) -> str:
 def how_many(count: int | None) -> str:
     """A solver's answer: empty if it was not planned, ``any`` if nothing limits it.
 
-    >>> how_many(None), how_many(4096), how_many(UNLIMITED)
+    >>> how_many(None), how_many(4096), how_many(2**40)
     ('', '4,096', 'any')
     """
+    from hwcalc.planner.result import UNLIMITED
+
     return "" if count is None else f"{count:,}" if count < UNLIMITED else "any"
 
 
