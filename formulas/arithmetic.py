@@ -12,7 +12,7 @@ from functools import reduce
 from math import ceil, floor
 from typing import Any
 
-__all__ = ["ceiled", "either", "floored", "larger", "largest", "mapped", "smaller"]
+__all__ = ["ceiled", "either", "floored", "larger", "largest", "mapped", "smaller", "some"]
 
 
 def larger(one: Any, other: Any) -> Any:
@@ -56,3 +56,8 @@ def mapped(function: Callable[[int], int], numbers: Any) -> Any:
     kept = {number: function(number) for number in set(numbers.ravel().tolist())}
     flat = numbers.ravel()
     return (flat * 0 + [kept[number] for number in flat.tolist()]).reshape(numbers.shape)
+
+
+def some(condition: Any) -> bool:
+    """Whether the condition holds in any place."""
+    return condition if isinstance(condition, bool) else bool(condition.any())

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Final, get_args
+from typing import TYPE_CHECKING, Final, get_args
 
 from hwcalc.engines.moments import Fullest
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import either, floored, larger, largest, mapped, smaller
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.stairs import Stair, stairs_at
+
+if TYPE_CHECKING:
+    from hwcalc.engines.budget import BudgetPart
 
 __all__ = [
     "ENDS",
@@ -223,6 +226,12 @@ class PartForm:
     low: Amount
     expected: Amount
     high: Amount
+
+    @classmethod
+    def constant(cls, part: BudgetPart) -> PartForm:
+        """A part that follows from neither length nor number of sequences."""
+        low, expected, high = map(Constant.of, (part.low, part.expected, part.high))
+        return cls(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
     def on(self, gpu: int, end: str) -> Amount:
         """The amount at an end of the range on one of the GPUs of the curve."""
