@@ -12,7 +12,21 @@ from functools import reduce
 from math import ceil, floor
 from typing import Any
 
-__all__ = ["ceiled", "either", "floored", "larger", "largest", "mapped", "smaller", "some"]
+__all__ = [
+    "Table",
+    "ceiled",
+    "either",
+    "every",
+    "floored",
+    "larger",
+    "largest",
+    "last_good",
+    "mapped",
+    "nearest",
+    "picked",
+    "smaller",
+    "some",
+]
 
 
 def larger(one: Any, other: Any) -> Any:
@@ -58,6 +72,57 @@ def mapped(function: Callable[[int], int], numbers: Any) -> Any:
     return (flat * 0 + [kept[number] for number in flat.tolist()]).reshape(numbers.shape)
 
 
+def nearest(number: Any) -> Any:
+    """Rounded to the nearest whole number, halves to the even one."""
+    return round(number) if isinstance(number, float) else number.round().astype("int64")
+
+
+def every(condition: Any) -> bool:
+    """Whether it holds at every place."""
+    return condition if isinstance(condition, bool) else bool(condition.all())
+
+
 def some(condition: Any) -> bool:
-    """Whether the condition holds in any place."""
+    """Whether it holds at any place."""
     return condition if isinstance(condition, bool) else bool(condition.any())
+
+
+def picked(condition: Any, yes: Any, no: Any) -> Any:
+    """As :func:`either`, of numbers of any kind."""
+    return (yes if condition else no) if isinstance(condition, bool) else (condition * 1).choose([no, yes])
+
+
+def last_good(bound: Any, good: Callable[[Any], Any]) -> Any:
+    """The largest number from 0 to ``bound`` that is good, by bisection; every smaller one is, and 0 counts as good.
+
+    >>> last_good(100, lambda number: number * number <= 50)
+    7
+    """
+    low, high = 0 * bound, bound
+    while some(between := low < high):
+        middle = (low + high) // 2 + 1
+        found = good(smaller(middle, bound))
+        low, high = either(between & found, middle, low), either(between & (found ^ True), middle - 1, high)
+    return low
+
+
+class Table:
+    """Numbers by their place, from 0: of an array of places, an array of numbers.
+
+    >>> Table((5, 7)).at(1)
+    7
+    """
+
+    __slots__ = ("_array", "numbers")
+
+    def __init__(self, numbers: Iterable[float]) -> None:
+        self.numbers = tuple(numbers)
+        self._array: Any = None
+
+    def at(self, place: Any) -> Any:
+        """The number at a place."""
+        if isinstance(place, int):
+            return self.numbers[place]
+        if self._array is None:
+            self._array = place.ravel()[:1] * 0 + list(self.numbers)
+        return self._array[place]

@@ -10,19 +10,21 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.fields import date
+from hwcalc.patterns import pattern
+from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id
+from hwcalc.profiles.places import own
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "BANDWIDTH",
@@ -57,7 +59,7 @@ _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
 _LARGEST: Final = 2**50
 _LONGEST_TEXT: Final = 500
-_KIND = re.compile(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
+_KIND = pattern(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
 
 
 @frozen
@@ -115,13 +117,14 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
     """The path of this file, whether or not it exists; ``None`` without a home folder. Raises ``ValueError`` for a bad name."""
     if not is_id(gpu) or _KIND.fullmatch(kind) is None:
         raise ValueError(f"no calibration is kept of {gpu[:64]!r}, {kind[:64]!r}")
+    from pathlib import Path
+
     place = _place(gpu, kind)
     return None if place is None else Path(place)
 
 
 def _place(gpu: str, kind: str) -> str | None:
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return None if base.startswith("~") else os.path.join(base, "kvplan", "profiles", "calibration", f"{gpu}.{kind}.json")
+    return own("calibration", f"{gpu}.{kind}.json")
 
 
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
@@ -135,6 +138,8 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
     # Every plan on a GPU asks, and few users have measured anything.
     if place is None or not os.path.lexists(place):
         return None
+    from pathlib import Path
+
     path = Path(place)
     try:
         changed = os.stat(path)
@@ -151,7 +156,7 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
     """
     path = calibration_path(gpu, kind)
     if path is None:
-        raise ProfileError(Path("~/.config"), "cannot be found: set XDG_CONFIG_HOME")
+        raise ProfileError("~/.config", "cannot be found: set XDG_CONFIG_HOME")
     before = load_calibration(gpu, kind)
     kept = () if before is None else tuple(old for old in before.readings if dict(old.conditions) != dict(reading.conditions))
     document = {
@@ -204,7 +209,7 @@ def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Meas
             raise ProfileError(path, "must be words for model and dtype, else a whole number", key=f"{key}.conditions.{name}")
     _keys(measured, path, f"{key}.measured", ("device", "date", "source", "driver", "torch"))
     for name, value in measured.items():
-        if not (date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
+        if not (is_date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
             raise ProfileError(path, "must be 2026-11-20 for a date, else words", key=f"{key}.measured.{name}")
     return Measurement(
         values=MappingProxyType(dict(values)), conditions=MappingProxyType(dict(conditions)), measured=Measured(**measured)

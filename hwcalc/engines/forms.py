@@ -1,25 +1,35 @@
 """The memory of a GPU as a function of length and number of sequences, in one normal form.
 
-:meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.verdict(tokens, sequences)`` is
-the verdict of the plan at every length and batch, and ``form.needed(...)`` its bytes, without another plan. A page evaluates the same form
-in a browser. A sweep calls it with arrays of lengths and of numbers of sequences, which every function here takes in place of integers
-(:mod:`hwcalc.formulas.arithmetic`): nobody repeats a rule. An engine whose rule does not fit gives no form.
-
-Layers that grow alike are a :class:`Term`: ``count x unit_bytes x stairs(tokens)``, for each sequence. Llama-3.1-8B in bf16 with four tokens
-is one term: 32 layers x 4,096 bytes x 4.
+:meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.holds(tokens, sequences)`` is
+the verdict of the plan at every length and batch, and ``form.needed_bytes(...)`` its bytes, without another plan. A page evaluates the same
+form in a browser. A sweep calls it with arrays of lengths and of numbers of sequences, which every function here takes in place of integers
+(:mod:`hwcalc.formulas.arithmetic`): nobody repeats a rule. Who asks more than one thing of the same lengths and sequences asks
+:meth:`MemoryForm.at`. An engine whose rule does not fit gives no form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final, Protocol
 
+from hwcalc.engines.amounts import (
+    DRAWN,
+    Amount,
+    Asked,
+    Constant,
+    Early,
+    Largest,
+    Measured,
+    OwnAmount,
+    Pass,
+    PerGpu,
+    passed_tokens,
+)
+from hwcalc.engines.curves import AskedCurve, Curve, Term
 from hwcalc.engines.moments import Fullest
-from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.arithmetic import either, floored, larger, largest, mapped, smaller
-from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.stairs import Stair, stairs_at
+from hwcalc.formulas.arithmetic import either, larger, mapped
+from hwcalc.formulas.frozen import frozen, replace
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
@@ -27,7 +37,10 @@ if TYPE_CHECKING:
 __all__ = [
     "ENDS",
     "HOST",
+    "OPPOSITE",
     "Amount",
+    "Asked",
+    "AskedCurve",
     "Blocks",
     "Constant",
     "Curve",
@@ -36,10 +49,13 @@ __all__ = [
     "HostRoom",
     "Largest",
     "Measured",
+    "Memory",
     "MemoryForm",
+    "OwnAmount",
     "PartForm",
     "Pass",
     "PerGpu",
+    "Pool",
     "Pools",
     "Term",
     "passed_tokens",
@@ -48,173 +64,8 @@ __all__ = [
 ENDS: Final = ("low", "expected", "high")
 HOST: Final = "host"
 """The section of parts that lie in the memory of the host."""
-_OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of what there is -> that of what is needed. The low end takes every part at its high end."""
-
-
-def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
-    """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
-    passed = sequences * tokens
-    most: int = passed if chunk is None else smaller(passed, larger(sequences, chunk))
-    return most
-
-
-@frozen
-class Term:
-    """Layers of one kind that grow alike. A unit is a position, or a block of ``unit_tokens`` tokens.
-
-    ``stairs`` are the units that one layer takes of one sequence; of several sums the largest counts. ``rule`` says it in words, where
-    ``n`` is the number of tokens.
-    """
-
-    kind: str
-    layers: LayerNumbers
-    count: int
-    unit_bytes: int
-    stairs: tuple[tuple[Stair, ...], ...]
-    rule: str
-    unit_tokens: int = 1
-
-    def units(self, tokens: int) -> int:
-        """Positions or blocks of one layer and one sequence."""
-        units: int = largest(stairs_at(sums, tokens) for sums in self.stairs)
-        return units
-
-    def bytes(self, tokens: int) -> int:
-        """Bytes of all these layers for one sequence."""
-        return self.count * self.unit_bytes * self.units(tokens)
-
-
-@frozen
-class Curve:
-    """The cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` are those of all GPUs.
-
-    ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are. Sequences of more than ``most_tokens``, and
-    more than ``most_sequences`` of them, are refused.
-    """
-
-    gpus: tuple[tuple[Term, ...], ...]
-    total: tuple[Term, ...]
-    once_bytes: int = 0
-    total_once_bytes: int = 0
-    most_tokens: int | None = None
-    most_sequences: int | None = None
-
-    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
-        """Bytes on one of the GPUs, for so many sequences of a replica."""
-        return sequences * sum(term.bytes(tokens) for term in self.gpus[gpu]) + self.once_bytes
-
-    def needed_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes on the fullest GPU, for so many sequences of a replica."""
-        most: int = largest(sum(term.bytes(tokens) for term in terms) for terms in self.gpus)
-        return sequences * most + self.once_bytes
-
-    def total_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes on all GPUs, for all sequences."""
-        return sequences * sum(term.bytes(tokens) for term in self.total) + self.total_once_bytes
-
-
-@frozen
-class Constant:
-    """The same at every length and for every number of sequences."""
-
-    bytes: int
-
-    @classmethod
-    def of(cls, size: int) -> Constant:
-        """So many bytes."""
-        return cls(bytes=size)
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        return self.bytes
-
-
-@frozen
-class Pass:
-    """A forward pass: ``int(element_bytes x passed x width + sequences x logits x logit_bytes)``.
-
-    ``passed`` are the tokens that are processed at once: all, or at most ``chunk`` of them (but one for each sequence). The products are
-    formed in floating point and in this order, so that every language gives the same integer.
-    """
-
-    element_bytes: int
-    width: float
-    chunk: int | None
-    logits: int
-    logit_bytes: float
-
-    def passed(self, tokens: int, sequences: int) -> int:
-        """Tokens that are processed at once."""
-        return passed_tokens(tokens, sequences, self.chunk)
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        passed = self.passed(tokens, sequences)
-        size: int = floored(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
-        return size
-
-
-@frozen
-class Largest:
-    """The largest of some terms, for all sequences: a tensor that exists twice while it grows."""
-
-    terms: tuple[Term, ...]
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        most: int = largest(term.bytes(tokens) for term in self.terms) if self.terms else 0
-        return sequences * most
-
-
-@frozen
-class Measured:
-    """A rule, but the bytes that were measured where a forward pass is one of the ``readings``: its tokens, its sequences, bytes.
-
-    At most ``chunk`` tokens are processed at once, as in :class:`Pass`.
-    """
-
-    rule: Amount
-    chunk: int | None
-    readings: tuple[tuple[int, int, int], ...]
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        passed = passed_tokens(tokens, sequences, self.chunk)
-        size = self.rule.at(tokens, sequences)
-        for tokens_at_once, rows, measured in reversed(self.readings):
-            size = either((tokens_at_once == passed) & (rows == sequences), measured, size)
-        return size
-
-
-@frozen
-class Early:
-    """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
-
-    first: tuple[int, ...]
-    rule: Amount
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        size = self.rule.at(tokens, sequences)
-        for length, early in enumerate(self.first, 1):
-            size = either(tokens == length, early, size)
-        return size
-
-
-@frozen
-class PerGpu:
-    """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
-
-    amounts: tuple[Amount, ...]
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """The largest of them."""
-        most: int = largest(amount.at(tokens, sequences) for amount in self.amounts)
-        return most
-
-
-Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured | Early
 
 
 @frozen
@@ -254,6 +105,13 @@ class Blocks:
         return (budget_bytes // self.bytes - self.null) * self.bytes
 
 
+class Pool(Protocol):
+    """What an engine makes of a budget, by a rule of its own."""
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether so many sequences of a replica fit into the bytes that a GPU has left for the cache."""
+
+
 @frozen
 class Pools:
     """Several pools that are made of one budget, by a rule of the engine.
@@ -289,9 +147,10 @@ class HostRoom:
 class MemoryForm:
     """The memory equation of one family of requests.
 
-    ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if the ``blocks`` that are left hold it, or all ``pools``
-    of an engine that has several. At most ``most_sequences`` run at once, because of ``limited_by``. The form holds from ``least_tokens``
-    on, and ``model_tokens`` are those that the model is made for.
+    ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if the ``blocks`` that are left hold it, or the ``pools``
+    of an engine with a rule of its own. At most ``most_sequences`` run at once, because of ``limited_by``. The form holds from
+    ``least_tokens`` on, and ``model_tokens`` are those that the model is made for. Where the user gives the budget, all of it is usable and
+    there are no parts.
     """
 
     curve: Curve
@@ -299,7 +158,7 @@ class MemoryForm:
     usable: tuple[int, int, int]
     total_bytes: int
     blocks: Blocks = Blocks()
-    pools: Pools | None = None
+    pools: Pool | None = None
     most_sequences: int | None = None
     limited_by: str | None = None
     dp: int = 1
@@ -318,90 +177,182 @@ class MemoryForm:
     def drawable(self) -> bool:
         """Whether the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
         amounts = (getattr(part, end) for part in self.parts for end in ENDS)
-        return self.pools is None and type(self.curve) is Curve and all(isinstance(one, get_args(Amount)) for one in amounts)
+        return self.pools is None and type(self.curve) is Curve and all(isinstance(one, DRAWN) for one in amounts)
 
     def replica(self, sequences: int) -> int:
         """Sequences of the fullest replica."""
-        return -(-sequences // self.dp)
+        return sequences if self.dp == 1 else -(-sequences // self.dp)
 
     @cached_property
     def gpus_differ(self) -> bool:
         """Whether each GPU of the curve has parts of its own."""
         return any(isinstance(part.high, PerGpu) for part in self.parts)
 
+    @cached_property
+    def _sums(self) -> dict[tuple[int, str, str | None], tuple[int, tuple[Amount, ...]]]:
+        return {}
+
+    def sum_on(self, gpu: int, end: str, section: str | None) -> tuple[int, tuple[Amount, ...]]:
+        """The parts of a section, or of all on a GPU: bytes that are always the same, and the other amounts."""
+        key = (gpu, end, section)
+        if key not in self._sums:
+            parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
+            amounts = [part.on(gpu, end) for part in parts]
+            constant = sum(amount.bytes for amount in amounts if isinstance(amount, Constant))
+            self._sums[key] = constant, tuple(amount for amount in amounts if not isinstance(amount, Constant))
+        return self._sums[key]
+
+    def at(self, tokens: int, sequences: int) -> Memory:
+        """Everything about so many sequences of so many tokens."""
+        known: Memory | None = vars(self).get("_known")
+        if known is not None and known.tokens is tokens and known.sequences is sequences:
+            return known
+        return self._at(tokens, sequences)
+
+    def _at(self, tokens: int, sequences: int) -> Memory:
+        return Memory(self, tokens, sequences)
+
+    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
+        """The same form, with what all answers about these very arrays have in common worked out once."""
+        same = replace(self)
+        vars(same)["_known"] = self.at(tokens, sequences)
+        return same
+
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
         """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
-        return self._on_fullest(tokens, sequences, lambda gpu: self._parts_on(gpu, tokens, sequences, end, section))
+        return self.at(tokens, sequences).parts_bytes(end, section)
 
     def left(self, tokens: int, sequences: int, end: str) -> int:
         """Bytes that the fullest GPU has left for the cache."""
-        return self.usable[ENDS.index(end)] - self.parts_bytes(tokens, sequences, _OPPOSITE[end])
+        return self.at(tokens, sequences).left(end)
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes of the cache on the fullest GPU."""
-        own = self.replica(sequences)
-        if not self.gpus_differ:
-            return self.curve.needed_bytes(tokens, own)
-        return self._on_fullest(tokens, sequences, lambda gpu: self.curve.bytes_on(gpu, tokens, own))
+        return self.at(tokens, sequences).needed_bytes
 
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
         """Whether so many sequences of so many tokens fit at one end of the estimates."""
-        held = self._allows(tokens, sequences)
+        return self.at(tokens, sequences).holds(end)
+
+    def devices_bytes(self, tokens: int, sequences: int) -> int | None:
+        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
+        return self.at(tokens, sequences).devices_bytes
+
+
+class Memory:
+    """What a form says of some lengths and numbers of sequences, place by place. What several answers need is worked out once."""
+
+    def __init__(self, form: MemoryForm, tokens: int, sequences: int) -> None:
+        self.form = form
+        self.tokens = tokens
+        self.sequences = sequences
+        self._own = form.replica(sequences)
+        self._known: dict[int, int] = {}
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """Bytes of the cache on the fullest GPU."""
+        if not self.form.gpus_differ:
+            return self.form.curve.needed_bytes(self.tokens, self._own)
+        return self._on_fullest(self._caches)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of the cache on all GPUs, for all sequences."""
+        return self.form.curve.total_bytes(self.tokens, self.sequences)
+
+    def parts_bytes(self, end: str, section: str | None = None) -> int:
+        """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
+        if not self.form.gpus_differ:
+            return self._parts_on(0, end, section)
+        return self._on_fullest([self._parts_on(gpu, end, section) for gpu in range(len(self.form.curve.gpus))])
+
+    def left(self, end: str) -> int:
+        """Bytes that the fullest GPU has left for the cache."""
+        return self.form.usable[ENDS.index(end)] - self.parts_bytes(OPPOSITE[end])
+
+    def holds(self, end: str = "expected") -> bool:
+        """Whether they fit at one end of the estimates."""
+        held = self.allowed
         if held is False:
             return False
-        if self.gpus_differ:
-            usable = self.usable[ENDS.index(end)]
-            for gpu in range(len(self.curve.gpus)):
-                held = held & (self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) <= usable)
+        if self.form.gpus_differ:
+            usable, opposite = self.form.usable[ENDS.index(end)], OPPOSITE[end]
+            for gpu in range(len(self._caches)):
+                held = held & (self._needed_on(gpu, opposite) <= usable)
         else:
-            held = held & self._pool_holds(tokens, sequences, end)
-        if self.host is not None:
-            held = held & self._host_holds(self.host, tokens, sequences, end)
+            held = held & self._pool_holds(end)
+        if self.form.host is not None:
+            held = held & self._host_holds(self.form.host, end)
         return held
 
-    def _allows(self, tokens: int, sequences: int) -> bool:
+    @cached_property
+    def devices_bytes(self) -> int | None:
+        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
+        if self.form.host is None:
+            return None
+        gpus = sum(self._needed_on(gpu, "expected") for gpu in range(len(self._caches)))
+        return gpus + self._parts_on(0, "expected", HOST)
+
+    @cached_property
+    def allowed(self) -> bool:
         """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
-        allowed = True
-        if self.most_sequences is not None:
-            allowed = sequences <= self.most_sequences
-        if self.curve.most_tokens is not None:
-            allowed = allowed & (tokens <= self.curve.most_tokens)
+        form, allowed = self.form, True
+        if form.most_sequences is not None:
+            allowed = self.sequences <= form.most_sequences
+        if form.curve.most_tokens is not None:
+            allowed = allowed & (self.tokens <= form.curve.most_tokens)
         return allowed
 
-    def _pool_holds(self, tokens: int, sequences: int, end: str) -> bool:
-        left = self.left(tokens, sequences, end)
-        if self.pools is not None:
-            return (left >= 0) & self.pools.hold(left, tokens, self.replica(sequences))
-        most = self.needed_bytes(tokens, sequences)
-        for period in self.crests:
-            crest = tokens // period * period - 1
-            most = larger(most, self.needed_bytes(either(crest > 0, crest, tokens), sequences))
-        return (left >= 0) & (self.blocks.hold(left) >= most)
+    def _pool_holds(self, end: str) -> bool:
+        left, form = self.left(end), self.form
+        if form.pools is not None:
+            return (left >= 0) & form.pools.hold(left, self.tokens, self._own)
+        return (left >= 0) & (form.blocks.hold(left) >= self._crest_bytes)
 
-    def _host_holds(self, host: HostRoom, tokens: int, sequences: int, end: str) -> bool:
+    @cached_property
+    def _crest_bytes(self) -> int:
+        """The most that the cache takes on its way to these lengths."""
+        most = self.needed_bytes
+        for period in self.form.crests:
+            crest = self.tokens // period * period - 1
+            most = larger(most, self.form.curve.needed_bytes(either(crest > 0, crest, self.tokens), self._own))
+        return most
+
+    def _host_holds(self, host: HostRoom, end: str) -> bool:
         """Whether the host has the memory that is needed there."""
-        needed = self._parts_on(0, tokens, sequences, _OPPOSITE[end], HOST)
+        opposite = OPPOSITE[end]
+        needed = self._parts_on(0, opposite, HOST)
         if host.shared:
-            gpus = range(len(self.curve.gpus))
-            needed = needed + sum(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) for gpu in gpus)
+            needed = needed + sum(self._needed_on(gpu, opposite) for gpu in range(len(self._caches)))
         return needed <= host.room[ENDS.index(end)]
 
-    def _on_fullest(self, tokens: int, sequences: int, amount: Callable[[int], int]) -> int:
-        """An amount of the GPU of which the answer speaks: the first one that needs most at the high end of the parts."""
-        found = amount(0)
-        if self.gpus_differ:
-            most = self._needed_on(0, tokens, sequences, "high")
-            for gpu in range(1, len(self.curve.gpus)):
-                needed = self._needed_on(gpu, tokens, sequences, "high")
-                found = either(needed > most, amount(gpu), found)
-                most = larger(most, needed)
+    @cached_property
+    def _caches(self) -> list[int]:
+        """Bytes of the cache on each GPU that differs."""
+        curve = self.form.curve
+        return [curve.bytes_on(gpu, self.tokens, self._own) for gpu in range(len(curve.gpus))]
+
+    def _on_fullest(self, amounts: list[int]) -> int:
+        """That of the GPU of which the answer speaks: the first one that needs most at the high end of the parts."""
+        found, most = amounts[0], self._needed_on(0, "high")
+        for gpu in range(1, len(amounts)):
+            needed = self._needed_on(gpu, "high")
+            found = either(needed > most, amounts[gpu], found)
+            most = larger(most, needed)
         return found
 
-    def _needed_on(self, gpu: int, tokens: int, sequences: int, end: str) -> int:
-        cache = self.curve.bytes_on(gpu, tokens, self.replica(sequences))
-        return cache + self._parts_on(gpu, tokens, sequences, end, None)
+    def _needed_on(self, gpu: int, end: str) -> int:
+        return self._caches[gpu] + self._parts_on(gpu, end, None)
 
-    def _parts_on(self, gpu: int, tokens: int, sequences: int, end: str, section: str | None) -> int:
-        own = self.replica(sequences)
-        parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
-        return sum(part.on(gpu, end).at(tokens, own) for part in parts)
+    def _parts_on(self, gpu: int, end: str, section: str | None) -> int:
+        size, others = self.form.sum_on(gpu, end, section)
+        for amount in others:
+            size = size + self._amount(amount)  # not in place: an array would keep its shape
+        return size
+
+    def _amount(self, amount: Amount) -> int:
+        key = id(amount)
+        if key not in self._known:
+            self._known[key] = amount.at(self.tokens, self._own)
+        return self._known[key]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from hwcalc.engines.amounts import passed_tokens
 from hwcalc.engines.base import Engine, Opened
-from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices
 

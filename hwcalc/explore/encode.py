@@ -8,7 +8,7 @@ from itertools import groupby, product
 from typing import Any, Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
+from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, Measured, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
@@ -117,6 +117,7 @@ class Pools:
             return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
             return {"gpus": [[len(list(alike)), one] for one, alike in groupby(map(self.amount, amount.amounts))]}
+        assert isinstance(amount, (Early, Measured)), "a form that is drawn"
         rule = self.amount(amount.rule)
         if isinstance(amount, Early):
             return {"early": {"rule": rule, "first": list(amount.first)}}

@@ -23,7 +23,6 @@ _STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "workstation": ("workstation", "datacenter"),
 }
 """Where to look for more memory, the nearest first. All other categories stay among themselves."""
-_RATE: Final = re.compile(r"\bbf16: ([0-9.]+)")
 
 
 def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
@@ -33,8 +32,7 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
     the one of which a buyer would miss least: the chip, the architecture, one that is not older, the link, the date.
     """
     from hwcalc.profiles.examples import UNCOMMON
-    from hwcalc.profiles.glance import glance
-    from hwcalc.profiles.gpus import BUILT_IN, find_gpu
+    from hwcalc.profiles.gpus import built_in_gpus, find_gpu
 
     left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
     own = gpu.memory_marketing_gb
@@ -42,47 +40,46 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
         return
     steps = _STEPS.get(gpu.category or "", (gpu.category,))
     ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
-    for name, facts in glance(BUILT_IN).items():
-        if facts.get("vendor") != gpu.vendor or facts.get("category") not in steps or name in left_out or _slower(gpu, facts):
+    for name, other in built_in_gpus().items():
+        if other.vendor != gpu.vendor or other.category not in steps or name in left_out or _slower(gpu, other):
             continue
-        options = re.findall(r"[0-9]+", facts.get("memory_options_gb", ""))
-        for size in map(int, options if len(options) > 1 else re.findall(r"^[0-9]+$", facts.get("memory_marketing_gb", ""))):
+        options = other.memory_options_gb if len(other.memory_options_gb) > 1 else ()
+        for size in options or (other.memory_marketing_gb or 0,):
             if size > own and size * GIB >= needed_bytes:
-                sold = f"{name}-{size}gb" if len(options) > 1 else name
-                place, one = (steps.index(facts["category"]), size), ((not gpu.id.startswith(name), *_missed(gpu, facts)), sold)
+                sold = f"{name}-{size}gb" if options else name
+                place, one = (steps.index(other.category), size), ((not gpu.id.startswith(name), *_missed(gpu, other)), sold)
                 ranked[place] = min(ranked.get(place, one), one)
     for _, (_, sold) in islice(sorted(ranked.items()), most):
         with profile_errors():
             yield find_gpu(sold)
 
 
-def _slower(gpu: Gpu, facts: Mapping[str, str]) -> bool:
-    rate, own = _RATE.search(facts.get("tflops_dense", "")), gpu.tflops_dense.get("bf16")
-    return own is not None and (rate is None or float(rate[1]) < own)
+def _slower(gpu: Gpu, other: Gpu) -> bool:
+    rate, own = other.tflops_dense.get("bf16"), gpu.tflops_dense.get("bf16")
+    return own is not None and (rate is None or rate < own)
 
 
-def _missed(gpu: Gpu, facts: Mapping[str, str]) -> tuple[bool, bool, bool, int]:
-    link = str(gpu.interconnect.get("kind"))
-    years = int(facts.get("released", "0")) - (gpu.released or 0)
-    return facts.get("architecture") != gpu.architecture, years < 0, link not in facts.get("interconnect", ""), abs(years)
+def _missed(gpu: Gpu, other: Gpu) -> tuple[bool, bool, bool, int]:
+    link, links = str(gpu.interconnect.get("kind")), [str(other.interconnect.get(key) or "") for key in ("kind", "host")]
+    years = (other.released or 0) - (gpu.released or 0)
+    return other.architecture != gpu.architecture, years < 0, link not in " ".join(links), abs(years)
 
 
 def next_instance(name: str) -> tuple[Instance, Instance | None]:
     """The instance of this name, and the next larger one of its cloud with the same accelerator; ``None`` if there is none."""
     from hwcalc.hardware.named import instance_named
-    from hwcalc.profiles.glance import glance
-    from hwcalc.profiles.instances import BUILT_IN, find_instance
+    from hwcalc.profiles.instances import built_in_instances, find_instance
 
     own = instance_named(name)
     if own.fraction is not None:
         return own, None
     others = [
-        (int(facts["count"]), _spoken(stem), stem)
-        for stem, facts in glance(BUILT_IN / own.cloud).items()
-        if facts.get("accelerator") == own.accelerator and "fraction" not in facts and int(facts.get("count", "0")) > own.count
+        (other.count, _spoken(name), name)
+        for name, other in built_in_instances().items()
+        if (other.cloud, other.accelerator, other.fraction) == (own.cloud, own.accelerator, None) and other.count > own.count
     ]
     with suppress(LookupError):
-        return own, find_instance(f"{own.cloud}/{min(others)[2]}") if others else None
+        return own, find_instance(min(others)[2]) if others else None
     return own, None
 
 

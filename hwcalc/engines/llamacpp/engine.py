@@ -30,6 +30,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
@@ -37,7 +38,7 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.policies import Support
     from hwcalc.policies.base import Chosen
 
@@ -135,6 +136,10 @@ class Llamacpp(LlamacppPlaces):
         named = read_settings(Request(seq=1, batch=max(1, batch), options=options), hparams_of(model))
         return min(named.n_ctx_asked, named.n_ctx_seq) or None
 
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """As many sequences as there may be slots; outside llama-server no more than a batch has tokens, which a short context cuts."""
+        return super().turns(model, options).also(sequences=(MAX_SEQUENCES, hparams_of(model).n_ctx_train))
+
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
         request, one = opened.request, of_llamacpp(opened).settings
         limits = [(one.n_seq_max if "n_seq_max" in request.options else MAX_SEQUENCES, "n_seq_max")]
@@ -143,8 +148,12 @@ class Llamacpp(LlamacppPlaces):
         most, name = min(limits)
         return request.parallel.dp * most, name
 
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.llamacpp.form import curve_of
+
+        return curve_of(of_llamacpp(opened))
+
     def form(self, opened: Opened) -> MemoryForm | None:
-        """Where all layers lie on the GPUs at every length, because the options say so."""
         from hwcalc.engines.llamacpp.form import form_of
 
         return form_of(of_llamacpp(opened))

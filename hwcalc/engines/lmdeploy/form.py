@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hwcalc.engines.forms import Curve, MemoryForm, PartForm, Pools, Term
+from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.lmdeploy.layout import kept_by
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.lmdeploy.pool import most_tokens, pool_blocks, refusal
-from hwcalc.engines.request import UNSHARED
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.formulas.frozen import frozen
@@ -24,43 +24,29 @@ class SessionPools(Pools):
 
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
         """Whether so many sequences of a replica fit, and each is a session."""
-        return Pools.hold(self, budget_bytes, tokens, sequences) & (tokens <= mapped(self.longest, budget_bytes))
+        held: bool = tokens <= mapped(self.longest, budget_bytes)
+        return held & Pools.hold(self, budget_bytes, tokens, sequences)
 
 
 def plan_form(opened: LmdeployOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where the sequences are unlike, or the budget is unknown."""
     hardware = opened.request.hardware
-    if hardware.gpu is None or hardware.kv_memory is not None:
-        return None
-    curve, budget = plan_curve(opened), opened.budget
-    if curve is None or budget is None:
-        return None
-    most, limited_by = opened.engine.most_sequences(opened) or (None, None)
-    return MemoryForm(
-        curve=curve,
-        parts=tuple(map(PartForm.constant, budget.parts)),
-        usable=budget.usable,
-        total_bytes=budget.total_bytes,
-        pools=_pools(opened),
-        most_sequences=most,
-        limited_by=limited_by,
-        dp=opened.request.parallel.dp,
-    )
+    asked = hardware.gpu is not None and hardware.kv_memory is None
+    parts = () if not asked or opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
+    return form_with(opened, parts, pools=_pools(opened))
 
 
 def plan_curve(opened: LmdeployOpened) -> Curve | None:
     """The cache of the family; ``None`` where the sequences are of unlike lengths, or have something in common."""
     request, layout = opened.request, opened.layout
-    if request.lengths or request.sharing != UNSHARED:
+    if not is_plain(request):
         return None
     tp, states = request.parallel.tp, opened.state_bytes
     kept = [group for group in opened.stack.groups if not isinstance(group.kind, GatedDeltaNet)]
     sizes = ((group, sum(piece.bytes for piece in kept_by(layout, group.kind))) for group in kept)
     return Curve(
         gpus=((_blocks(opened, "blocks", layout.block_bytes),),),
-        total=tuple(
-            _blocks(opened, group.kind.name, tp * size, group.count, group.layers) for group, size in sizes if size
-        ),
+        total=tuple(_blocks(opened, group.kind.name, tp * size, group.count, group.layers) for group, size in sizes if size),
         once_bytes=states,
         total_once_bytes=tp * request.parallel.dp * states,
     )

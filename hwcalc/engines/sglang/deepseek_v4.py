@@ -7,7 +7,7 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``de
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from hwcalc.engines.sglang.layout import stage_spans
 from hwcalc.engines.sglang.settings import SglangSettings
@@ -16,6 +16,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
 from hwcalc.formulas.arithmetic import either, floored, larger
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = [
     "CompressedLayout",
@@ -165,7 +166,9 @@ def compressed_figures(layout: CompressedLayout, settings: SglangSettings, budge
     )
 
 
-def compressed_checks(layout: CompressedLayout, settings: SglangSettings, found: Figures, budget: int) -> Iterator[tuple[bool, str]]:
+def compressed_checks(
+    layout: CompressedLayout, settings: SglangSettings, found: Figures, budget: int
+) -> Iterator[tuple[bool, str]]:
     """What SGLang checks of its pools before it starts, in this order, and what it says if that does not hold."""
     yield budget > 0, LOADED
     yield found.tokens > 0, "Not enough memory. Please try to increase --mem-fraction-static."
@@ -199,7 +202,8 @@ def window_places(layout: CompressedLayout, settings: SglangSettings, tokens: in
     """Window tokens beside so many tokens."""
     if settings.swa_ratio is None:
         return _capped_windows(layout, settings)
-    return floored(tokens * settings.swa_ratio) // layout.page_size * layout.page_size
+    places: int = floored(tokens * settings.swa_ratio) // layout.page_size * layout.page_size
+    return places
 
 
 def _capped_windows(layout: CompressedLayout, settings: SglangSettings) -> int:
@@ -209,9 +213,7 @@ def _capped_windows(layout: CompressedLayout, settings: SglangSettings) -> int:
     return -(-cap // layout.page_size) * layout.page_size
 
 
-def _stage_tokens(
-    layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int
-) -> tuple[int, int]:
+def _stage_tokens(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> tuple[int, int]:
     """Tokens of one stage, and the bytes that are left for them."""
     page, cell = layout.page_size, layout.token_bytes(stage, settings.swa_ratio)
     left = larger(budget - fixed_bytes(layout, stage, settings, state_requests(layout, stage, settings, budget)), 0)

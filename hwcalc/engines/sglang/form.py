@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hwcalc.engines.forms import Constant, Curve, MemoryForm, PartForm, Pools, Term
-from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.forms import Curve, MemoryForm, PartForm, Pools, Term
+from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.sglang.held import page_rows
 from hwcalc.engines.sglang.layout import SWA, stage_spans
 from hwcalc.engines.sglang.opened import SglangOpened
@@ -37,13 +37,20 @@ class PoolCurve(Curve):
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes on the fullest GPU, for so many sequences of a replica."""
+        # It is a search, and one is asked for the same arrays several times in a row.
+        known: tuple[int, int, int] | None = vars(self).get("_known")
+        if known is None or known[0] is not tokens or known[1] is not sequences:
+            known = vars(self)["_known"] = tokens, sequences, self._search(tokens, sequences)
+        return known[2]
+
+    def _search(self, tokens: int, sequences: int) -> int:
         page = self.room.settings.page_size
         whole, windows = (sequences * page * pages.at(tokens) for pages in self.pages)
         return self.room.least(Demand(sequences, whole, windows), Curve.needed_bytes(self, tokens, sequences))
 
     def total_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes on all GPUs, for all sequences: those of the pools, or of the sequences where no pools hold them."""
-        needed = self.needed_bytes(tokens, -(-sequences // self.dp))
+        needed = self.needed_bytes(tokens, sequences if self.dp == 1 else -(-sequences // self.dp))
         total: int = larger(self.ranks * needed, Curve.total_bytes(self, tokens, sequences))
         return total
 
@@ -51,28 +58,15 @@ class PoolCurve(Curve):
 def plan_form(opened: SglangOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where the sequences are unlike, or the budget is unknown."""
     hardware = opened.request.hardware
-    if hardware.gpu is None or hardware.kv_memory is not None:
-        return None
-    curve, budget = plan_curve(opened), opened.budget
-    if curve is None or budget is None:
-        return None
-    most, limited_by = opened.engine.most_sequences(opened) or (None, None)
-    return MemoryForm(
-        curve=curve,
-        parts=tuple(map(PartForm.constant, budget.parts)),
-        usable=budget.usable,
-        total_bytes=budget.total_bytes,
-        pools=_pools(curve),
-        most_sequences=most,
-        limited_by=limited_by,
-        dp=opened.request.parallel.dp,
-    )
+    asked = hardware.gpu is not None and hardware.kv_memory is None
+    parts = () if not asked or opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
+    return form_with(opened, parts, pools=_pools(opened.room, opened.pages))
 
 
 def plan_curve(opened: SglangOpened) -> PoolCurve | None:
     """The cache of the family; ``None`` where the sequences are of unlike lengths, or have something in common."""
     request, own = opened.request, opened.settings
-    if request.lengths or request.sharing != UNSHARED:
+    if not is_plain(request):
         return None
     stack = opened.plain_stack
     stages = (stack.groups,) if own.pp == 1 else map(stack.groups_of, stage_spans(len(stack), own.pp))
@@ -117,14 +111,14 @@ def _units(opened: SglangOpened, kind: LayerKind) -> Iterator[tuple[str, Stair, 
     yield "slots", Stair(most=1), opened.slots * sum(layout.state_bytes.get(kind, ()))
 
 
-def _pools(curve: PoolCurve) -> Pools:
+def _pools(room: Room, pages: tuple[Stair, Stair]) -> Pools:
     """The pools of a replica: places for requests, for their tokens, and for their windows."""
-    room, page = curve.room, curve.room.settings.page_size
+    page = room.settings.page_size
     asked = [("requests", Stair(most=1), 1)]
     if room.keeps_tokens:
-        asked.append(("tokens", curve.pages[0], page))
+        asked.append(("tokens", pages[0], page))
     if room.has_windows:
-        asked.append(("windows", curve.pages[1], page))
+        asked.append(("windows", pages[1], page))
 
     def capacities(budget_bytes: int) -> tuple[int, ...]:
         sizes = room.sizes(budget_bytes)

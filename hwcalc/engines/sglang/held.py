@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, state_requests, state_rows_bytes
@@ -13,6 +13,7 @@ from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["PageRow", "allocations", "extras", "layer_tensors", "page_rows"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hwcalc.engines.sglang.deepseek_v4 import (
     CompressedLayout,
@@ -39,6 +39,7 @@ from hwcalc.engines.sglang.sizes import (
 )
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["CompressedRoom", "Demand", "PoolRoom", "Room"]
 
@@ -140,8 +141,9 @@ class Room(ABC):
             tokens = larger(tokens, ceiled(demand.window_places / ratio))
         tokens = -(-tokens // page) * page
         # A product in floating point may be a page off.
-        less, more = tokens - page, tokens + page
-        return either(self._suffice(less, demand), less, either(self._suffice(tokens, demand), tokens, more))
+        more = either(self._suffice(tokens, demand), tokens, tokens + page)
+        fewest: int = either(self._suffice(tokens - page, demand), tokens - page, more)
+        return fewest
 
     def _suffice(self, tokens: int, demand: Demand) -> bool:
         running = most_running(self.settings, tokens, None)

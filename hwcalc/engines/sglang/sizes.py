@@ -7,12 +7,13 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and `
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from hwcalc.engines.sglang.layout import PoolLayout, StageCells
 from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.units import GIB
 
 __all__ = [
@@ -138,7 +139,8 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None) -> in
     if usual is None:
         usual = larger(floored(smaller(tokens / settings.context * 512, MOST_REQUESTS)), LEAST_REQUESTS)
     most = smaller(tokens // 2, usual)
-    return most if slots is None else smaller(slots // slots_per_request(settings), most)
+    running: int = most if slots is None else smaller(slots // slots_per_request(settings), most)
+    return running
 
 
 class Figures(NamedTuple):
@@ -241,7 +243,8 @@ def window_tokens(layout: PoolLayout, stage: StageCells, settings: SglangSetting
         return tokens
     if settings.swa_ratio is None:
         return capped_windows(layout, settings)
-    return floored(tokens * settings.swa_ratio) // settings.page_size * settings.page_size
+    places: int = floored(tokens * settings.swa_ratio) // settings.page_size * settings.page_size
+    return places
 
 
 def _limited(layout: PoolLayout, settings: SglangSettings, limit: int, swa: int | None) -> tuple[int, int | None]:

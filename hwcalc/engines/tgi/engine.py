@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.capability import check_generation
+from hwcalc.engines.forms import Blocks
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.noted import Noted
@@ -23,8 +24,10 @@ from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
 from hwcalc.engines.tgi.models import check_class, check_weights, is_native
 from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi, wiggle_room
 from hwcalc.engines.tgi.pool import block_bytes, plan_pool
+from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
@@ -32,7 +35,7 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import Curve
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
 
@@ -158,8 +161,22 @@ class Tgi(GeneralEngine):
         return min(bound, usable // opened.request.replica_batch * own.settings.block_size)
 
     def curve(self, opened: Opened) -> Curve | None:
-        """None: one block is kept for health checks."""
-        return None if of_tgi(opened).pooled else super().curve(opened)
+        curve, window = super().curve(opened), _window_of(of_tgi(opened))
+        return curve if curve is None or window is None else replace(curve, most_tokens=window + 1)
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        """The warm-up is the same for all requests, and so are all parts of the equation; one block is kept for health checks."""
+        own = of_tgi(opened)
+        if not own.pooled:
+            return super().form(opened)
+        from hwcalc.engines.general_form import constant_parts, form_with
+
+        return form_with(opened, constant_parts(opened), blocks=Blocks(bytes=block_bytes(own), null=1))
+
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """ROCm takes no prompt that is longer than a window, and a prompt has a token less than its sequence."""
+        window = model.config.get("sliding_window")
+        return super().turns(model, options).also(tokens=(window + 1,) if isinstance(window, int) else ())
 
     def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
         tokens = of_tgi(opened).settings.prefill_tokens
@@ -198,10 +215,16 @@ def _check_weights(requested: str | None) -> None:
     )
 
 
+def _window_of(opened: TgiOpened) -> int | None:
+    """The window that limits a prompt; ``None`` if none does."""
+    window = opened.model.config.get("sliding_window")
+    return window if opened.vendor == "amd" and isinstance(window, int) and window >= 0 else None
+
+
 def _check_window(opened: TgiOpened) -> None:
     """ROCm's attention has no windows: a prompt may not be longer than the window that the config names."""
-    window, longest = opened.model.config.get("sliding_window"), opened.tokens - 1
-    if opened.vendor == "amd" and isinstance(window, int) and 0 <= window < longest:
+    window = _window_of(opened)
+    if window is not None and opened.tokens - 1 > window:
         raise UnsupportedError(
             "TGI: The backend rocm does not support sliding window attention that is used by the model type "
             f"{opened.model.model_type}: `--max-input-tokens` must not exceed sliding_window={window}.",
