@@ -132,8 +132,13 @@ def _sized(name: str) -> Gpu:
 
 def _family(gpu_id: str) -> list[_Place]:
     """The accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
-    stem = _CORES.sub("", gpu_id)
-    return [(name, file) for name, file in _places().items() if name != gpu_id and _CORES.sub("", name) == stem]
+    stem = _without_cores(gpu_id)
+    return [(name, file) for name, file in _places().items() if name != gpu_id and _without_cores(name) == stem]
+
+
+@lru_cache(maxsize=4096)
+def _without_cores(gpu_id: str) -> str:
+    return _CORES.sub("", gpu_id)
 
 
 def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
@@ -267,14 +272,20 @@ def _resolve(name: str) -> _Place | None:
             return gpu_id, file
         if gpu_id in names("gpus"):
             return gpu_id, None
-    places, query = _places(), _squashed(text)
+    query, files = _squashed(text), _own_files()
     if not query:
         return None
-    for spoken in (*places, *gpu_aliases()):
-        if _squashed(spoken) == query:
-            gpu_id = gpu_aliases().get(spoken, spoken)
-            return (gpu_id, places[gpu_id]) if gpu_id in places else None
-    return None
+    ids, aliases = _by_squashed()
+    found = ids.get(query) or next((gpu_id for gpu_id in files if _squashed(gpu_id) == query), None) or aliases.get(query)
+    return None if found is None else (found, files.get(found))
+
+
+@lru_cache(maxsize=1)
+def _by_squashed() -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The built-in ids by what is left of them, and by what is left of their other names."""
+    return {_squashed(gpu_id): gpu_id for gpu_id in names("gpus")}, {
+        _squashed(one): gpu_id for one, gpu_id in gpu_aliases().items()
+    }
 
 
 def _load(gpu_id: str, file: str | None) -> Gpu:
