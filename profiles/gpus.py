@@ -132,13 +132,12 @@ def _sized(name: str) -> Gpu:
 
 def _family(gpu_id: str) -> list[_Place]:
     """The accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
-    stem = _without_cores(gpu_id)
-    return [(name, file) for name, file in _places().items() if name != gpu_id and _without_cores(name) == stem]
-
-
-@lru_cache(maxsize=4096)
-def _without_cores(gpu_id: str) -> str:
-    return _CORES.sub("", gpu_id)
+    stem = _CORES.sub("", gpu_id)
+    return [
+        (name, file)
+        for name, file in _places().items()
+        if name.startswith(stem) and name != gpu_id and _CORES.sub("", name) == stem
+    ]
 
 
 def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
@@ -272,20 +271,27 @@ def _resolve(name: str) -> _Place | None:
             return gpu_id, file
         if gpu_id in names("gpus"):
             return gpu_id, None
-    query, files = _squashed(text), _own_files()
+    places, query = _places(), _squashed(text)
     if not query:
         return None
-    ids, aliases = _by_squashed()
-    found = ids.get(query) or next((gpu_id for gpu_id in files if _squashed(gpu_id) == query), None) or aliases.get(query)
-    return None if found is None else (found, files.get(found))
+    spoken = (
+        _spoken_ids().get(query)
+        or next((name for name in places if _squashed(name) == query), None)
+        or _spoken_aliases().get(query)
+    )
+    gpu_id = "" if spoken is None else gpu_aliases().get(spoken, spoken)
+    return (gpu_id, places[gpu_id]) if gpu_id in places else None
 
 
 @lru_cache(maxsize=1)
-def _by_squashed() -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The built-in ids by what is left of them, and by what is left of their other names."""
-    return {_squashed(gpu_id): gpu_id for gpu_id in names("gpus")}, {
-        _squashed(one): gpu_id for one, gpu_id in gpu_aliases().items()
-    }
+def _spoken_ids() -> dict[str, str]:
+    """The built-in accelerators as they are spoken of, the first of those that are spoken of alike."""
+    return {_squashed(name): name for name in reversed(tuple(names("gpus")))}
+
+
+@lru_cache(maxsize=1)
+def _spoken_aliases() -> dict[str, str]:
+    return {_squashed(name): name for name in reversed(tuple(gpu_aliases()))}
 
 
 def _load(gpu_id: str, file: str | None) -> Gpu:
