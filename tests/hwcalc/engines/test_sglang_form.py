@@ -65,7 +65,8 @@ def asked_of(draw: random.Random) -> dict[str, Any]:
 
 def test_a_form_is_its_requests() -> None:
     """Pools of tokens, windows and states, options, layouts and budgets; at lengths and batches by chance."""
-    draw, forms, curves, verdicts = random.Random(18), 0, 0, set()  # noqa: S311 - a sample
+    draw, forms, curves = random.Random(18), 0, 0  # noqa: S311 - a sample
+    verdicts: set[tuple[bool, ...]] = set()
     models = sorted(list_models())
     for _ in range(SAMPLED):
         name, asked = draw.choice((draw.choice(models), draw.choice(UNLIKE))), asked_of(draw)
@@ -151,7 +152,9 @@ def test_gpt_oss_by_hand() -> None:
     assert curve.needed_bytes(1_000, 1) == 44_236_800 + 1
 
 
-@pytest.mark.parametrize("change", [{"shared_prefix": 100, "batch": 2}, {"samples": 2, "prompt": 100}, {"lengths": (100, 200), "seq": None}])
+@pytest.mark.parametrize(
+    "change", [{"shared_prefix": 100, "batch": 2}, {"samples": 2, "prompt": 100}, {"lengths": (100, 200), "seq": None}]
+)
 def test_no_form_rather_than_a_wrong_one(change: dict[str, Any]) -> None:
     """Sequences that are unlike or share something have none."""
     asked: dict[str, Any] = {"engine": "sglang", "gpu": "h100-sxm5-80gb", "seq": 512, **change}
