@@ -205,10 +205,7 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
         return frozenset()
 
     def curve(self, opened: Opened) -> Curve | None:
-        """The cache at every length and for every number of sequences, in the normal form, with a GPU or without; ``None`` if there is none.
-
-        It holds for the family of ``opened``.
-        """
+        """The cache at all lengths and numbers of sequences of a family, in the normal form, with a GPU or without; ``None`` if there is none."""
         return None
 
     def form(self, opened: Opened) -> MemoryForm | None:
