@@ -152,6 +152,7 @@ _OTHER_KEYS: Final = ("schema_version", "id", "recorded", "utilization", "graphs
 _RUNNER_MODELS: Final = ("all", "dense", "unquantized", "none")
 
 
+@lru_cache(maxsize=256)
 def planned_version(text: str) -> Version:
     """The numbers of a version that is planned, to compare with ``since``. Two numbers stand for the newest patch of them.
 

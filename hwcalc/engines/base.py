@@ -15,6 +15,7 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
+from hwcalc.engines.families import kept_family
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import Policies
@@ -111,12 +112,18 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
         if gpu is not None and gpu.is_host:
             self.check_host(gpu, request.options, request.gpus)
         opened = self.unchecked(model.as_built_by(self.name), request)
+        if self.keeps_families(opened):
+            vars(opened)["family"] = kept_family(self.name, opened.model, request)
         opened.tell(*notes)
         return opened.checked()
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         """The opened request without the check. An engine that keeps more for a request returns its own subclass of :class:`Opened`."""
         return Opened(engine=self, model=model, request=request, version=self.version(request.engine_version))
+
+    def keeps_families(self, opened: Opened) -> bool:
+        """Whether later plans of a family may take the answers of earlier ones: no shared answer follows from length or batch."""
+        return False
 
     @abstractmethod
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:

@@ -99,6 +99,10 @@ class Vllm(Engine):
     def unchecked(self, model: ModelSpec, request: Request) -> VllmOpened:
         return VllmOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
 
+    def keeps_families(self, opened: Opened) -> bool:
+        """The activations of V0 depend on the length of a prompt."""
+        return not runs_v0(opened.version)
+
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         settings = of_vllm(opened).settings
         roles = formats.role_formats(
