@@ -206,6 +206,14 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
         """
         return None
 
+    def most_held(self, opened: Opened, budget_bytes: int) -> int | None:
+        """The most requests of the planned length for which :meth:`holds` is true; ``None`` if it has no direct answer."""
+        return None
+
+    def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
+        """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` as for :meth:`most_held`."""
+        return None
+
     def periods(self, opened: Opened) -> frozenset[int]:
         """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
         return frozenset()

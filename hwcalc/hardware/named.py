@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -55,7 +54,7 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
 
         own = user_folder()
         # Files of the user's own may change between two calls; those of kvplan do not.
-        gpu, assumed = _built_in(name) if own is None or not os.path.isdir(own) else _in_profiles(name)
+        gpu, assumed = _built_in(name) if own is None or not own.is_dir() else _in_profiles(name)
         notes += assumed
     _remarks(gpu, notes)
     return gpu

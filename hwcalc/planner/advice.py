@@ -33,7 +33,6 @@ from hwcalc.planner.change import (
     first_of,
     flags_of,
     larger_gpus_of,
-    largest,
     layout_of,
     layouts_of,
     of_cloud,
@@ -242,11 +241,11 @@ class _Adviser:
         """Fewer sequences, and shorter ones, beside a change."""
         planned = opened.request.batch
         if planned > 1:
-            count = largest(opened, "batch", planned - (not self.fits))
+            count = solve.largest(opened, "batch", planned - (not self.fits))
             if count and count != planned:
                 self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {planned:,}", batch=count))
         longest = opened.model.max_position_embeddings or opened.tokens
-        tokens = largest(opened, "seq", min(longest, opened.tokens))
+        tokens = solve.largest(opened, "seq", min(longest, opened.tokens))
         if tokens and tokens != opened.tokens:
             shorter = {"prompt": None} if (opened.request.prompt or 0) > tokens else {}
             what = f"{tokens:,} tokens instead of {opened.tokens:,}"
@@ -378,9 +377,9 @@ class _Adviser:
         # As the plan of the line counts: with the layers where it puts them.
         opened = opened.engine.pinned(opened)
         if self.opened.request.batch > 1:
-            return largest(opened, "batch", MOST_TOKENS, end)
+            return solve.largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings
-        return largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
+        return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
 
     def _written(self, offer: Offer) -> Try:
         settings = dict(offer.change.settings)

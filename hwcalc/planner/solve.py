@@ -32,6 +32,7 @@ __all__ = [
     "fewest_gpus",
     "holds",
     "holds_in",
+    "largest",
     "last_yes",
     "longest",
     "most",
@@ -158,6 +159,8 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
         return Most(value=0, limiting=limit[1])
     most_tokens = min(bound, at_most)
     largest = opened.engine.longest(opened, size, most_tokens)
+    if largest is None and _holds_nothing(opened, end):
+        largest = 0
     if largest is None:
         guess = _length_guess(opened, end, most_tokens)
         largest = last_yes(lambda seq: _is_short(opened, seq) or _holds_changed(opened, end, seq=seq), most_tokens, guess)
@@ -183,9 +186,13 @@ def most(
     size = budget_bytes(opened, end) if size is None else size
     if size is None:
         return Most(value=0, limiting="weights")
-    pool = opened.engine.pool(opened, max(0, size)).value if pool is None else pool
+    served = opened.engine.most_served(opened, max(0, size)) if pool is None and opened.request.policy is None else None
+    if pool is None and served is None:
+        pool = opened.engine.pool(opened, max(0, size)).value
     # What a policy takes beside the pool may depend on how many requests there are.
-    if pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
+    if served is not None:
+        largest = min(bound, served) if size >= 0 else 0
+    elif pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
         largest = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
@@ -195,6 +202,54 @@ def most(
     if pool is not None and pool.state_slots is not None and pool.state_slots <= largest:
         return Most(value=largest, limiting="state slots")
     return Most(value=largest, limiting=_binding(opened, largest, end, batch=1))
+
+
+def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
+    """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does.
+
+    ``name`` is ``batch`` or ``seq``. Unlike :func:`most` and :func:`longest` it goes by :func:`holds` alone.
+    """
+    direct = _most_held(opened, bound, end) if name == "batch" else _longest_held(opened, bound, end)
+    if direct is not None:
+        return direct
+
+    def good(value: int) -> bool:
+        return _holds_changed(opened, end, **{name: value})
+
+    return last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
+
+
+def _most_held(opened: Opened, bound: int, end: str) -> int | None:
+    """The most sequences, if the engine has a direct answer."""
+    size = budget_bytes(opened, end)
+    if size is None:
+        return 0
+    held = opened.engine.most_held(opened, size)
+    if held is None:
+        return None
+    limit = opened.engine.most_sequences(opened)
+    return min(bound, held, bound if limit is None else limit[0] // opened.request.sharing.branches)
+
+
+def _longest_held(opened: Opened, bound: int, end: str) -> int | None:
+    """The longest sequence, if the engine has a direct answer or nothing fits."""
+    size = budget_bytes(opened, end)
+    if size is None:
+        return 0
+    limit = opened.engine.most_sequences(opened)
+    allowed = limit is None or opened.batch <= limit[0]
+    found = opened.engine.longest(opened, size, bound) if allowed else None
+    return 0 if found is None and _holds_nothing(opened, end) else found
+
+
+def _holds_nothing(opened: Opened, end: str) -> bool:
+    """Whether even a single token does not fit. An engine may also refuse one token, which says nothing of more."""
+    if opened.request.policy is not None:
+        return False
+    try:
+        return not holds(opened.changed(seq=1), end)
+    except KvplanError:
+        return False
 
 
 def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:

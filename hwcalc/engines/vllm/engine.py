@@ -33,7 +33,7 @@ from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.options import OPTIONS
-from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
+from hwcalc.engines.vllm.pool import group_infos, plan_pool, starts_with, usable_blocks
 from hwcalc.engines.vllm.savings import savings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
@@ -183,6 +183,20 @@ class Vllm(Engine):
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
         length = layout.longest(own, bound)
         return length if settings.same_batches(length) else None
+
+    def most_held(self, opened: Opened, budget_bytes: int) -> int | None:
+        planned = of_vllm(opened)
+        layout, sharing = planned.layout, opened.request.sharing
+        if opened.request.policy is not None or planned.together.unlike or not any(layout.stage_bytes):
+            return None
+        own = max(0, usable_blocks(layout, planned.settings, budget_bytes)) // layout.schedulers
+        held = own // (sharing.branches * planned.blocks) if budget_bytes >= 0 else 0
+        return held * layout.schedulers * opened.request.parallel.dp
+
+    def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
+        planned = of_vllm(opened)
+        starts = starts_with(planned.layout, planned.settings, budget_bytes, opened.tokens)
+        return None if planned.together.grouped else self.most_held(opened, budget_bytes) if starts else 0
 
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.vllm.form import plan_form

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from hwcalc.engines.steps import Step
 from hwcalc.engines.vllm.builder import SpecBuilder
+from hwcalc.engines.vllm.counts import BlockCounts, longest
 from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.rules import Rules
@@ -126,7 +128,14 @@ class PoolLayout:
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups together."""
-        return sum(self.blocks(group, length) for group in self.stage_groups[0])
+        if self.cut:
+            return sum(self.blocks(group, length) for group in self.stage_groups[0])
+        return self._counts.at(length)
+
+    @cached_property
+    def _counts(self) -> BlockCounts:
+        """How :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
+        return BlockCounts.of(self.stage_groups[0], self.limits)
 
     def stage_pages(self, stage: int) -> list[list[int]]:
         """The pages of each group's layers on one stage."""
@@ -134,16 +143,35 @@ class PoolLayout:
 
     def needed(self, length: int, stage: int) -> int:
         """The bytes of a request of ``length`` tokens by the check before start-up, on a rank of one stage."""
-        if self.rules.check == "layers":
+        width = self._checked_widths[stage]
+        if width is None:
             own = (spec for cache, spec in zip(self.caches, self.declared, strict=True) if cache.stage == stage)
             return sum(spec.page * spec.blocks(length, self.limits) for spec in own)
-        groups = self.groups if self.rules.check in ("groups", "tokens") else self.groups[:1]
-        width = self.stage_bytes[stage]
-        if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
-            width = _tuple_bytes(self._full_first(self.stage_pages(stage)))
-        if self.rules.check == "model":
-            width = max(sum(spec.page for spec in group.specs) for group in self.groups)
+        groups = self._checked_groups
+        if groups is self.stage_groups[0]:
+            return width * self.total_blocks(length)
         return width * sum(self.blocks(group, length) for group in groups)
+
+    @cached_property
+    def _checked_groups(self) -> tuple[BlockGroup, ...]:
+        """The groups that the check before start-up counts."""
+        if self.rules.check not in ("groups", "tokens"):
+            return self.groups[:1]
+        return self.stage_groups[0] if self.stage_groups[0] == self.groups else self.groups
+
+    @cached_property
+    def _checked_widths(self) -> tuple[int | None, ...]:
+        return tuple(map(self._checked_width, range(len(self.stage_bytes))))
+
+    def _checked_width(self, stage: int) -> int | None:
+        """The bytes of a block by the check before start-up, on a rank of one stage; ``None`` if it counts layer by layer."""
+        if self.rules.check == "layers":
+            return None
+        if self.rules.check == "model":
+            return max(sum(spec.page for spec in group.specs) for group in self.groups)
+        if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
+            return _tuple_bytes(self._full_first(self.stage_pages(stage)))
+        return self.stage_bytes[stage]
 
     def _full_first(self, pages: list[list[int]]) -> list[list[int]]:
         """The pages of the groups, those of full layers first."""
@@ -155,12 +183,17 @@ class PoolLayout:
         ]
 
     def longest(self, blocks: int, bound: int) -> int:
-        """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits. Found by bisection."""
-        return longest(lambda length: self.total_blocks(length) <= blocks, bound)
+        """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits."""
+        if self.cut:
+            return longest(lambda length: self.total_blocks(length) <= blocks, bound)
+        return self._counts.longest(blocks, bound)
 
     def longest_checked(self, budget: int, bound: int, stage: int) -> int:
         """As :meth:`longest`, by the check before start-up, in ``budget`` bytes of a rank of one stage."""
-        return longest(lambda length: self.needed(length, stage) <= budget, bound)
+        width = self._checked_widths[stage]
+        if width is None or self.cut or self._checked_groups is not self.stage_groups[0]:
+            return longest(lambda length: self.needed(length, stage) <= budget, bound)
+        return self._counts.longest(budget // width, bound) if width else bound
 
 
 def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
@@ -173,18 +206,6 @@ def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
             "This release forms groups of layers on each pipeline stage, and those of two stages differ.",
             hint="Use another --pp, or --engine vllm@0.11",
         )
-
-
-def longest(fits: Callable[[int], bool], bound: int) -> int:
-    """The largest number up to ``bound`` that fits, by bisection; 0 if none does."""
-    low, high = 0, bound
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLayout:
