@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from hwcalc.engines.request import Request
     from hwcalc.model import ModelSpec
 
-__all__ = ["MOST_FAMILIES", "kept_family"]
+__all__ = ["MOST_FAMILIES", "is_kept", "kept_family"]
 
 MOST_FAMILIES: Final = 4096
 """So many families are kept, of all models together; a new one takes the place of the oldest."""
 _KEY: Final = "families"
+_ACCELERATOR: Final = "accelerator"
 
 
 class _OfModel(dict[Hashable, dict[Hashable, Any]]):
@@ -50,11 +51,16 @@ def kept_family(engine: str, model: ModelSpec, request: Request) -> dict[Hashabl
     found = own.get(key)
     if found is None:
         # The key has the address of the accelerator, which must stay taken for as long.
-        found = own.setdefault(key, {"accelerator": request.hardware.gpu})
+        found = own.setdefault(key, {_ACCELERATOR: request.hardware.gpu})
         _order.append((ref(own), key))
         if len(_order) > MOST_FAMILIES:
             _drop_oldest()
     return found
+
+
+def is_kept(family: dict[Hashable, Any]) -> bool:
+    """Whether later plans of the family find these answers."""
+    return _ACCELERATOR in family
 
 
 def _key(engine: str, request: Request) -> Hashable | None:

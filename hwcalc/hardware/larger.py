@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -32,39 +33,68 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
     None is slower, and none is of those that few people can get, unless ``gpu`` is one itself. Of those of the same size, the first is
     the one of which a buyer would miss least: the chip, the architecture, one that is not older, the link, the date.
     """
-    from hwcalc.profiles.examples import UNCOMMON
-    from hwcalc.profiles.glance import glance
-    from hwcalc.profiles.gpus import BUILT_IN, find_gpu
+    from hwcalc.profiles.gpus import find_gpu
 
-    left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
-    own = gpu.memory_marketing_gb
-    if own is None:
+    if gpu.memory_marketing_gb is None:
         return
-    steps = _STEPS.get(gpu.category or "", (gpu.category,))
-    ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
-    for name, facts in glance(BUILT_IN).items():
-        if facts.get("vendor") != gpu.vendor or facts.get("category") not in steps or name in left_out or _slower(gpu, facts):
-            continue
-        options = re.findall(r"[0-9]+", facts.get("memory_options_gb", ""))
-        for size in map(int, options if len(options) > 1 else re.findall(r"^[0-9]+$", facts.get("memory_marketing_gb", ""))):
-            if size > own and size * GIB >= needed_bytes:
-                sold = f"{name}-{size}gb" if len(options) > 1 else name
-                place, one = (steps.index(facts["category"]), size), ((not gpu.id.startswith(name), *_missed(gpu, facts)), sold)
-                ranked[place] = min(ranked.get(place, one), one)
-    for _, (_, sold) in islice(sorted(ranked.items()), most):
+    larger = _larger(
+        gpu.id,
+        gpu.vendor,
+        gpu.category,
+        gpu.memory_marketing_gb,
+        gpu.architecture,
+        gpu.released or 0,
+        str(gpu.interconnect.get("kind")),
+        gpu.tflops_dense.get("bf16"),
+    )
+    enough = (sold for size, sold in larger if size * GIB >= needed_bytes)
+    for sold in islice(enough, most):
         with profile_errors():
             yield find_gpu(sold)
 
 
-def _slower(gpu: Gpu, facts: Mapping[str, str]) -> bool:
-    rate, own = _RATE.search(facts.get("tflops_dense", "")), gpu.tflops_dense.get("bf16")
+@lru_cache(maxsize=256)
+def _larger(
+    gpu_id: str,
+    vendor: str,
+    category: str | None,
+    memory_gb: int,
+    architecture: str | None,
+    released: int,
+    link: str,
+    rate: float | None,
+) -> tuple[tuple[int, str], ...]:
+    """The built-in accelerators that are larger than the one of which this is known: of each size one, with that size, the nearest first."""
+    from hwcalc.profiles.examples import UNCOMMON
+    from hwcalc.profiles.glance import glance
+    from hwcalc.profiles.gpus import BUILT_IN
+
+    left_out = frozenset() if gpu_id in UNCOMMON else UNCOMMON
+    steps = _STEPS.get(category or "", (category,))
+    ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
+    for name, facts in glance(BUILT_IN).items():
+        if facts.get("vendor") != vendor or facts.get("category") not in steps or name in left_out or _slower(rate, facts):
+            continue
+        options = re.findall(r"[0-9]+", facts.get("memory_options_gb", ""))
+        for size in map(int, options if len(options) > 1 else re.findall(r"^[0-9]+$", facts.get("memory_marketing_gb", ""))):
+            if size > memory_gb:
+                sold = f"{name}-{size}gb" if len(options) > 1 else name
+                years = int(facts.get("released", "0")) - released
+                missed = (
+                    not gpu_id.startswith(name),
+                    facts.get("architecture") != architecture,
+                    years < 0,
+                    link not in facts.get("interconnect", ""),
+                    abs(years),
+                )
+                place, one = (steps.index(facts["category"]), size), (missed, sold)
+                ranked[place] = min(ranked.get(place, one), one)
+    return tuple((size, sold) for (_, size), (_, sold) in sorted(ranked.items()))
+
+
+def _slower(own: float | None, facts: Mapping[str, str]) -> bool:
+    rate = _RATE.search(facts.get("tflops_dense", ""))
     return own is not None and (rate is None or float(rate[1]) < own)
-
-
-def _missed(gpu: Gpu, facts: Mapping[str, str]) -> tuple[bool, bool, bool, int]:
-    link = str(gpu.interconnect.get("kind"))
-    years = int(facts.get("released", "0")) - (gpu.released or 0)
-    return facts.get("architecture") != gpu.architecture, years < 0, link not in facts.get("interconnect", ""), abs(years)
 
 
 def next_instance(name: str) -> tuple[Instance, Instance | None]:

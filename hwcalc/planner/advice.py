@@ -191,10 +191,10 @@ class _Adviser:
         if changed is None or other is None:
             return False
         try:
-            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, other)]
+            (given, needed), (before, needed_before) = (solve.given_and_needed(one, "low") for one in (changed, other))
         except KvplanError:
             return False
-        return sizes[0][0] > sizes[1][0] or sizes[0][1] < sizes[1][1]
+        return given > before or needed < needed_before
 
     def _changed(self, change: Change) -> Opened | None:
         """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
@@ -224,10 +224,7 @@ class _Adviser:
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
         self.left -= 1
-        try:
-            return self.opened.changed(**{**self._chosen(change), **settings})
-        except KvplanError:
-            return None
+        return self.opened.accepted(**{**self._chosen(change), **settings})
 
     def _chosen(self, change: Change) -> Sizes:
         """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
@@ -404,8 +401,8 @@ class _Adviser:
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"
-        size = solve.budget_bytes(offer.opened, "low" if offer.sure else "expected") or 0
-        return f"leaves {human_bytes(size - offer.opened.needed_bytes)}"
+        given, needed = solve.given_and_needed(offer.opened, "low" if offer.sure else "expected")
+        return f"leaves {human_bytes(given - needed)}"
 
 
 def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:

@@ -19,6 +19,7 @@ from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import UNLIMITED, Layout
 
 if TYPE_CHECKING:
+    from hwcalc.engines.room import Room
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "best_layout",
     "budget_bytes",
     "fewest_gpus",
+    "given_and_needed",
     "holds",
     "holds_in",
     "largest",
@@ -65,8 +67,25 @@ def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
     return None if budget is None else int(getattr(budget, end))
 
 
+def room_of(opened: Opened) -> Room | None:
+    """What decides whether the planned sequences fit, if it is that simple."""
+    room = opened.engine.room(opened)
+    return None if room is None or opened.tokens < room.least_tokens else room
+
+
+def given_and_needed(opened: Opened, end: str) -> tuple[int, int]:
+    """Bytes of the fullest GPU for the cache at this end of the budget, 0 if that is unknown, and those that the planned sequences take."""
+    room = room_of(opened)
+    if room is not None:
+        return room.bytes[end], room.needed_bytes(opened.tokens, opened.request.batch)
+    return budget_bytes(opened, end) or 0, opened.needed_bytes
+
+
 def holds(opened: Opened, end: str = "expected") -> bool:
     """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
+    room = room_of(opened)
+    if room is not None:
+        return room.holds(opened.tokens, opened.request.batch, end)
     size = budget_bytes(opened, end)
     return size is not None and holds_in(opened, size, end=end)
 
@@ -209,7 +228,14 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
 
     ``name`` is ``batch`` or ``seq``. Unlike :func:`most` and :func:`longest` it goes by :func:`holds` alone.
     """
-    direct = _most_held(opened, bound, end) if name == "batch" else _longest_held(opened, bound, end)
+    room = room_of(opened)
+    if room is None:
+        direct = _most_held(opened, bound, end) if name == "batch" else _longest_held(opened, bound, end)
+    elif name == "batch":
+        return room.most(opened.tokens, end, bound)
+    else:
+        direct = room.longest(opened.request.batch, end, bound)
+        direct = 0 if direct is None and _holds_nothing(opened, end) else direct
     if direct is not None:
         return direct
 
@@ -382,9 +408,9 @@ def most_joined(gpu: Gpu, gpus: int) -> int:
 
 def _at_least(opened: Opened) -> int:
     """A lower bound on the number of GPUs: they must have memory for the weights."""
+    single = opened.accepted(tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
     try:
-        single = opened.changed(tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
-        budget = single.budget
+        budget = None if single is None else single.budget
     except KvplanError:
         return 1
     if budget is None or budget.requested_bytes <= 0:
@@ -398,8 +424,10 @@ def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     dealt = replace(layout, ep=layout.tp * layout.dp)
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
+        changed = opened.accepted(**vars(each), dcp=1)
+        if changed is None:
+            continue
         try:
-            changed = opened.changed(**vars(each), dcp=1)
             return each, changed.engine.entire(changed)
         except KvplanError:
             continue

@@ -34,6 +34,7 @@ from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.options import OPTIONS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, starts_with, usable_blocks
+from hwcalc.engines.vllm.room import plan_room
 from hwcalc.engines.vllm.savings import savings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
@@ -46,6 +47,7 @@ from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.room import Room
     from hwcalc.policies.base import Chosen
 from hwcalc.units import human_bytes
 
@@ -100,7 +102,7 @@ class Vllm(Engine):
         return VllmOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
 
     def keeps_families(self, opened: Opened) -> bool:
-        """The activations of V0 depend on the length of a prompt."""
+        """In V0 the activations depend on the length of a prompt."""
         return not runs_v0(opened.version)
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
@@ -183,6 +185,12 @@ class Vllm(Engine):
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
         length = layout.longest(own, bound)
         return length if settings.same_batches(length) else None
+
+    def accepts_all_sizes(self, opened: Opened) -> bool:
+        return not of_vllm(opened).layout.depends_on_length
+
+    def room(self, opened: Opened) -> Room | None:
+        return opened.shared("room", lambda: plan_room(of_vllm(opened)))
 
     def most_held(self, opened: Opened, budget_bytes: int) -> int | None:
         planned = of_vllm(opened)

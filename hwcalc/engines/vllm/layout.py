@@ -130,10 +130,10 @@ class PoolLayout:
         """Blocks of one request in all groups together."""
         if self.cut:
             return sum(self.blocks(group, length) for group in self.stage_groups[0])
-        return self._counts.at(length)
+        return self.counts.at(length)
 
     @cached_property
-    def _counts(self) -> BlockCounts:
+    def counts(self) -> BlockCounts:
         """How :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
         return BlockCounts.of(self.stage_groups[0], self.limits)
 
@@ -186,14 +186,14 @@ class PoolLayout:
         """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits."""
         if self.cut:
             return longest(lambda length: self.total_blocks(length) <= blocks, bound)
-        return self._counts.longest(blocks, bound)
+        return self.counts.longest(blocks, bound)
 
     def longest_checked(self, budget: int, bound: int, stage: int) -> int:
         """As :meth:`longest`, by the check before start-up, in ``budget`` bytes of a rank of one stage."""
         width = self._checked_widths[stage]
         if width is None or self.cut or self._checked_groups is not self.stage_groups[0]:
             return longest(lambda length: self.needed(length, stage) <= budget, bound)
-        return self._counts.longest(budget // width, bound) if width else bound
+        return self.counts.longest(budget // width, bound) if width else bound
 
 
 def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:

@@ -1,0 +1,44 @@
+"""The room of one family of vLLM's requests: blocks of a pool whose size does not depend on them."""
+
+from __future__ import annotations
+
+from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.room import Room
+from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
+from hwcalc.engines.vllm.pool import usable_blocks
+from hwcalc.engines.vllm.specs import ceil_div
+
+__all__ = ["plan_room"]
+
+_ENDS = ("low", "expected", "high")
+
+
+def plan_room(opened: VllmOpened) -> Room | None:
+    """``None`` where the layout or the batch follows from the length, where requests are unlike, or where the budget is unknown."""
+    request, settings = opened.request, opened.settings
+    if request.policy is not None or request.sharing != UNSHARED or request.lengths or settings.rules.engine == "V0":
+        return None
+    # A batch has no more tokens than all requests together, which are few only where they are very short.
+    least = 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
+    long = of_vllm(opened.sized(seq=max(least, opened.tokens)))
+    layout = long.layout
+    if layout.depends_on_length:
+        return None
+    given = request.hardware.kv_memory
+    budget = long.budget if given is None and request.hardware.gpu is not None else None
+    if given is None and budget is None:
+        return None
+    sizes = {end: given if budget is None else getattr(budget, end) for end in _ENDS}
+    width = max(layout.stage_bytes, default=0)
+    return Room(
+        counts=layout.counts,
+        block_bytes=width,
+        bytes=sizes,
+        blocks={
+            end: usable_blocks(layout, long.settings, size) // layout.schedulers if width else 0 for end, size in sizes.items()
+        },
+        least_tokens=least,
+        most_requests=settings.sequences * request.parallel.dp,
+        dp=request.parallel.dp,
+        schedulers=layout.schedulers,
+    )
