@@ -215,12 +215,8 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
         """
         return None
 
-    def most_held(self, opened: Opened, budget_bytes: int) -> int | None:
-        """The most requests of the planned length for which :meth:`holds` is true; ``None`` if it has no direct answer."""
-        return None
-
     def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
-        """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` as for :meth:`most_held`."""
+        """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` without a direct answer."""
         return None
 
     def periods(self, opened: Opened) -> frozenset[int]:

@@ -229,15 +229,10 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
     ``name`` is ``batch`` or ``seq``. Unlike :func:`most` and :func:`longest` it goes by :func:`holds` alone.
     """
     room = room_of(opened)
-    if room is None:
-        direct = _most_held(opened, bound, end) if name == "batch" else _longest_held(opened, bound, end)
-    elif name == "batch":
-        return room.most(opened.tokens, end, bound)
-    else:
-        direct = room.longest(opened.request.batch, end, bound)
-        direct = 0 if direct is None and _holds_nothing(opened, end) else direct
-    if direct is not None:
-        return direct
+    if room is not None:
+        direct = room.most(opened.tokens, end, bound) if name == "batch" else room.longest(opened.request.batch, end, bound)
+        if direct is not None or _holds_nothing(opened, end):
+            return direct or 0
 
     def good(value: int) -> bool:
         return _holds_changed(opened, end, **{name: value})
@@ -245,37 +240,9 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
     return last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
 
 
-def _most_held(opened: Opened, bound: int, end: str) -> int | None:
-    """The most sequences, if the engine has a direct answer."""
-    size = budget_bytes(opened, end)
-    if size is None:
-        return 0
-    held = opened.engine.most_held(opened, size)
-    if held is None:
-        return None
-    limit = opened.engine.most_sequences(opened)
-    return min(bound, held, bound if limit is None else limit[0] // opened.request.sharing.branches)
-
-
-def _longest_held(opened: Opened, bound: int, end: str) -> int | None:
-    """The longest sequence, if the engine has a direct answer or nothing fits."""
-    size = budget_bytes(opened, end)
-    if size is None:
-        return 0
-    limit = opened.engine.most_sequences(opened)
-    allowed = limit is None or opened.batch <= limit[0]
-    found = opened.engine.longest(opened, size, bound) if allowed else None
-    return 0 if found is None and _holds_nothing(opened, end) else found
-
-
 def _holds_nothing(opened: Opened, end: str) -> bool:
-    """Whether even a single token does not fit. An engine may also refuse one token, which says nothing of more."""
-    if opened.request.policy is not None:
-        return False
-    try:
-        return not holds(opened.changed(seq=1), end)
-    except KvplanError:
-        return False
+    """Whether even a single token does not fit, where a longer sequence takes no less for certain."""
+    return opened.engine.room(opened) is not None and not _holds_changed(opened, end, seq=1)
 
 
 def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:

@@ -192,19 +192,14 @@ class Vllm(Engine):
     def room(self, opened: Opened) -> Room | None:
         return opened.shared("room", lambda: plan_room(of_vllm(opened)))
 
-    def most_held(self, opened: Opened, budget_bytes: int) -> int | None:
-        planned = of_vllm(opened)
-        layout, sharing = planned.layout, opened.request.sharing
-        if opened.request.policy is not None or planned.together.unlike or not any(layout.stage_bytes):
-            return None
-        own = max(0, usable_blocks(layout, planned.settings, budget_bytes)) // layout.schedulers
-        held = own // (sharing.branches * planned.blocks) if budget_bytes >= 0 else 0
-        return held * layout.schedulers * opened.request.parallel.dp
-
     def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
         planned = of_vllm(opened)
-        starts = starts_with(planned.layout, planned.settings, budget_bytes, opened.tokens)
-        return None if planned.together.grouped else self.most_held(opened, budget_bytes) if starts else 0
+        if opened.request.policy is not None or planned.together.grouped or not any(planned.layout.stage_bytes):
+            return None
+        if not starts_with(planned.layout, planned.settings, budget_bytes, opened.tokens):
+            return 0
+        layout, usable = planned.layout, usable_blocks(planned.layout, planned.settings, budget_bytes)
+        return layout.schedulers * (usable // layout.schedulers // planned.blocks) * opened.request.parallel.dp
 
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.vllm.form import plan_form

@@ -24,11 +24,9 @@ def plan_room(opened: VllmOpened) -> Room | None:
     layout = long.layout
     if layout.depends_on_length:
         return None
-    given = request.hardware.kv_memory
-    budget = long.budget if given is None and request.hardware.gpu is not None else None
-    if given is None and budget is None:
+    sizes = _sizes(long)
+    if sizes is None:
         return None
-    sizes = {end: given if budget is None else getattr(budget, end) for end in _ENDS}
     width = max(layout.stage_bytes, default=0)
     return Room(
         counts=layout.counts,
@@ -42,3 +40,12 @@ def plan_room(opened: VllmOpened) -> Room | None:
         dp=request.parallel.dp,
         schedulers=layout.schedulers,
     )
+
+
+def _sizes(opened: VllmOpened) -> dict[str, int] | None:
+    """Bytes of each GPU for the cache by the end of the budget; ``None`` if they are unknown."""
+    hardware = opened.request.hardware
+    if hardware.kv_memory is not None:
+        return dict.fromkeys(_ENDS, hardware.kv_memory)
+    budget = None if hardware.gpu is None else opened.budget
+    return None if budget is None else {end: getattr(budget, end) for end in _ENDS}
