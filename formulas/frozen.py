@@ -10,7 +10,7 @@ from _thread import RLock
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, dataclass_transform
 
-__all__ = ["Field", "field", "fields", "frozen", "is_frozen", "replace"]
+__all__ = ["Field", "field", "fields", "frozen", "is_frozen", "record", "replace"]
 
 T = TypeVar("T")
 
@@ -89,6 +89,13 @@ def replace(record: T, /, **change: Any) -> T:
     """The same with other values in some fields, as :func:`dataclasses.replace` does it."""
     values = record.__dict__
     return type(record)(**{name: values[name] for name in record.__frozen__.set} | change)  # type: ignore[attr-defined]
+
+
+def record(cls: type[T], values: dict[str, Any]) -> T:
+    """A record of a class without a check of its own, from the values of all its fields, by name: unchecked, for where very many are made."""
+    made = cls.__new__(cls)
+    made.__dict__.update(values)
+    return made
 
 
 class _Fields:

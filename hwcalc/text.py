@@ -237,6 +237,7 @@ def csv_cell(text: str) -> str:
     return _FORMULA.sub(r"\1'", text)
 
 
+@lru_cache(maxsize=1024)
 def shell_word(text: str) -> str:
     """``text`` as one word of a POSIX shell.
 

@@ -215,6 +215,10 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
         """
         return None
 
+    def stores_alike(self, opened: Opened) -> bool:
+        """Whether each stored tensor is so many times that of one sequence by itself, as many as are planned."""
+        return False
+
     def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
         """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` without a direct answer."""
         return None

@@ -35,7 +35,8 @@ class CommandLine:
     @property
     def words(self) -> tuple[str, ...]:
         """The options and their values."""
-        return tuple(word for row in OPTIONS for word in _words(row, self.given.get(row.name)))
+        given = self.given
+        return tuple(word for row in OPTIONS if given.get(row.name) is not None for word in _words(row, given[row.name]))
 
     @property
     def text(self) -> str:

@@ -16,7 +16,7 @@ from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
-from hwcalc.engines.request import Request
+from hwcalc.engines.request import UNSHARED, Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
@@ -191,6 +191,10 @@ class Vllm(Engine):
 
     def room(self, opened: Opened) -> Room | None:
         return opened.shared("room", lambda: plan_room(of_vllm(opened)))
+
+    def stores_alike(self, opened: Opened) -> bool:
+        request = opened.request
+        return request.policy is None and request.sharing == UNSHARED and not request.lengths
 
     def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
         planned = of_vllm(opened)

@@ -62,6 +62,17 @@ class RequestBytes(NamedTuple):
         return RequestBytes(kinds, requests * self.layers, requests * self.outer, requests * self.drafts)
 
 
+class _Pages(NamedTuple):
+    """The pages of a layout. ``kinds`` has a layer of each kind, with the number of its group and how many layers there are of the kind.
+
+    ``layers`` and ``drafts`` are bytes of a block in each group.
+    """
+
+    kinds: tuple[tuple[int, LayerCache, LayerSpec, int], ...]
+    layers: tuple[int, ...]
+    drafts: tuple[int, ...]
+
+
 @frozen
 class PoolLayout:
     """The groups of one model. ``stage_bytes`` is the size of a block on a rank of each pipeline stage."""
@@ -94,23 +105,34 @@ class PoolLayout:
 
     def taken(self, count: Callable[[BlockGroup], int]) -> RequestBytes:
         """What so many blocks of each group take on one rank of every stage, all stages together."""
-        kinds: dict[tuple[int, str], tuple[LayerCache, LayerSpec, int]] = {}
-        counts: dict[tuple[int, str], int] = {}
-        total = drafts = 0
-        for group in self.groups:
-            blocks = count(group)
+        pages = self._pages
+        blocks = [count(group) for group in self.groups]
+        total = sum(number * size for number, size in zip(blocks, pages.layers, strict=True))
+        packed = sum(layers * spec.page * blocks[group] for group, _, spec, layers in pages.kinds)
+        return RequestBytes(
+            kinds=tuple((cache, spec, blocks[group]) for group, cache, spec, _ in pages.kinds),
+            layers=packed,
+            outer=total - packed,
+            drafts=sum(number * size for number, size in zip(blocks, pages.drafts, strict=True)),
+        )
+
+    @cached_property
+    def _pages(self) -> _Pages:
+        kinds: dict[tuple[int, str], tuple[int, LayerCache, LayerSpec]] = {}
+        counts: Counter[tuple[int, str]] = Counter()
+        layers, drafts = [0] * len(self.groups), [0] * len(self.groups)
+        for number, group in enumerate(self.groups):
             for member, spec in zip(group.members, group.specs, strict=True):
                 cache = self.caches[member]
                 if cache.kind < 0:
-                    drafts += blocks * spec.page
+                    drafts[number] += spec.page
                     continue
-                total += blocks * spec.page
+                layers[number] += spec.page
                 key = (cache.kind, cache.name)
-                counts[key] = counts.get(key, 0) + 1
-                if key not in kinds or kinds[key][0].outer:
-                    kinds[key] = (cache, spec, blocks)
-        packed = sum(count * kinds[key][1].page * kinds[key][2] for key, count in counts.items())
-        return RequestBytes(kinds=tuple(kinds.values()), layers=packed, outer=total - packed, drafts=drafts)
+                counts[key] += 1
+                if key not in kinds or kinds[key][1].outer:
+                    kinds[key] = (number, cache, spec)
+        return _Pages(tuple((*found, counts[key]) for key, found in kinds.items()), tuple(layers), tuple(drafts))
 
     def blocks(self, group: BlockGroup, length: int) -> int:
         """Blocks of one request of ``length`` tokens in one group: as many as the member that needs most."""
@@ -120,6 +142,13 @@ class PoolLayout:
 
     def counted(self, group: BlockGroup, length: int) -> Step:
         """How :meth:`blocks` comes about, by the member that needs most."""
+        if not self.cut:
+            most = (
+                group.distinct[0]
+                if len(group.distinct) == 1
+                else max(group.distinct, key=lambda spec: spec.blocks(length, self.limits))
+            )
+            return most.counted(length, self.limits)
         uncut = {spec: None for member, spec in zip(group.members, group.specs, strict=True) if member not in self.cut}
         found = [self.cut[member] for member in group.members if member in self.cut]
         if uncut:

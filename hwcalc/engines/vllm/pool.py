@@ -17,6 +17,7 @@ from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import record
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
@@ -264,10 +265,20 @@ def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tup
 
 def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
     """The groups as a plan reports them."""
-    return tuple(_group_info(layout, group, length) for group in layout.groups)
+    # Kept beside the layout: the groups as they are at every length.
+    alike: list[PoolGroup] | None = vars(layout).get("_infos")
+    if alike is None:
+        alike = vars(layout)["_infos"] = [_group_info(layout, group) for group in layout.groups]
+    return tuple(
+        record(
+            PoolGroup,
+            {**vars(info), "blocks_per_request": layout.blocks(group, length), "steps": (layout.counted(group, length),)},
+        )
+        for group, info in zip(layout.groups, alike, strict=True)
+    )
 
 
-def _group_info(layout: PoolLayout, group: BlockGroup, length: int) -> PoolGroup:
+def _group_info(layout: PoolLayout, group: BlockGroup) -> PoolGroup:
     pages = [spec.page for spec in group.specs]
     parts = [layout.caches[member] for member in group.members]
     layers = [part.layer for part in parts if part.layer >= 0]
@@ -279,6 +290,5 @@ def _group_info(layout: PoolLayout, group: BlockGroup, length: int) -> PoolGroup
         block_size=group.specs[0].block_size,
         page_bytes=pages[0] if len(set(pages)) == 1 else None,
         block_bytes=sum(pages),
-        blocks_per_request=layout.blocks(group, length),
-        steps=(layout.counted(group, length),),
+        blocks_per_request=0,
     )
