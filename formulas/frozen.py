@@ -87,8 +87,13 @@ def fields(of: object) -> tuple[Field, ...]:
 
 def replace(record: T, /, **change: Any) -> T:
     """The same with other values in some fields, as :func:`dataclasses.replace` does it."""
-    values = record.__dict__
-    return type(record)(**{name: values[name] for name in record.__frozen__.set} | change)  # type: ignore[attr-defined]
+    known: _Fields = record.__frozen__  # type: ignore[attr-defined]
+    values, cls = record.__dict__, type(record)
+    if not (known.plain and cls.__init__ is _init and change.keys() <= known.names):
+        return cls(**{name: values[name] for name in known.set} | change)
+    made = cls.__new__(cls)
+    made.__dict__.update([(name, values[name]) for name in known.set], **change)
+    return made
 
 
 def record(cls: type[T], values: dict[str, Any]) -> T:
@@ -101,7 +106,7 @@ def record(cls: type[T], values: dict[str, Any]) -> T:
 class _Fields:
     """The fields of a class, those of its bases first, and what the shared methods need of them."""
 
-    __slots__ = ("all", "checked", "compared", "defaults", "factories", "names", "own", "set", "unset")
+    __slots__ = ("all", "checked", "compared", "defaults", "factories", "names", "own", "plain", "set", "unset")
 
     def __init__(self, cls: type) -> None:
         self.own = tuple(_own_fields(cls))
@@ -115,6 +120,7 @@ class _Fields:
         self.factories = tuple((each.name, each.default_factory) for each in self.all if each.default_factory is not _MISSING)
         self.compared = tuple(each.name for each in self.all if each.compare)
         self.checked = hasattr(cls, "__post_init__")
+        self.plain = not (self.checked or self.unset)
 
 
 def _own_fields(cls: type) -> Iterator[Field]:

@@ -127,7 +127,14 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
         return False
 
     def room(self, opened: Opened) -> Room | None:
-        """What decides whether requests of the family fit, at every length; ``None`` if that is not a number of blocks alone."""
+        """What decides whether requests of the family fit, from some length on; ``None`` if that is not a number of blocks alone.
+
+        Then a longer sequence takes no less, at any length.
+        """
+        return None
+
+    def first_room(self, opened: Opened) -> Room | None:
+        """The same for sequences of one token; it says nothing of longer ones."""
         return None
 
     def keeps_families(self, opened: Opened) -> bool:
@@ -314,10 +321,11 @@ class Opened(Alive):
 
     def sized(self, *, seq: int | None = None, batch: int | None = None) -> Opened:
         """The request with another length or batch, in the same family. It is not checked again."""
-        seq, batch = self.request.seq if seq is None else seq, self.request.batch if batch is None else batch
-        if (seq, batch) == (self.request.seq, self.request.batch):
+        request = self.request
+        seq, batch = request.seq if seq is None else seq, request.batch if batch is None else batch
+        if seq == request.seq and batch == request.batch:
             return self
-        return self.with_request(replace(self.request, seq=seq, batch=batch))
+        return self.sibling(replace(request, seq=seq, batch=batch))
 
     def beyond(self, tokens: int) -> Opened:
         """The request at a length that the model need not have, to see how its cache grows."""

@@ -36,7 +36,8 @@ class CommandLine:
     def words(self) -> tuple[str, ...]:
         """The options and their values."""
         given = self.given
-        return tuple(word for row in OPTIONS if given.get(row.name) is not None for word in _words(row, given[row.name]))
+        chosen = ((row, value) for row in OPTIONS if (value := given.get(row.name)) is not None and value != row.default)
+        return tuple(word for row, value in chosen for word in _words(row, value))
 
     @property
     def text(self) -> str:

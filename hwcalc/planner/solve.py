@@ -242,7 +242,8 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
 
 def _holds_nothing(opened: Opened, end: str) -> bool:
     """Whether even a single token does not fit, where a longer sequence takes no less for certain."""
-    return opened.engine.room(opened) is not None and not _holds_changed(opened, end, seq=1)
+    first = opened.engine.first_room(opened)
+    return first is not None and not first.holds(1, opened.request.batch, end)
 
 
 def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:

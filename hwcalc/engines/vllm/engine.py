@@ -192,6 +192,9 @@ class Vllm(Engine):
     def room(self, opened: Opened) -> Room | None:
         return opened.shared("room", lambda: plan_room(of_vllm(opened)))
 
+    def first_room(self, opened: Opened) -> Room | None:
+        return opened.shared("first room", lambda: plan_room(of_vllm(opened), first=True))
+
     def stores_alike(self, opened: Opened) -> bool:
         request = opened.request
         return request.policy is None and request.sharing == UNSHARED and not request.lengths

@@ -13,14 +13,17 @@ __all__ = ["plan_room"]
 _ENDS = ("low", "expected", "high")
 
 
-def plan_room(opened: VllmOpened) -> Room | None:
-    """``None`` where the layout or the batch follows from the length, where requests are unlike, or where the budget is unknown."""
+def plan_room(opened: VllmOpened, *, first: bool = False) -> Room | None:
+    """``None`` where the layout or the batch follows from the length, where requests are unlike, or where the budget is unknown.
+
+    The ``first`` room is that of sequences of one token.
+    """
     request, settings = opened.request, opened.settings
     if request.policy is not None or request.sharing != UNSHARED or request.lengths or settings.rules.engine == "V0":
         return None
     # A batch has no more tokens than all requests together, which are few only where they are very short.
     least = 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
-    long = of_vllm(opened.sized(seq=max(least, opened.tokens)))
+    long = of_vllm(opened.sized(seq=1 if first else max(least, opened.tokens)))
     layout = long.layout
     if layout.depends_on_length:
         return None
@@ -35,7 +38,7 @@ def plan_room(opened: VllmOpened) -> Room | None:
         blocks={
             end: usable_blocks(layout, long.settings, size) // layout.schedulers if width else 0 for end, size in sizes.items()
         },
-        least_tokens=least,
+        least_tokens=1 if first else least,
         most_requests=settings.sequences * request.parallel.dp,
         dp=request.parallel.dp,
         schedulers=layout.schedulers,
