@@ -1,11 +1,12 @@
-"""CPU time of one plan on the command line, as a ratio to ``python -c pass``.
+"""CPU time and memory of the commands of the README, as ratios to ``python -c pass``.
 
 Run it where kvplan is installed::
 
-    python benchmarks/startup.py [MODEL] [--runs N]
+    python benchmarks/startup.py [--runs N] [--only WORD]
 
-User and system time of the whole child process, bytecode written; medians, and exit status 1 above the limit. Once the model comes
-from the catalog, once its config lies in a Hugging Face cache. Beside it the peer ``hf-mem --help``, where it is installed.
+User and system time of the whole child process, bytecode written; medians of runs by turns, so that a busy machine slows all alike.
+Exit status 1 if a command takes more than its bar, or more memory than any may. Beside them the peer ``hf-mem --help``, where it is
+installed. What the README calls long work has no bar: ``explore`` plans every format and engine for its page.
 """
 
 from __future__ import annotations
@@ -13,21 +14,75 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from hwcalc.profiles.catalog import find_model
 
-LIMIT = 6
-"""What a plan may take, in times of ``python -c pass``."""
+ROOT: Final = Path(__file__).resolve().parents[1]
+LIMIT: Final = 6
+"""What the JSON of a plan may take, in times of ``python -c pass``."""
+ANY_LIMIT: Final = 8
+"""What every command may take."""
+HELP_LIMIT: Final = 4
+"""What help and version may take."""
+MOST_MIB: Final = 30
+"""The most memory of a command."""
+CACHED_ID: Final = "cached/model"
+COMMIT: Final = "0" * 40
+PLAN: Final = "Qwen/Qwen3-8B --seq 32k --json"
 
-CACHED_ID = "cached/model"
-COMMIT = "0" * 40
+COMMANDS: Final[tuple[tuple[str, int | None], ...]] = (
+    (PLAN, LIMIT),
+    (PLAN.replace("Qwen/Qwen3-8B", CACHED_ID), LIMIT),
+    ("--help", HELP_LIMIT),
+    ("plan --help", HELP_LIMIT),
+    ("help recommend", HELP_LIMIT),
+    ("--version", HELP_LIMIT),
+    ("version", HELP_LIMIT),
+    ("Qwen/Qwen3-8B --seq 32k --dtype fp8", ANY_LIMIT),
+    ("meta-llama/Llama-3.3-70B-Instruct --engine vllm --gpu h100 --gpus 4 --seq 32k --concurrency 20 --brief", ANY_LIMIT),
+    ("Qwen/Qwen3-14B --engine llamacpp --weights q6_k --seq 32k --gpu rtx-4060-ti-16gb --brief --quiet", ANY_LIMIT),
+    ("Qwen/Qwen3-8B --engine vllm --gpu l4", ANY_LIMIT),
+    ("Qwen/Qwen3.5-35B-A3B --engine sglang --gpu h200 --seq 32k --batch 16 --brief", ANY_LIMIT),
+    ("Qwen/Qwen3-8B --engine all", ANY_LIMIT),
+    ("Qwen/Qwen3-8B --policy snapkv:compression_ratio=0.5", ANY_LIMIT),
+    ("Qwen/Qwen3-8B --samples 4 --shared-prefix 2k --prompt 4k", ANY_LIMIT),
+    ("explain Qwen/Qwen3-8B", ANY_LIMIT),
+    ("fit --gpu rtx-4060-ti --seq 16k", ANY_LIMIT),
+    ("recommend Qwen/Qwen3-8B --seq 32k --concurrency 8", ANY_LIMIT),
+    ("compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --dtype bf16,fp8", ANY_LIMIT),
+    ("diff Qwen/Qwen3-4B Qwen/Qwen3-8B", ANY_LIMIT),
+    ("sweep Qwen/Qwen3-8B --seq 1k..128k", ANY_LIMIT),
+    ("check tests/readme/kvplan.yaml", ANY_LIMIT),
+    ("strategies Qwen/Qwen3-8B --lengths 1k,2k,8k", ANY_LIMIT),
+    (
+        "reconcile Qwen/Qwen3-235B-A22B-FP8 --log tests/logs/vllm/v1-0.27-qwen3-235b-tp4.log --gpu h20-96gb --quiet",
+        ANY_LIMIT,
+    ),
+    ("models", ANY_LIMIT),
+    ("gpus", ANY_LIMIT),
+    ("instances", ANY_LIMIT),
+    ("engines", ANY_LIMIT),
+    ("dtypes", ANY_LIMIT),
+    ("policies", ANY_LIMIT),
+    ("schema", ANY_LIMIT),
+    ("explore Qwen/Qwen3-8B -o {folder}/page.html", None),
+)
+"""What stands behind ``kvplan``, and its bar."""
+
+
+class Cost(NamedTuple):
+    """What one run of a command takes."""
+
+    cpu_seconds: float
+    peak_mib: float
 
 
 def fill_cache(home: Path, model: str) -> None:
@@ -42,55 +97,63 @@ def fill_cache(home: Path, model: str) -> None:
     (folder / "snapshots" / COMMIT / "config.json").write_text(json.dumps(found["config"]), encoding="utf-8")
 
 
-def cpu_seconds(command: list[str]) -> float:
-    """User + system seconds of one run of ``command``."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed with {done.returncode}: {done.stderr.strip()}")
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+def cost_of(command: list[str]) -> Cost:
+    """User + system seconds and the peak of memory of one run; what does not fit ends with 1, and is an answer too."""
+    with tempfile.TemporaryFile() as errors, subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=errors) as run:
+        _, status, used = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+        if run.returncode not in {0, 1}:
+            errors.seek(0)
+            raise SystemExit(f"{shlex.join(command)} failed with {run.returncode}: {errors.read().decode().strip()}")
+    return Cost(cpu_seconds=used.ru_utime + used.ru_stime, peak_mib=used.ru_maxrss / 1024)
 
 
-def measure(model: str, runs: int) -> bool:
-    """Print one line per command; whether the plans keep to the limit. By turns, so that a busy machine slows all alike."""
-    script = shutil.which("kvplan", path=str(Path(sys.executable).parent))
-    kvplan = [script] if script else [sys.executable, "-m", "hwcalc"]
-    commands = {
-        "python -c pass": [sys.executable, "-c", "pass"],
-        f"kvplan {model} --seq 32k --json": [*kvplan, model, "--seq", "32k", "--json"],
-        "the same from a Hugging Face cache": [*kvplan, CACHED_ID, "--seq", "32k", "--json"],
-    }
-    if peer := shutil.which("hf-mem"):
-        commands["hf-mem --help"] = [peer, "--help"]
-    taken: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(runs + 1):
-        for name, command in commands.items():
-            taken[name].append(cpu_seconds(command))
+def measure(lines: dict[str, tuple[list[str], int | None]], runs: int) -> bool:
+    """Print one line per command; whether all keep to their bars."""
+    empty = [sys.executable, "-c", "pass"]
+    taken: dict[str, list[Cost]] = {name: [] for name in ("", *lines)}
     # The first run of each writes the bytecode.
-    empty, *plans = medians = [statistics.median(seconds[1:]) for seconds in taken.values()]
-    print(f"{'command':<44} {'CPU ms':>8} {'x python':>9}")
-    for name, seconds in zip(commands, medians, strict=True):
-        print(f"{name:<44} {seconds * 1e3:>8.1f} {seconds / empty:>9.2f}")
-    if peer is None:
-        print("hf-mem is not installed: no peer to compare with")
-    print(f"the limit is {LIMIT} x")
-    return max(plans[:2]) <= LIMIT * empty
+    for _ in range(runs + 1):
+        for name, command in {"": empty, **{name: command for name, (command, _) in lines.items()}}.items():
+            taken[name].append(cost_of(command))
+    seconds = {name: statistics.median(cost.cpu_seconds for cost in costs[1:]) for name, costs in taken.items()}
+    peaks = {name: max(cost.peak_mib for cost in costs[1:]) for name, costs in taken.items()}
+    print(f"{'CPU ms':>8} {'x python':>9} {'bar':>4} {'MiB':>6}  command")
+    print(f"{seconds[''] * 1e3:>8.1f} {1:>9.2f} {'':>4} {peaks['']:>6.1f}  python -c pass")
+    missed = 0
+    for name, (_, bar) in lines.items():
+        ratio = seconds[name] / seconds[""]
+        over = bar is not None and (ratio > bar or peaks[name] > MOST_MIB)
+        missed += over
+        print(
+            f"{seconds[name] * 1e3:>8.1f} {ratio:>9.2f} {bar or '-':>4} {peaks[name]:>6.1f}  {name}{'  MISSED' if over else ''}"
+        )
+    print(f"{missed} of {len(lines)} above a bar; memory at most {MOST_MIB} MiB")
+    return not missed
 
 
 def main() -> int:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", default="Qwen/Qwen3-8B")
-    parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--only", default="", help="the commands with this in them")
     arguments = parser.parse_args()
 
-    os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    script = shutil.which("kvplan", path=str(Path(sys.executable).parent))
+    kvplan = [script] if script else [sys.executable, "-m", "hwcalc"]
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "KVPLAN_DEBUG"):
+        os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as bytecode, tempfile.TemporaryDirectory() as home:
-        os.environ["PYTHONPYCACHEPREFIX"] = bytecode
-        os.environ["HF_HOME"] = home
-        fill_cache(Path(home), arguments.model)
-        return 0 if measure(arguments.model, arguments.runs) else 1
+        os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": home, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
+        fill_cache(Path(home), PLAN.partition(" ")[0])
+        lines: dict[str, tuple[list[str], int | None]] = {
+            f"kvplan {line}": ([*kvplan, *shlex.split(line.format(folder=home))], bar)
+            for line, bar in COMMANDS
+            if arguments.only in line
+        }
+        if (peer := shutil.which("hf-mem")) is not None:
+            lines["hf-mem --help"] = ([peer, "--help"], None)
+        return 0 if measure(lines, arguments.runs) else 1
 
 
 if __name__ == "__main__":

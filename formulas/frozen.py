@@ -64,7 +64,8 @@ def frozen(cls: type[T]) -> type[T]:
     (True, Point(x=1, y=0))
     """
     made: Any = cls
-    made.__frozen__ = _Fields(cls)
+    # Fields with more than a default leave the class at once; all else waits for the first value, which most classes never have.
+    made.__frozen__ = _Fields(cls) if any(isinstance(value, Field) for value in cls.__dict__.values()) else _Unread(cls)
     for name, method in _SHARED.items():
         if name not in cls.__dict__:
             setattr(cls, name, method)
@@ -121,6 +122,20 @@ class _Fields:
         self.compared = tuple(each.name for each in self.all if each.compare)
         self.checked = hasattr(cls, "__post_init__")
         self.plain = not (self.checked or self.unset)
+
+
+class _Unread:
+    """Stands for the fields of a class until they are asked for."""
+
+    __slots__ = ("cls",)
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __get__(self, record: object, owner: type) -> _Fields:
+        made: Any = self.cls
+        found = made.__frozen__ = _Fields(self.cls)
+        return found
 
 
 def _own_fields(cls: type) -> Iterator[Field]:

@@ -7,9 +7,11 @@ Whatever evaluates this form (Python, NumPy, the script of a page) knows every r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-__all__ = ["Stair", "blocks_stair", "stairs_at"]
+from hwcalc.formulas.arithmetic import smaller
+from hwcalc.formulas.named import NamedTuple
+
+__all__ = ["Stair", "blocks_stair", "stairs_at", "together"]
 
 
 class Stair(NamedTuple):
@@ -26,9 +28,10 @@ class Stair(NamedTuple):
     most: int | None = None
 
     def at(self, tokens: int) -> int:
-        """The value for so many tokens."""
+        """The value for so many tokens; of an array of lengths an array."""
         steps = (tokens + self.add) // self.per
-        return self.times * (steps if self.most is None else min(self.most, steps))
+        held: int = steps if self.most is None else smaller(steps, self.most)
+        return self.times * held
 
     def shared(self, ranks: int) -> Stair | None:
         """Those on the fullest of some ranks, over which they are dealt one by one; ``None`` if that is no stair.
@@ -53,5 +56,28 @@ def blocks_stair(block_tokens: int, most_tokens: int | None = None, times: int =
 
 
 def stairs_at(stairs: Iterable[Stair], tokens: int) -> int:
-    """The sum of several stairs; nothing before the first token."""
-    return sum(stair.at(tokens) for stair in stairs) if tokens > 0 else 0
+    """The sum of several stairs; nothing before the first token. An array of lengths begins with the first token."""
+    if not isinstance(tokens, int):
+        return sum(stair.at(tokens) for stair in stairs)
+    total = 0
+    if tokens > 0:
+        for times, per, add, most in stairs:
+            steps = (tokens + add) // per
+            total += times * (steps if most is None or steps < most else most)
+    return total
+
+
+def together(weighted: Iterable[tuple[int, Iterable[Stair]]]) -> tuple[Stair, ...]:
+    """Sums of stairs, each so many times, as one sum: stairs with the same steps are one.
+
+    >>> together([(2, [Stair(per=4)]), (3, [Stair(per=4), Stair(most=1)])])
+    (Stair(times=5, per=4, add=0, most=None), Stair(times=3, per=1, add=0, most=1))
+    """
+    times: dict[tuple[int, int, int | None], int] = {}
+    for weight, stairs in weighted:
+        for stair in stairs:
+            # What has all its steps from the first token on is the same everywhere.
+            always = stair.most is not None and (1 + stair.add) // stair.per >= stair.most
+            steps = (1, 0, 1) if always else stair[1:]
+            times[steps] = times.get(steps, 0) + weight * stair.times * (stair.most or 0 if always else 1)
+    return tuple(Stair(number, *steps) for steps, number in times.items() if number)

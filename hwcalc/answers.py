@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any, Final
 
 from hwcalc.documents import document_of
@@ -64,4 +63,6 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
+    from html import escape
+
     return escape(clean(f"{value:.6g}" if isinstance(value, float) else str(value)))

@@ -71,12 +71,14 @@ def without_tokens(text: str) -> str:
     >>> without_tokens("org/sk-learn-7b, hf_transfer, vllm@0.10.1")
     'org/sk-learn-7b, hf_transfer, vllm@0.10.1'
     """
-    for variable in _TOKEN_VARIABLES:
-        token = os.environ.get(variable, "")
-        if len(token) >= _LEAST_TOKEN and token in text:
-            text = text.replace(token, _STARS)
-    if any(mark in text for mark in _MARKS):
-        text = _tokens().sub(lambda found: f"{found['name'] or ''}{_STARS}", text)
+    if len(text) >= _LEAST_TOKEN:
+        for variable in _TOKEN_VARIABLES:
+            token = os.environ.get(variable, "")
+            if len(token) >= _LEAST_TOKEN and token in text:
+                text = text.replace(token, _STARS)
+    for mark in _MARKS:
+        if mark in text:
+            return _tokens().sub(lambda found: f"{found['name'] or ''}{_STARS}", text)
     return text
 
 

@@ -8,6 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
+from hwcalc.patterns import pattern
 from hwcalc.text import brief, quoted, shown
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ _BYTE_FACTORS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
-_NUMBER = re.compile(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
-_SHARE = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCII)
+_NUMBER = pattern(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
+_SHARE = pattern(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCII)
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:

@@ -12,6 +12,7 @@ import re
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.patterns import pattern
 from hwcalc.text import printable
 
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_DIRECTIVES", "MAX_NODES", "Node", "TreeError", "plain_value", "read_tree"]
@@ -24,12 +25,12 @@ MAX_NODES: Final = 100_000
 MAX_DIRECTIVES: Final = 16
 """Lines that begin with ``%``. The parser compares each directive with all others before its first event."""
 
-_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
-_DECIMAL = re.compile(r"[-+]?(?:[0-9]{1,30}\.[0-9]{0,30}|\.[0-9]{1,30}|[0-9]{1,30}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?")
-_HALF = re.compile("[\ud800-\udfff]")
-_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
-_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_ESCAPE = re.compile(r"\\(?:u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+_INTEGER = pattern(r"[-+]?[0-9]{1,30}")
+_DECIMAL = pattern(r"[-+]?(?:[0-9]{1,30}\.[0-9]{0,30}|\.[0-9]{1,30}|[0-9]{1,30}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?")
+_HALF = pattern("[\ud800-\udfff]")
+_DIRECTIVE = pattern("(?:^|[\n\r\x85\u2028\u2029])%")
+_QUOTED = pattern(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_ESCAPE = pattern(r"\\(?:u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 _WORDS: Final = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),

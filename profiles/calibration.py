@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -20,8 +19,8 @@ from typing import Any, Final
 
 from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.fields import date
+from hwcalc.patterns import pattern
+from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id
 
 __all__ = [
@@ -57,7 +56,7 @@ _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
 _LARGEST: Final = 2**50
 _LONGEST_TEXT: Final = 500
-_KIND = re.compile(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
+_KIND = pattern(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
 
 
 @frozen
@@ -210,7 +209,7 @@ def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Meas
             raise ProfileError(path, "must be words for model and dtype, else a whole number", key=f"{key}.conditions.{name}")
     _keys(measured, path, f"{key}.measured", ("device", "date", "source", "driver", "torch"))
     for name, value in measured.items():
-        if not (date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
+        if not (is_date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
             raise ProfileError(path, "must be 2026-11-20 for a date, else words", key=f"{key}.measured.{name}")
     return Measurement(
         values=MappingProxyType(dict(values)), conditions=MappingProxyType(dict(conditions)), measured=Measured(**measured)

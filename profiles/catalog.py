@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.patterns import pattern
 
 __all__ = [
     "BUILT_IN",
@@ -23,6 +24,7 @@ __all__ = [
     "ProfileError",
     "find_entry",
     "find_model",
+    "is_date",
     "is_model_id",
     "list_models",
     "own_models",
@@ -35,8 +37,8 @@ SCHEMA_VERSION: Final = 1
 BUILT_IN: Final = Path(__file__).with_name("models")
 
 _LARGEST_FILE = 16 * 1024**2
-_DATE = re.compile(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
-_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+_DATE = pattern(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
+_ID = pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
 
 class ProfileError(ValueError):
@@ -151,7 +153,8 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
-def _date(value: Any) -> bool:
+def is_date(value: Any) -> bool:
+    """Whether it is a date as text, such as ``2026-11-20``."""
     return isinstance(value, str) and _DATE.fullmatch(value) is not None
 
 
@@ -177,8 +180,8 @@ def _bytes_by_dtype(value: Any) -> bool:
 _FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
     ("schema_version", lambda value: value == SCHEMA_VERSION and not isinstance(value, bool), f"{SCHEMA_VERSION}", False),
     ("id", lambda value: isinstance(value, str) and is_model_id(value), "the model's id, org/name", False),
-    ("released", _date, "a date, YYYY-MM-DD, or null", True),
-    ("recorded", _date, "a date, YYYY-MM-DD, or null", True),
+    ("released", is_date, "a date, YYYY-MM-DD, or null", True),
+    ("recorded", is_date, "a date, YYYY-MM-DD, or null", True),
     ("source", _text, "where the facts come from, in words or as an address, or null", True),
     ("fidelity", _text, "how sure the config is, in words, or null", True),
     (

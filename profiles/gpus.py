@@ -1,7 +1,7 @@
-"""Accelerators: one YAML file each in ``gpus/``. The file stem is the id; ``gpu_aliases.yaml`` has other names.
+"""Accelerators: one YAML file each in ``gpus/``. The file stem is the id; ``gpu_aliases.yaml`` has other names. All are read compiled.
 
 A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` if the variable is not set), replaces
-the accelerator of the same id or adds a new one. A look-up reads one or two files.
+the accelerator of the same id or adds a new one.
 
 Some accelerators (Macs) have several sizes of memory. Their name may include the size: ``m4-max-64`` is ``apple-m4-max-40c`` with
 64 GB and has the id ``apple-m4-max-40c-64gb``.
@@ -18,29 +18,27 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import replace
+from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, NODE, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
+from hwcalc.profiles.compiled import TOP, names, record, records
+from hwcalc.profiles.gpu_file import LONGEST_ID, NODE, Gpu, gpu_of, is_id
 from hwcalc.profiles.visible import VisibleMemory, usable_mib, visible_memory
-from hwcalc.profiles.yaml_file import read_yaml
 
 __all__ = [
     "ALIASES",
     "BUILT_IN",
-    "FIELDS",
-    "MEMORY_FIELDS",
     "NODE",
-    "SCHEMA_VERSION",
-    "TFLOPS",
     "Gpu",
     "UnknownGpuError",
     "VisibleMemory",
+    "built_in_gpus",
     "find_gpu",
     "gpu_aliases",
     "is_id",
     "list_gpus",
     "nearest",
     "other_forms",
-    "parse_gpu",
+    "own_gpus",
     "usable_mib",
     "user_folder",
     "visible_memory",
@@ -50,13 +48,13 @@ __all__ = [
 BUILT_IN: Final = Path(__file__).with_name("gpus")
 ALIASES: Final = Path(__file__).with_name("gpu_aliases.yaml")
 
-_SPOKEN = re.compile(r"[a-z0-9 _-]{1,64}", re.ASCII)
-_SIZED = re.compile(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
-_CORES = re.compile(r"-[0-9]{1,3}c$")
-_FORM = re.compile(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
+_SPOKEN = pattern(r"[a-z0-9 _-]{1,64}", re.ASCII)
+_SIZED = pattern(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
+_CORES = pattern(r"-[0-9]{1,3}c$")
+_FORM = pattern(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
 
 
-_MACHINE: Final = re.compile(
+_MACHINE: Final = pattern(
     r"\A\s*(?:apple[ _-]+)?(?:macbook|imac|mac)(?:[ _-]+(?:pro|air|mini|studio))?[ _-]+(?=m[0-9])", re.ASCII | re.IGNORECASE
 )
 """The Mac in front of its chip: ``Mac mini M4 24GB``."""
@@ -89,8 +87,8 @@ def find_gpu(name: str) -> Gpu:
     ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop']
     """
     spoken = _MACHINE.sub("", name)
-    file = _resolve(spoken)
-    return _sized(spoken) if file is None else _load(*file)
+    place = _resolve(spoken)
+    return _sized(spoken) if place is None else _load(*place)
 
 
 def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
@@ -123,7 +121,7 @@ def _sized(name: str) -> Gpu:
     base = _resolve(parts[1])
     memory_gb = int(parts[2])
     # If the name has a number of cores, it is exact. Otherwise any accelerator of the family may have this size.
-    family = [] if base is None else [base] if _CORES.search(parts[1]) else [base, *_family(base[0].stem)]
+    family = [] if base is None else [base] if _CORES.search(parts[1]) else [base, *_family(base[0])]
     gpus = [_load(*one) for one in family]
     for gpu in gpus:
         if memory_gb in gpu.memory_options_gb:
@@ -132,10 +130,10 @@ def _sized(name: str) -> Gpu:
     raise UnknownGpuError(name[:LONGEST_ID], tuple(gpu_id for _, gpu_id in sizes[:3]) or nearest(name))
 
 
-def _family(gpu_id: str) -> list[tuple[Path, bool]]:
-    """The files of accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
+def _family(gpu_id: str) -> list[_Place]:
+    """The accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
     stem = _CORES.sub("", gpu_id)
-    return [file for name, file in _paths().items() if name != gpu_id and _CORES.sub("", name) == stem]
+    return [(name, own) for name, own in _places().items() if name != gpu_id and _CORES.sub("", name) == stem]
 
 
 def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
@@ -154,13 +152,24 @@ def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
 
 
 def list_gpus() -> tuple[str, ...]:
-    """All ids in alphabetical order, with the user's own. Only folders are listed; no file is opened."""
-    return tuple(sorted(_paths()))
+    """All ids in alphabetical order, with the user's own."""
+    return tuple(sorted(_places()))
+
+
+def own_gpus() -> frozenset[str]:
+    """The ids in the user's own folder."""
+    return frozenset(_own_files())
+
+
+@lru_cache(maxsize=1)
+def built_in_gpus() -> Mapping[str, Gpu]:
+    """All built-in accelerators by id, which are read together."""
+    return MappingProxyType({gpu_id: gpu_of(content, _path(gpu_id), user=False) for gpu_id, content in records("gpus").items()})
 
 
 def gpu_aliases() -> Mapping[str, str]:
     """The other names: alias -> id."""
-    return _aliases()
+    return record(TOP, "gpu_aliases")
 
 
 def nearest(text: str, count: int = 3) -> tuple[str, ...]:
@@ -178,9 +187,9 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     if named and _SIZE.search(text.lower()):
         # Chip and size say which one is meant: what is only spelled alike is another.
         return named[:count]
-    names = {**{name: name for name in _paths()}, **_aliases()}
+    spoken = {**{gpu_id: gpu_id for gpu_id in _places()}, **gpu_aliases()}
     best: dict[str, float] = {}
-    for name, gpu_id in names.items():
+    for name, gpu_id in spoken.items():
         squashed = _squashed(name)
         score = SequenceMatcher(a=squashed, b=query, autojunk=False).ratio() + (0.5 if squashed.startswith(query) else 0)
         if score > max(0.6, best.get(gpu_id, 0)):
@@ -189,9 +198,9 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, *spelled)))[:count]
 
 
-_MAC: Final = re.compile(r"i?mac[a-z]*|apple|metal", re.ASCII)
-_CHIP: Final = re.compile(r"apple-m[0-9]{1,2}", re.ASCII)
-_SIZE: Final = re.compile(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
+_MAC: Final = pattern(r"i?mac[a-z]*|apple|metal", re.ASCII)
+_CHIP: Final = pattern(r"apple-m[0-9]{1,2}", re.ASCII)
+_SIZE: Final = pattern(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
 
 
 def _named(text: str) -> tuple[str, ...]:
@@ -201,15 +210,17 @@ def _named(text: str) -> tuple[str, ...]:
     """
     words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub(" ", text)) if word]
     runs = ["-".join(words[first:last]) for first in range(len(words)) for last in range(len(words), first, -1)]
-    found = {file[0].stem: len(run) for run in runs if (file := _resolve(run)) is not None}
+    found = {place[0]: len(run) for run in runs if (place := _resolve(run)) is not None}
     ids = sorted(found, key=lambda gpu_id: -found[gpu_id])
     if ids:
         ids += [gpu_id for gpu_id in list_gpus() if gpu_id.startswith(f"{ids[0]}-") and gpu_id not in ids]
     elif words and _MAC.fullmatch(words[0]):
-        ids = sorted((gpu_id for gpu_id in _paths() if _CHIP.fullmatch(gpu_id)), reverse=True)
+        ids = sorted((gpu_id for gpu_id in _places() if _CHIP.fullmatch(gpu_id)), reverse=True)
     size = _SIZE.search(text)
     sized = (
-        [f"{gpu_id}-{size[1]}gb" for gpu_id in ids if int(size[1]) in _load(*_paths()[gpu_id]).memory_options_gb] if size else []
+        [f"{gpu_id}-{size[1]}gb" for gpu_id in ids if int(size[1]) in _load(gpu_id, _places()[gpu_id]).memory_options_gb]
+        if size
+        else []
     )
     return tuple(sized or ids)
 
@@ -223,68 +234,72 @@ def _squashed(text: str) -> str:
     return low.replace("mobile", "laptop")
 
 
-@lru_cache(maxsize=1)
-def _built_in() -> tuple[Path, ...]:
-    return tuple(BUILT_IN.glob("*.yaml"))
+_Place = tuple[str, Path | None]
+"""The id of an accelerator, and the user's own file of it."""
 
 
-def _paths() -> dict[str, tuple[Path, bool]]:
-    """All accelerators: id -> the file, and whether it is the user's own."""
-    paths = {path.stem: (path, False) for path in _built_in()}
+def _places() -> dict[str, Path | None]:
+    """All accelerators: id -> the user's own file."""
+    return {**dict.fromkeys(names("gpus")), **_own_files()}
+
+
+def _own_files() -> dict[str, Path]:
     folder = user_folder()
     if folder is None or not os.path.isdir(folder):
-        return paths
+        return {}
     try:
-        names = sorted(os.listdir(folder))
+        files = sorted(os.listdir(folder))
     except OSError as error:
         raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
-    for name in names:
-        stem = name.removesuffix(".yaml")
-        if stem != name and is_id(stem):
-            paths[stem] = (folder / name, True)
-    return paths
+    return {stem: folder / name for name in files if (stem := name.removesuffix(".yaml")) != name and is_id(stem)}
 
 
-def _resolve(name: str) -> tuple[Path, bool] | None:
-    """The file of this id or alias, and whether it is the user's own."""
+def _resolve(name: str) -> _Place | None:
+    """The accelerator of this id or alias."""
     text = name.strip().lower()
     if _SPOKEN.fullmatch(text) is None:
         return None
     folder = user_folder()
-    for gpu_id in (text, _aliases().get(text, "")):
+    for gpu_id in (text, gpu_aliases().get(text, "")):
         if not is_id(gpu_id):
             continue
         if folder is not None and os.path.lexists(folder / f"{gpu_id}.yaml"):
-            return folder / f"{gpu_id}.yaml", True
-        if os.path.exists(BUILT_IN / f"{gpu_id}.yaml"):
-            return BUILT_IN / f"{gpu_id}.yaml", False
-    paths, query = _paths(), _squashed(text)
+            return gpu_id, folder / f"{gpu_id}.yaml"
+        if gpu_id in names("gpus"):
+            return gpu_id, None
+    places, query = _places(), _squashed(text)
     if not query:
         return None
-    for gpu_id in (*paths, *_aliases()):
-        if _squashed(gpu_id) == query:
-            return paths.get(_aliases().get(gpu_id, gpu_id))
+    for spoken in (*places, *gpu_aliases()):
+        if _squashed(spoken) == query:
+            gpu_id = gpu_aliases().get(spoken, spoken)
+            return (gpu_id, places[gpu_id]) if gpu_id in places else None
     return None
 
 
-@lru_cache(maxsize=1)
-def _aliases() -> Mapping[str, str]:
-    file = read_yaml(ALIASES)
-    for alias, gpu_id in file.data.items():
-        if not isinstance(alias, str) or not is_id(alias) or not isinstance(gpu_id, str):
-            raise ProfileError(ALIASES, "must be an id", line=file.line(str(alias)), key=str(alias))
-    return MappingProxyType(dict(file.data))
+def _load(gpu_id: str, own: Path | None) -> Gpu:
+    """Load one accelerator. A file of the user's own that has changed is read again."""
+    if own is None:
+        return _built_in(gpu_id)
+    try:
+        changed = os.stat(own).st_mtime_ns
+    except OSError as error:
+        raise ProfileError(own, f"cannot be read ({error.strerror})") from error
+    return _own(own, changed)
 
 
 @lru_cache(maxsize=512)
-def _read(path: Path, user: bool, changed: int) -> Gpu:
-    return parse_gpu(read_yaml(path), user=user)
+def _built_in(gpu_id: str) -> Gpu:
+    return gpu_of(record("gpus", gpu_id), _path(gpu_id), user=False)
 
 
-def _load(path: Path, user: bool) -> Gpu:
-    """Load one file. A changed file is read again."""
-    try:
-        changed = os.stat(path).st_mtime_ns
-    except OSError as error:
-        raise ProfileError(path, f"cannot be read ({error.strerror})") from error
-    return _read(path, user, changed)
+def _path(gpu_id: str) -> Path:
+    return BUILT_IN / f"{gpu_id}.yaml"
+
+
+@lru_cache(maxsize=512)
+def _own(path: Path, changed: int) -> Gpu:
+    from hwcalc.profiles.gpu_schema import parse_gpu
+    from hwcalc.profiles.yaml_file import read_yaml
+
+    return parse_gpu(read_yaml(path), user=True)

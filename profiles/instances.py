@@ -1,47 +1,40 @@
-"""Cloud instances and boxes: their accelerator and how many they have. One YAML file each, ``instances/<cloud>/<name>.yaml``.
+"""Cloud instances and boxes: their accelerator and how many they have. One YAML file each, ``instances/<cloud>/<name>.yaml``, read compiled.
 
 A file has the name of its instance in small letters with hyphens (``standard-nd96isr-h100-v5.yaml``). A file in the user's own
-folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one. A look-up reads one file. No file has a price.
+folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one. No file has a price.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.estimate import parse_share, wrong
-from hwcalc.profiles.fields import Field, check, date, sources, text, version, whole
-from hwcalc.profiles.gpu_file import is_id
-from hwcalc.profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.profiles.compiled import names, record, records
+from hwcalc.profiles.instance_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
 
 __all__ = [
     "BUILT_IN",
-    "FIELDS",
-    "SCHEMA_VERSION",
     "AmbiguousInstanceError",
     "Instance",
     "UnknownInstanceError",
+    "built_in_instances",
     "file_name",
     "find_instance",
     "list_instances",
     "nearest_instances",
-    "parse_instance",
+    "own_instances",
     "user_folder",
 ]
 
-SCHEMA_VERSION: Final = 1
 BUILT_IN: Final = Path(__file__).with_name("instances")
 
-_LONGEST = 96
-_MOST = 100_000
-_SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
-_CLOUD = re.compile(r"[a-z0-9]{1,32}")
+_CLOUD = pattern(r"[a-z0-9]{1,32}")
 _AZURE = "standard-"
 """The prefix of every Azure size. People leave it out."""
 
@@ -64,50 +57,12 @@ class AmbiguousInstanceError(LookupError):
         self.names = names
 
 
-@frozen
-class Instance:
-    """``count`` accelerators of one kind, rented or sold together."""
-
-    id: str
-    """The name as the cloud spells it."""
-    cloud: str
-    accelerator: str
-    """Id of a file in ``gpus/``."""
-    count: int
-    fabric: str | None = None
-    """What connects the accelerators if there are several."""
-    fraction: tuple[int, int] | None = None
-    """The share of one accelerator, as two numbers: ``(1, 8)``. ``None`` means whole accelerators."""
-    memory_mib: int | None = None
-    """The memory of a share, as the cloud's interface reports it."""
-    note: str | None = None
-    source: str = ""
-    path: Path | None = None
-    user: bool = False
-    """Whether the file is the user's own."""
-
-    @property
-    def name(self) -> str:
-        """The full name with the cloud, which is unique: ``aws/p5.48xlarge``."""
-        return f"{self.cloud}/{file_name(self.id)}"
-
-
 def user_folder() -> Path | None:
     """The user's own ``instances`` folder, whether or not it exists; ``None`` without a home folder."""
     from hwcalc.profiles import gpus
 
     folder = gpus.user_folder()
     return None if folder is None else folder.with_name("instances")
-
-
-def file_name(name: str) -> str:
-    """The stem of an instance's file: small letters, digits and points; a hyphen replaces everything else.
-
-    >>> file_name("Standard_ND96isr_H100_v5"), file_name("DGX-1 (V100 16 GB)"), file_name("p5.48xlarge")
-    ('standard-nd96isr-h100-v5', 'dgx-1-v100-16-gb', 'p5.48xlarge')
-    """
-    kept = "".join(letter if letter == "." or (letter.isascii() and letter.isalnum()) else "-" for letter in name.lower())
-    return "-".join(filter(None, (part.strip(".") for part in kept.split("-"))))
 
 
 def find_instance(name: str) -> Instance:
@@ -121,16 +76,28 @@ def find_instance(name: str) -> Instance:
     """
     matches = _matching(name)
     if not matches:
-        raise UnknownInstanceError(name[:_LONGEST], nearest_instances(name))
+        raise UnknownInstanceError(name[:LONGEST_NAME], nearest_instances(name))
     if len(matches) > 1:
-        raise AmbiguousInstanceError(name[:_LONGEST], tuple(sorted(matches)))
-    ((path, user),) = matches.values()
-    return _load(path, user)
+        raise AmbiguousInstanceError(name[:LONGEST_NAME], tuple(sorted(matches)))
+    ((full, own),) = matches.items()
+    return _load(full, own)
 
 
 def list_instances() -> tuple[str, ...]:
-    """Every ``cloud/name`` in order, with the user's own. Only folders are listed; no file is opened."""
-    return tuple(sorted(f"{cloud}/{stem}" for cloud in _clouds() for stem in _stems(cloud)))
+    """Every ``cloud/name`` in order, with the user's own."""
+    return tuple(sorted({*names("instances"), *_own_files()}))
+
+
+def own_instances() -> frozenset[str]:
+    """Every ``cloud/name`` in the user's own folder."""
+    return frozenset(_own_files())
+
+
+@lru_cache(maxsize=1)
+def built_in_instances() -> Mapping[str, Instance]:
+    """All built-in instances by ``cloud/name``, which are read together."""
+    found = records("instances").items()
+    return MappingProxyType({name: instance_of(content, _path(name), user=False) for name, content in found})
 
 
 def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
@@ -141,7 +108,7 @@ def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
     """
     from difflib import SequenceMatcher
 
-    cloud, query = _split(text[:_LONGEST])
+    cloud, query = _split(text[:LONGEST_NAME])
     if not query:
         return ()
     scores: dict[str, float] = {}
@@ -161,36 +128,50 @@ def _split(text: str) -> tuple[str | None, str]:
     return (cloud.strip().lower(), file_name(rest)) if slash else (None, file_name(cloud))
 
 
-def _matching(name: str) -> dict[str, tuple[Path, bool]]:
-    """All instances with this name: ``cloud/name`` -> the file, and whether it is the user's own."""
-    if len(name) > 2 * _LONGEST:
+def _matching(name: str) -> dict[str, Path | None]:
+    """All instances with this name: ``cloud/name`` -> the user's own file."""
+    if len(name) > 2 * LONGEST_NAME:
         return {}
     cloud, query = _split(name)
     if not is_file_name(query):
         return {}
-    matches = {}
-    for one in _clouds():
+    folder = user_folder()
+    matches: dict[str, Path | None] = {}
+    for one in _clouds(folder):
         if cloud not in {None, one}:
             continue
-        for stem in (query, _AZURE + query):
-            file = _file(one, stem)
-            if file is not None:
-                matches[f"{one}/{stem}"] = file
+        for full in (f"{one}/{query}", f"{one}/{_AZURE}{query}"):
+            own = None if folder is None else folder / f"{full}.yaml"
+            if own is not None and os.path.lexists(own):
+                matches[full] = own
+                break
+            if full in names("instances"):
+                matches[full] = None
                 break
     return matches
 
 
-def is_file_name(stem: str) -> bool:
-    """Whether this can be the stem of an instance's file. A path that leaves the folder cannot."""
-    return len(stem) <= _LONGEST and _SLUG.fullmatch(stem) is not None
+def _clouds(folder: Path | None) -> list[str]:
+    """All clouds, with those of the user's own folder."""
+    known = {name.partition("/")[0] for name in names("instances")}
+    return sorted(known.union(name for name in _names(folder) if _CLOUD.fullmatch(name)))
 
 
-def _folders() -> list[tuple[Path, bool]]:
+def _own_files() -> dict[str, Path]:
+    """The user's own instances: ``cloud/name`` -> the file."""
     folder = user_folder()
-    return [*([] if folder is None or not os.path.isdir(folder) else [(folder, True)]), (BUILT_IN, False)]
+    return {
+        f"{cloud}/{stem}": folder / cloud / name
+        for cloud in _names(folder)
+        if folder is not None and _CLOUD.fullmatch(cloud)
+        for name in _names(folder / cloud)
+        if (stem := name.removesuffix(".yaml")) != name and is_file_name(stem)
+    }
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path | None) -> list[str]:
+    if folder is None:
+        return []
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -199,82 +180,29 @@ def _names(folder: Path) -> list[str]:
         raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
 
 
-def _clouds() -> list[str]:
-    names = {name for folder, _ in _folders() for name in _names(folder) if _CLOUD.fullmatch(name)}
-    return sorted(names)
+def _path(name: str) -> Path:
+    return BUILT_IN / f"{name}.yaml"
 
 
-def _stems(cloud: str) -> set[str]:
-    names = {name for folder, _ in _folders() for name in _names(folder / cloud) if name.endswith(".yaml")}
-    return {stem for name in names if is_file_name(stem := name.removesuffix(".yaml"))}
-
-
-def _file(cloud: str, stem: str) -> tuple[Path, bool] | None:
-    for folder, user in _folders():
-        path = folder / cloud / f"{stem}.yaml"
-        if os.path.lexists(path):
-            return path, user
-    return None
+def _load(name: str, own: Path | None) -> Instance:
+    """Load one instance. A file of the user's own that has changed is read again."""
+    if own is None:
+        return _built_in(name)
+    try:
+        changed = os.stat(own).st_mtime_ns
+    except OSError as error:
+        raise ProfileError(own, f"cannot be read ({error.strerror})") from error
+    return _own(own, changed)
 
 
 @lru_cache(maxsize=512)
-def _read(path: Path, user: bool, changed: int) -> Instance:
-    return parse_instance(read_yaml(path), user=user)
+def _built_in(name: str) -> Instance:
+    return instance_of(record("instances", name), _path(name), user=False)
 
 
-def _load(path: Path, user: bool) -> Instance:
-    """Load one file. A changed file is read again."""
-    try:
-        changed = os.stat(path).st_mtime_ns
-    except OSError as error:
-        raise ProfileError(path, f"cannot be read ({error.strerror})") from error
-    return _read(path, user, changed)
+@lru_cache(maxsize=512)
+def _own(path: Path, changed: int) -> Instance:
+    from hwcalc.profiles.instance_schema import parse_instance
+    from hwcalc.profiles.yaml_file import read_yaml
 
-
-# The fields have the order of the file.
-_FIELDS: tuple[Field, ...] = (
-    ("schema_version", version(SCHEMA_VERSION), f"{SCHEMA_VERSION}", False),
-    ("id", text, "its name, as its cloud spells it", False),
-    ("cloud", lambda value: isinstance(value, str) and _CLOUD.fullmatch(value) is not None, "small letters and digits", False),
-    (
-        "recorded",
-        date,
-        "a date, YYYY-MM-DD, in quotes",
-        True,
-    ),
-    ("accelerator", lambda value: isinstance(value, str) and is_id(value), "the id of an accelerator", False),
-    ("count", lambda value: whole(value) and value <= _MOST, f"a whole number from 1 to {_MOST:,}", False),
-    ("fabric", text, "words", True),
-    ("fraction", lambda value: isinstance(value, str), "a share of one accelerator, written 1/8", True),
-    ("memory_mib", whole, "a positive whole number of MiB", True),
-    ("note", text, "words", True),
-    ("source", sources, "a name and words for each source", False),
-)
-
-FIELDS: Final = tuple(name for name, *_ in _FIELDS)
-"""The keys of a file, in the order of the file."""
-
-
-def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
-    """Check the content of one file. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
-    data: Mapping[str, Any] = file.data
-    check(file, _FIELDS)
-    if (file.path.parent.name, file.path.stem) != (data["cloud"], file_name(data["id"])):
-        raise wrong(file, "id", f"belongs in {data['cloud']}/{file_name(data['id'])}.yaml, but the file is {file.path.name}")
-    if data.get("fraction") is None and data.get("memory_mib") is not None:
-        raise wrong(file, "memory_mib", "goes with fraction: a whole accelerator's memory is in its own file")
-    if data.get("fraction") is not None and data["count"] != 1:
-        raise wrong(file, "fraction", "goes with a count of 1")
-    return Instance(
-        id=data["id"],
-        cloud=data["cloud"],
-        accelerator=data["accelerator"],
-        count=data["count"],
-        fabric=data.get("fabric"),
-        memory_mib=data.get("memory_mib"),
-        note=data.get("note"),
-        fraction=None if data.get("fraction") is None else parse_share(file, "fraction", data["fraction"]),
-        source="; ".join(data["source"].values()),
-        path=file.path,
-        user=user,
-    )
+    return parse_instance(read_yaml(path), user=True)

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.engines import BUILT_IN, SCHEMA_VERSION
-from hwcalc.profiles.estimate import Estimate, parse_estimate, wrong
-from hwcalc.profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.profiles.compiled import record
+from hwcalc.profiles.estimate import Estimate, estimate_of
 
-__all__ = ["LlamacppProfile", "llamacpp_profile", "parse_llamacpp"]
+__all__ = ["LlamacppProfile", "llamacpp_profile"]
 
 
 @frozen
 class LlamacppProfile:
-    """The checked content of ``llamacpp.yaml``."""
+    """The content of ``llamacpp.yaml``."""
 
     compute: Mapping[str, Estimate]
     """The reserved size as a multiple of the derived one, by the name of the fullest moment."""
@@ -27,20 +25,8 @@ class LlamacppProfile:
 @lru_cache(maxsize=1)
 def llamacpp_profile() -> LlamacppProfile:
     """The constants of llama.cpp."""
-    return parse_llamacpp(read_yaml(BUILT_IN / "llamacpp.yaml"))
-
-
-def parse_llamacpp(file: YamlFile) -> LlamacppProfile:
-    """Check the content of ``llamacpp.yaml``. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
-    known = {"schema_version", "id", "recorded", "compute", "host_bandwidth"}
-    for key in sorted(known ^ set(map(str, file.data))):
-        raise ProfileError(file.path, "is missing" if key in known else "is not known", line=file.line(key), key=key)
-    if file.data["schema_version"] != SCHEMA_VERSION or file.data["id"] != file.path.stem:
-        raise wrong(file, "schema_version", f"must be {SCHEMA_VERSION}, and id the file's stem")
-    content = file.data["compute"]
-    if not isinstance(content, dict) or not content:
-        raise wrong(file, "compute", "must be a mapping of moments")
+    data = record("engines", "llamacpp")
     return LlamacppProfile(
-        compute={str(name): parse_estimate(file, f"compute.{name}", entry) for name, entry in content.items()},
-        host_bandwidth=parse_estimate(file, "host_bandwidth", file.data["host_bandwidth"]),
+        compute={name: estimate_of(entry) for name, entry in data["compute"].items()},
+        host_bandwidth=estimate_of(data["host_bandwidth"]),
     )

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.profiles.estimate import Estimate, parse_estimate, parse_share, parse_source, wrong
-from hwcalc.profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.profiles.compiled import TOP, record
+from hwcalc.profiles.estimate import Estimate, estimate_of
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpu_file import Gpu
 
-__all__ = ["BUILT_IN", "Hardware", "MetalReading", "MetalStep", "VisibleMemory", "parse_hardware", "usable_mib", "visible_memory"]
+__all__ = ["BUILT_IN", "Hardware", "MetalReading", "MetalStep", "VisibleMemory", "hardware", "usable_mib", "visible_memory"]
 
 BUILT_IN: Final = Path(__file__).with_name("hardware.yaml")
-SCHEMA_VERSION: Final = 1
-
 _MIB: Final = 1024**2
-_SHARES: Final = ("of_tool", "of_tool_amd", "of_marketing")
-_METAL: Final = ("readings", "older_rule", "newer_rule", "raise_with", "source")
 
 
 @frozen
@@ -53,7 +50,7 @@ class MetalStep:
 
 @frozen
 class Hardware:
-    """The checked content of ``hardware.yaml``."""
+    """The content of ``hardware.yaml``."""
 
     visible_share: dict[str, Estimate]
     readings: tuple[MetalReading, ...]
@@ -77,13 +74,13 @@ def visible_memory(gpu: Gpu) -> VisibleMemory | None:
         usable = usable_mib(gpu)
         if usable is None:
             return None
-        basis = f"Metal's own limit for {gpu.memory_marketing_gb} GB of memory; {_hardware().raise_with} raises it"
+        basis = f"Metal's own limit for {gpu.memory_marketing_gb} GB of memory; {hardware().raise_with} raises it"
         return _in_bytes((int(usable.low), int(usable.expected), int(usable.high)), basis, usable.source)
     if gpu.memory_total_mib is not None:
-        share = _hardware().visible_share["of_tool_amd" if gpu.vendor == "amd" else "of_tool"]
+        share = hardware().visible_share["of_tool_amd" if gpu.vendor == "amd" else "of_tool"]
         return _shared(gpu.memory_total_mib, share, "estimated from its tool's total")
     if gpu.memory_marketing_gb is not None:
-        share = _hardware().visible_share["of_marketing"]
+        share = hardware().visible_share["of_marketing"]
         return _shared(gpu.memory_marketing_gb * 1024, share, "estimated from the number on the box")
     return None
 
@@ -97,7 +94,7 @@ def usable_mib(gpu: Gpu) -> Estimate | None:
     """
     if gpu.vendor != "apple" or gpu.memory_marketing_gb is None:
         return None
-    facts, ram = _hardware(), gpu.memory_marketing_gb
+    facts, ram = hardware(), gpu.memory_marketing_gb
     older = _part(ram, [step for step in facts.older_rule if step.from_gib <= ram][-1])
     newer = _part(ram, [step for step in facts.newer_rule if step.from_gib <= ram][-1])
     read = [reading for reading in facts.readings if reading.ram_gib == ram]
@@ -126,69 +123,23 @@ def _shared(mib: int, share: Estimate, basis: str) -> VisibleMemory:
 
 
 @lru_cache(maxsize=1)
-def _hardware() -> Hardware:
-    return parse_hardware(read_yaml(BUILT_IN))
-
-
-def parse_hardware(file: YamlFile) -> Hardware:
-    """Check the content of ``hardware.yaml``. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key."""
-    known = ("schema_version", "id", "recorded", "visible_share", "metal")
-    _exactly(file, "", file.data, known)
-    if file.data["schema_version"] != SCHEMA_VERSION or file.data["id"] != file.path.stem:
-        raise wrong(file, "schema_version", f"must be {SCHEMA_VERSION}, and id the file's stem")
-    shares, metal = file.data["visible_share"], file.data["metal"]
-    _exactly(file, "visible_share", shares, _SHARES)
-    _exactly(file, "metal", metal, _METAL)
-    estimates = {name: parse_estimate(file, f"visible_share.{name}", shares[name]) for name in _SHARES}
-    for name, estimate in estimates.items():
-        if estimate.high > 1:
-            raise wrong(file, f"visible_share.{name}", "must be shares of at most 1")
-    if not isinstance(metal["raise_with"], str) or not metal["raise_with"].strip():
-        raise wrong(file, "metal.raise_with", "must be a command")
+def hardware() -> Hardware:
+    """The facts of ``hardware.yaml``."""
+    data = record(TOP, "hardware")
+    metal = data["metal"]
     return Hardware(
-        visible_share=estimates,
-        readings=_readings(file, metal["readings"]),
-        older_rule=_rule(file, "metal.older_rule", metal["older_rule"]),
-        newer_rule=_rule(file, "metal.newer_rule", metal["newer_rule"]),
+        visible_share={name: estimate_of(share) for name, share in data["visible_share"].items()},
+        readings=tuple(
+            MetalReading(ram_gib=entry["ram_gib"], usable_mib=int(entry["megabytes"] * 10**6) // _MIB, macos=entry["macos"])
+            for entry in metal["readings"]
+        ),
+        older_rule=tuple(map(_step, metal["older_rule"])),
+        newer_rule=tuple(map(_step, metal["newer_rule"])),
         raise_with=metal["raise_with"],
-        metal_source=parse_source(file, "metal.source", metal),
+        metal_source=metal["source"],
     )
 
 
-def _exactly(file: YamlFile, key: str, content: Any, names: tuple[str, ...]) -> None:
-    if not isinstance(content, dict) or set(content) != set(names):
-        odd = "" if not isinstance(content, dict) else next((str(name) for name in content if name not in names), "")
-        raise wrong(file, ".".join(filter(None, (key, odd))), f"must have exactly {', '.join(names)}")
-
-
-def _entries(file: YamlFile, key: str, content: Any, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    if not isinstance(content, list) or not content:
-        raise wrong(file, key, "must be a list")
-    for index, item in enumerate(content):
-        _exactly(file, f"{key}.{index}", item, names)
-    return content
-
-
-def _readings(file: YamlFile, content: Any) -> tuple[MetalReading, ...]:
-    out = []
-    for index, item in enumerate(_entries(file, "metal.readings", content, ("ram_gib", "megabytes", "macos"))):
-        key, ram, read = f"metal.readings.{index}", item["ram_gib"], item["megabytes"]
-        if not isinstance(ram, int) or isinstance(ram, bool) or ram <= 0 or not isinstance(item["macos"], str):
-            raise wrong(file, f"{key}.ram_gib", "must be a whole number of GiB, and macos words")
-        if not isinstance(read, float) or not 0 < read * 10**6 <= ram * 1024**3:
-            raise wrong(file, f"{key}.megabytes", "must be a number with a point, no more than the memory")
-        out.append(MetalReading(ram_gib=ram, usable_mib=int(read * 10**6) // _MIB, macos=item["macos"]))
-    return tuple(out)
-
-
-def _rule(file: YamlFile, key: str, content: Any) -> tuple[MetalStep, ...]:
-    steps = []
-    for index, item in enumerate(_entries(file, key, content, ("from_gib", "share"))):
-        start = item["from_gib"]
-        if not isinstance(start, int) or isinstance(start, bool) or start < 0:
-            raise wrong(file, f"{key}.{index}.from_gib", "must be a whole number of GiB")
-        steps.append(MetalStep(from_gib=start, share=parse_share(file, f"{key}.{index}.share", item["share"])))
-    starts = [step.from_gib for step in steps]
-    if starts[0] != 0 or starts != sorted(set(starts)):
-        raise wrong(file, key, "must begin at 0 and rise")
-    return tuple(steps)
+def _step(entry: Mapping[str, Any]) -> MetalStep:
+    part, _, whole = entry["share"].partition("/")
+    return MetalStep(from_gib=entry["from_gib"], share=(int(part), int(whole)))

@@ -23,7 +23,8 @@ from typing import Any
 
 import yaml
 
-from hwcalc.profiles.gpus import BUILT_IN, FIELDS, SCHEMA_VERSION, TFLOPS, parse_gpu
+from hwcalc.profiles.gpu_schema import FIELDS, Rates, parse_gpu
+from hwcalc.profiles.gpus import BUILT_IN
 from hwcalc.profiles.yaml_file import parse_yaml
 
 WIDEST = 10_000
@@ -109,7 +110,7 @@ def converted(entry: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
     lowest, seen, basis = torch_total(entry)
     facts = {
         **entry,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": 1,
         "recorded": table["retrieved"],
         "architecture": entry["arch"],
         "compute_capability": capability(entry["arch"]),
@@ -117,7 +118,7 @@ def converted(entry: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
         "torch_total_mib": lowest,
         "torch_total_mib_seen": seen,
         "torch_total_basis": basis,
-        "tflops_dense": {name: entry["tflops_dense"].get(name) for name in TFLOPS},
+        "tflops_dense": {name: entry["tflops_dense"].get(name) for name in Rates.model_fields},
         "fp8_kv": entry["fp8_kv_supported"],
         "note": " ".join(filter(None, (entry.get("note"), entry.get("gpu_usable")))) or None,
         "source": {name: table["sources"][name] for name in entry["source"]},

@@ -23,7 +23,8 @@ from typing import Any
 
 import yaml
 
-from hwcalc.profiles.instances import BUILT_IN, FIELDS, SCHEMA_VERSION, file_name, parse_instance
+from hwcalc.profiles.instance_schema import FIELDS, parse_instance
+from hwcalc.profiles.instances import BUILT_IN, file_name
 from hwcalc.profiles.yaml_file import parse_yaml
 
 WIDEST = 10_000
@@ -69,7 +70,7 @@ def written(entry: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     memory = re.search(r"API memory ([0-9]+) MiB", entry.get("note") or "")
     facts = {
         **entry,
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": 1,
         "id": entry["instance"],
         "recorded": table["retrieved"],
         "fabric": entry.get("fabric"),

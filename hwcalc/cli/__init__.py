@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_OBJECTS = 100_000
+"""Objects that are made before Python searches them for garbage. Its own 700 costs a tenth of a plan."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. The answer is written to standard output in one piece, or not at all.
@@ -24,6 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from hwcalc.cli.interrupt import end_quietly, leave_threads
 
     end_quietly()
+    import gc
+
+    # Most commands end before there is garbage worth a search; a long one searches as often as its work goes on.
+    gc.set_threshold(_OBJECTS)
     from hwcalc.cli.run import run
 
     status = run(None)

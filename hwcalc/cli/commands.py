@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
@@ -15,9 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from hwcalc.cli import completion
 from hwcalc.cli.foreign import Alias, aliases, aliases_of
 from hwcalc.cli.help_text import write_command, write_root
+from hwcalc.cli.kept_help import line_width
 from hwcalc.cli.line import with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option, run_command
-from hwcalc.cli.output import WIDTH
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 
@@ -150,9 +149,8 @@ def _parameter(option: Option) -> inspect.Parameter:
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type_, info])
 
 
-def root() -> Any:
-    """The whole command line as a Typer command."""
-    piped = (sys.stdout is None or not sys.stdout.isatty()) and not os.environ.get("COLUMNS")
+def root(width: int | None = None) -> Any:
+    """The whole command line as a Typer command. Its help has lines of ``width`` characters; by default those of the output."""
     app = typer.Typer(
         cls=Root,
         help=_HELP,
@@ -161,8 +159,7 @@ def root() -> Any:
         pretty_exceptions_enable=False,
         context_settings={
             "help_option_names": ["-h", "--help"],
-            "max_content_width": WIDTH,
-            **({"terminal_width": WIDTH} if piped else {}),
+            "terminal_width": line_width() if width is None else width,
         },
     )
     app.callback()(_root)
@@ -182,9 +179,9 @@ def _root(
         typer.echo(ctx.get_help())
 
 
-def help_of(command: str | None) -> str:
-    """The help of kvplan, or of a command, as ``--help`` prints it."""
-    top = root()
+def help_of(command: str | None, width: int | None = None) -> str:
+    """The help of kvplan, or of a command, as ``--help`` prints it; its lines have ``width`` characters, by default those of the output."""
+    top = root(width)
     with top.make_context("kvplan", [], resilient_parsing=True) as context:
         if command is None:
             return f"{top.get_help(context)}\n"

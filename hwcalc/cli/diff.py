@@ -80,7 +80,7 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
     if view.format == "csv":
         return Answer(text=_csv(difference, seq))
     from hwcalc.report.footnote import footnotes
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
     from hwcalc.text import clean
 
     rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
@@ -114,7 +114,7 @@ def _common_length(*models: ModelSpec) -> int:
 
 def _csv(difference: Difference, seq: int) -> str:
     """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
-    from hwcalc.report.rows import csv_text
+    from hwcalc.report.listing import csv_text
 
     rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, "")]
     rows += [("model", "definition", difference.definition_a, difference.definition_b, ""), ("request", "seq", seq, seq, 0)]

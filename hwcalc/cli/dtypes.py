@@ -42,7 +42,7 @@ def run(*, name: str | None, **output: Any) -> Answer:
 
         dtypes = [document_of(dtype) for dtype in infos]
         return answer({"schema_version": SCHEMA_VERSION, "dtypes": dtypes, "weights": () if name else weight_formats()})
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     rows = [(dtype.name, _bits(dtype), _stored(dtype), ", ".join(dtype.aliases), dtype.source) for dtype in infos]
     text = listing(_HEADER, rows, format_=view.format, right=(1,), color=view.color, width=view.width)

@@ -39,7 +39,7 @@ def run(*, name: str | None, kinds: bool, **output: Any) -> Answer:
         from hwcalc.documents import SCHEMA_VERSION
 
         return answer({"schema_version": SCHEMA_VERSION, "engines": [document_of(engine) for engine in found]})
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     if kinds:
         matrix = [(kind, *(engine.kinds[kind] for engine in found)) for kind in found[0].kinds]

@@ -80,15 +80,12 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
 def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     """The chosen accelerators, whether the words name exactly one, and the ids of others that contain the words."""
     from hwcalc.hardware.named import LOCAL, gpu_named, load_gpu
-    from hwcalc.hardware.profiles import leaving_out
-    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases, list_gpus
+    from hwcalc.hardware.profiles import known_gpus
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases
 
     if words.lower() == LOCAL:
         return [load_gpu(words, notes)], True, []
-    everything: list[Gpu] = []
-    for gpu_id in list_gpus():
-        with leaving_out(notes):
-            everything.append(gpu_named(gpu_id))
+    everything = [gpu for _, gpu in known_gpus(notes)]
     if not words:
         return everything, False, []
     others: dict[str, list[str]] = {}
@@ -114,24 +111,21 @@ def _haystack(gpu: Gpu, aliases: Sequence[str]) -> str:
 
 
 def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
-    from hwcalc.hardware.named import instance_named
-    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.hardware.profiles import known_instances
     from hwcalc.profiles.gpus import gpu_aliases
-    from hwcalc.profiles.instances import list_instances
     from hwcalc.report.hardware import gpu_info
 
     aliases: dict[str, list[str]] = {}
     for alias, gpu_id in gpu_aliases().items():
         aliases.setdefault(gpu_id, []).append(alias)
     instances: dict[str, list[str]] = {}
-    for name in list_instances():
-        with leaving_out(notes):
-            instances.setdefault(instance_named(name).accelerator, []).append(name)
+    for name, instance in known_instances(notes):
+        instances.setdefault(instance.accelerator, []).append(name)
     return [gpu_info(gpu, aliases.get(gpu.id, []), instances.get(gpu.id, [])) for gpu in gpus]
 
 
 def _listed(infos: Sequence[GpuInfo], view: View) -> str:
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     if view.format == "csv":
         return listing(_CSV, [_csv_row(info) for info in infos], format_="csv")
@@ -166,7 +160,7 @@ def _csv_row(info: GpuInfo) -> list[str]:
 
 def _one(info: GpuInfo, view: View) -> str:
     """All known facts about one accelerator, one on each line."""
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     seen = info.torch_total_mib_seen
     rates = [f"{name} {_number(rate)}" for name, rate in info.tflops_dense.items() if rate is not None]

@@ -59,7 +59,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
         )
     if exact and view.format != "csv":
         return Answer(text=_one(found[0], view))
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
     from hwcalc.report.text import plural
 
     if view.format == "csv":
@@ -75,9 +75,9 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
 def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
     """The chosen instances, and whether the words name exactly one."""
     from hwcalc.hardware.named import gpu_named, instance_device, instance_named
-    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.hardware.profiles import known_instances, leaving_out
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
-    from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance, list_instances
+    from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
     from hwcalc.report.hardware import instance_info
 
     if words:
@@ -89,11 +89,10 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
             return [instance_info(one, instance_device(one))], True
     terms = words.lower().split()
     infos = []
-    for name in list_instances():
-        with leaving_out(notes):
-            instance = instance_named(name)
-            haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
-            if all(term in haystack for term in terms):
+    for name, instance in known_instances(notes):
+        haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
+        if all(term in haystack for term in terms):
+            with leaving_out(notes):
                 infos.append(instance_info(instance, instance_device(instance)))
     if infos or not words:
         return infos, False
@@ -109,16 +108,14 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
 
 def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
     from hwcalc.errors import UsageError
-    from hwcalc.hardware.named import instance_device, instance_named
-    from hwcalc.hardware.profiles import leaving_out
-    from hwcalc.profiles.instances import list_instances
+    from hwcalc.hardware.named import instance_device
+    from hwcalc.hardware.profiles import known_instances, leaving_out
     from hwcalc.report.hardware import instance_info
 
     infos = []
-    for name in list_instances():
-        with leaving_out(notes):
-            instance = instance_named(name)
-            if instance.accelerator == gpu_id:
+    for _, instance in known_instances(notes):
+        if instance.accelerator == gpu_id:
+            with leaving_out(notes):
                 infos.append(instance_info(instance, instance_device(instance)))
     if not infos:
         raise UsageError(f"no instance with {gpu_id} is known.", hint="All of them: kvplan instances")
@@ -126,7 +123,7 @@ def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
 
 
 def _one(info: InstanceInfo, view: View) -> str:
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     facts = [
         ("instance", info.name),

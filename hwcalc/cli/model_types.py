@@ -29,7 +29,7 @@ def listed_types(words: str, view: View) -> Answer:
         raise ModelNotFoundError(
             f"no known type has {shown(words, 60)} in its name or its layers.", hint="List all of them: kvplan models --types"
         )
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
     from hwcalc.report.text import plural
 
     rows = [(row.model_type, ", ".join(row.families)) for row in found]

@@ -87,7 +87,7 @@ def run(
         raise ModelNotFoundError(
             f"no known model has {shown(words, 60)} in its id or type.", hint="List all of them: kvplan models"
         )
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
     from hwcalc.report.text import parameters, plural
 
     rows = [

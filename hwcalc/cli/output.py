@@ -37,7 +37,7 @@ COLORS: Final = ("auto", "always", "never")
 Detail = Literal["brief", "usual", "full"]
 """How much of an answer is printed: its first lines, those and what they come from, or everything."""
 WIDTH: Final = 100
-"""Columns of help."""
+"""Columns where nobody says how many there are."""
 UNLIMITED: Final = 100_000
 """Columns of piped output. No line is that long: what reads a pipe has no width."""
 _NARROWEST: Final = 20

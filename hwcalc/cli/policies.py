@@ -51,7 +51,7 @@ def run(*, name: str | None, **output: Any) -> Answer:
 
     Which tokens stay, the formula, memory beside the cache, the attention kernel, options, published quality, and the source.
     """
-    from hwcalc.report.rows import listing
+    from hwcalc.report.listing import listing
 
     view = view_of(**output)
     found = policy_infos(name)
@@ -155,8 +155,8 @@ def _option(option: PolicyOption) -> PolicyOptionInfo:
 
 def _one(policy: PolicyInfo, view: View) -> str:
     """A policy as tables: its facts, its options, and published figures."""
+    from hwcalc.report.listing import listing
     from hwcalc.report.policy import MEMORY
-    from hwcalc.report.rows import listing
 
     facts = (
         ("policy", policy.name),

@@ -10,9 +10,8 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
-from hwcalc.cli.options import COMMANDS, run_command
+from hwcalc.cli.kept_help import answered
 from hwcalc.cli.output import Answer, discard, wants_json, write
-from hwcalc.cli.quick import read
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError
 from hwcalc.formulas.frozen import replace
@@ -73,6 +72,10 @@ def _interrupted(status: int) -> Mapping[str, Any]:
 
 
 def _answer(words: list[str]) -> Any:
+    if (kept := answered(words)) is not None:
+        return Answer(text=kept)
+    from hwcalc.cli.quick import read
+
     line = read(words)
     if line is None and "_KVPLAN_COMPLETE" not in os.environ:
         from hwcalc.cli.line import translated
@@ -91,6 +94,8 @@ def _with_remarks(result: Any, remarks: tuple[str, ...]) -> Any:
 def _answer_own(words: list[str], line: tuple[str, dict[str, Any]] | None) -> Any:
     """The answer to a line in kvplan's own words."""
     if line is not None:
+        from hwcalc.cli.options import COMMANDS, run_command
+
         name, values = line
         return run_command(import_module(COMMANDS[name]), values)
     from hwcalc.cli.commands import root

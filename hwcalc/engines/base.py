@@ -31,7 +31,7 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.room import Room
@@ -233,6 +233,13 @@ class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Open
     def periods(self, opened: Opened) -> frozenset[int]:
         """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
         return frozenset()
+
+    def curve(self, opened: Opened) -> Curve | None:
+        """The cache at every length and for every number of sequences, in the normal form, with a GPU or without; ``None`` if there is none.
+
+        It holds for the family of ``opened``.
+        """
+        return None
 
     def form(self, opened: Opened) -> MemoryForm | None:
         """The memory of a GPU at every length and for every number of sequences, in the normal form; ``None`` if there is none.

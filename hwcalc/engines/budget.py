@@ -13,10 +13,10 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.forms import Amount
+    from hwcalc.engines.amounts import Amount
     from hwcalc.profiles.gpus import VisibleMemory
 
-__all__ = ["Budget", "BudgetPart", "Section"]
+__all__ = ["Budget", "BudgetPart", "Section", "usable_bytes"]
 
 
 class Section(enum.StrEnum):
@@ -70,19 +70,31 @@ class Budget:
     @classmethod
     def of(cls, memory: VisibleMemory, share: float, margin: Fraction, parts: tuple[BudgetPart, ...]) -> Budget:
         """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
-        sizes = (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
-        # Engines compute their share in floating point. The margin is exact; it can exceed the share.
-        low, expected, high = (max(0, ceil(size * share) - ceil(size * margin)) for size in sizes)
+        low, expected, high = usable = usable_bytes(memory, share, margin)
         return cls(
             total_bytes=memory.expected_bytes,
             total_low_bytes=memory.low_bytes,
             total_high_bytes=memory.high_bytes,
             utilization=share,
             requested_bytes=expected,
-            usable=(low, expected, high),
-            margin_bytes=ceil(memory.expected_bytes * margin),
+            usable=usable,
+            margin_bytes=_part(memory.expected_bytes, margin),
             parts=parts,
             low=low - sum(part.high for part in parts),
             expected=expected - sum(part.expected for part in parts),
             high=high - sum(part.low for part in parts),
         )
+
+
+def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction) -> tuple[int, int, int]:
+    """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
+    # Engines compute their share in floating point. The margin is exact; it can exceed the share.
+    low, expected, high = (
+        max(0, ceil(size * share) - _part(size, margin)) for size in (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
+    )
+    return low, expected, high
+
+
+def _part(size: int, margin: Fraction) -> int:
+    """The margin of a size, rounded up."""
+    return -(-size * margin.numerator // margin.denominator)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.amounts import Pass
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.forms import Pass
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.request import Parallel
@@ -112,15 +112,24 @@ def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
     return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
 
 
+def outside_kind(gpu: Gpu) -> tuple[str, bool, bool]:
+    """What of a GPU :func:`device_context`, :func:`workspaces` and :func:`communication` depend on."""
+    return gpu.vendor.lower(), gpu.architecture == "sm_90", _has_nvlink(gpu)
+
+
 def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Buffers for communication between GPUs; none for a single GPU."""
     parts, profile = [], runtime_profile()
     if parallel.tp * parallel.pp > 1:
-        kind = "nvlink" if "nvlink" in str(gpu.interconnect.get("kind") or "").lower() else "pcie"
+        kind = "nvlink" if _has_nvlink(gpu) else "pcie"
         parts.append(estimated("communication", Section.OVERHEAD, profile.estimate(f"communication.{kind}")))
     if parallel.ep > 1:
         parts.append(estimated("expert exchange", Section.OVERHEAD, profile.estimate("communication.expert_parallel")))
     return tuple(parts)
+
+
+def _has_nvlink(gpu: Gpu) -> bool:
+    return "nvlink" in str(gpu.interconnect.get("kind") or "").lower()
 
 
 def chunk_tokens() -> tuple[int, int, int]:

@@ -164,6 +164,9 @@ class Places(Generic[OpenedT]):
 
     splits_layers: ClassVar[bool] = False
     """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
+    alike_on_gpus: ClassVar[bool] = False
+    """Whether two GPUs of the same :func:`~hwcalc.engines.costs.outside_kind` differ in nothing but their memory: no check, no default and
+    no setting looks at a GPU, the equation is the general one, and there is no pool."""
 
     def preallocates(self, opened: OpenedT) -> bool:
         """Whether each sequence has the place of all its tokens from the start."""

@@ -7,13 +7,14 @@ leave of it. The GPU with the least left decides: the one whose pipeline stage h
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING
 
+from hwcalc.engines.amounts import passed_tokens
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, exact, forward
 from hwcalc.engines.extra_models import beside
-from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import rank_weight_bytes
@@ -25,7 +26,7 @@ from hwcalc.profiles.engines import runtime_profile
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["plan_equation", "rank_weights_part"]
+__all__ = ["margin_of", "plan_equation", "rank_weights_part"]
 
 
 def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | None]) -> Noted[Budget | None]:
@@ -43,7 +44,7 @@ def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | No
     weight_format = format_name(request.weights)
     rows = request.replica_batch
     extra = beside(opened)
-    margin = _margin(hardware)
+    margin = margin_of(hardware)
     parts = (
         *weights,
         *extra.value,
@@ -66,13 +67,18 @@ def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     return policy_part(opened)
 
 
-def _margin(hardware: Hardware) -> Noted[Fraction]:
+def margin_of(hardware: Hardware) -> Noted[Fraction]:
     """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
 
     If the user gives the share that the engine may use, the default is no margin.
     """
     if hardware.margin is not None or hardware.memory_utilization is not None:
         return Noted(hardware.margin or Fraction(0))
+    return _default_margin()
+
+
+@cache
+def _default_margin() -> Noted[Fraction]:
     margin = runtime_profile().margin
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
     return Noted(margin, (Note(code="default-margin", message=message),))

@@ -1,27 +1,46 @@
 """The memory of a GPU as a function of length and number of sequences, in one normal form.
 
-:meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.verdict(tokens, sequences)`` is
-the verdict of the plan at every length and batch, and ``form.needed(...)`` its bytes, without another plan. A page evaluates the same form
-in a browser, and a sweep with arrays: nobody repeats a rule. An engine whose rule does not fit gives no form.
-
-Layers that grow alike are a :class:`Term`: ``count x unit_bytes x stairs(tokens)``, for each sequence. Llama-3.1-8B in bf16 with four tokens
-is one term: 32 layers x 4,096 bytes x 4.
+:meth:`Engine.form` gives it for one family of requests (one model, formats, layout and GPU); then ``form.holds(tokens, sequences)`` is
+the verdict of the plan at every length and batch, and ``form.needed_bytes(...)`` its bytes, without another plan. A page evaluates the same
+form in a browser. A sweep calls it with arrays of lengths and of numbers of sequences, which every function here takes in place of integers
+(:mod:`hwcalc.formulas.arithmetic`): nobody repeats a rule. Who asks more than one thing of the same lengths and sequences asks
+:meth:`MemoryForm.at`. An engine whose rule does not fit gives no form.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Final
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Final, Protocol
 
+from hwcalc.engines.amounts import (
+    DRAWN,
+    Amount,
+    Asked,
+    Constant,
+    Early,
+    Largest,
+    Measured,
+    OwnAmount,
+    Pass,
+    PerGpu,
+    passed_tokens,
+)
+from hwcalc.engines.curves import AskedCurve, Curve, Term
 from hwcalc.engines.moments import Fullest
-from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.stairs import Stair, stairs_at
+from hwcalc.formulas.arithmetic import either, larger, mapped
+from hwcalc.formulas.frozen import frozen, replace
+
+if TYPE_CHECKING:
+    from hwcalc.engines.budget import BudgetPart
 
 __all__ = [
     "ENDS",
     "HOST",
     "Amount",
+    "Asked",
+    "AskedCurve",
+    "Blocks",
     "Constant",
     "Curve",
     "Early",
@@ -29,10 +48,14 @@ __all__ = [
     "HostRoom",
     "Largest",
     "Measured",
+    "Memory",
     "MemoryForm",
+    "OwnAmount",
     "PartForm",
     "Pass",
     "PerGpu",
+    "Pool",
+    "Pools",
     "Term",
     "passed_tokens",
 ]
@@ -42,159 +65,6 @@ HOST: Final = "host"
 """The section of parts that lie in the memory of the host."""
 _OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of what there is -> that of what is needed. The low end takes every part at its high end."""
-
-
-def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
-    """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
-    passed = sequences * tokens
-    return passed if chunk is None else min(passed, max(sequences, chunk))
-
-
-@frozen
-class Term:
-    """Layers of one kind that grow alike. A unit is a position, or a block of ``unit_tokens`` tokens.
-
-    ``stairs`` are the units that one layer takes of one sequence; of several sums the largest counts. ``rule`` says it in words, where
-    ``n`` is the number of tokens.
-    """
-
-    kind: str
-    layers: LayerNumbers
-    count: int
-    unit_bytes: int
-    stairs: tuple[tuple[Stair, ...], ...]
-    rule: str
-    unit_tokens: int = 1
-
-    def units(self, tokens: int) -> int:
-        """Positions or blocks of one layer and one sequence."""
-        return max(stairs_at(sums, tokens) for sums in self.stairs)
-
-    def bytes(self, tokens: int) -> int:
-        """Bytes of all these layers for one sequence."""
-        return self.count * self.unit_bytes * self.units(tokens)
-
-
-@frozen
-class Curve:
-    """The cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` are those of all GPUs.
-
-    ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are.
-    """
-
-    gpus: tuple[tuple[Term, ...], ...]
-    total: tuple[Term, ...]
-    once_bytes: int = 0
-    total_once_bytes: int = 0
-
-    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
-        """Bytes on one of the GPUs, for so many sequences of a replica."""
-        return sequences * sum(term.bytes(tokens) for term in self.gpus[gpu]) + self.once_bytes
-
-    def needed_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes on the fullest GPU, for so many sequences of a replica."""
-        return sequences * max(sum(term.bytes(tokens) for term in terms) for terms in self.gpus) + self.once_bytes
-
-    def total_bytes(self, tokens: int, sequences: int) -> int:
-        """Bytes on all GPUs, for all sequences."""
-        return sequences * sum(term.bytes(tokens) for term in self.total) + self.total_once_bytes
-
-
-@frozen
-class Constant:
-    """The same at every length and for every number of sequences."""
-
-    bytes: int
-
-    @classmethod
-    def of(cls, size: int) -> Constant:
-        """So many bytes."""
-        return cls(bytes=size)
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        return self.bytes
-
-
-@frozen
-class Pass:
-    """A forward pass: ``int(element_bytes x passed x width + sequences x logits x logit_bytes)``.
-
-    ``passed`` are the tokens that are processed at once: all, or at most ``chunk`` of them (but one for each sequence). The products are
-    formed in floating point and in this order, so that every language gives the same integer.
-    """
-
-    element_bytes: int
-    width: float
-    chunk: int | None
-    logits: int
-    logit_bytes: float
-
-    def passed(self, tokens: int, sequences: int) -> int:
-        """Tokens that are processed at once."""
-        return passed_tokens(tokens, sequences, self.chunk)
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        passed = self.passed(tokens, sequences)
-        return int(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
-
-
-@frozen
-class Largest:
-    """The largest of some terms, for all sequences: a tensor that exists twice while it grows."""
-
-    terms: tuple[Term, ...]
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        return sequences * max((term.bytes(tokens) for term in self.terms), default=0)
-
-
-@frozen
-class Measured:
-    """A rule, but the bytes that were measured where a forward pass is one of the ``readings``: its tokens, its sequences, bytes.
-
-    At most ``chunk`` tokens are processed at once, as in :class:`Pass`.
-    """
-
-    rule: Amount
-    chunk: int | None
-    readings: tuple[tuple[int, int, int], ...]
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        passed = passed_tokens(tokens, sequences, self.chunk)
-        for tokens_at_once, rows, size in self.readings:
-            if (tokens_at_once, rows) == (passed, sequences):
-                return size
-        return self.rule.at(tokens, sequences)
-
-
-@frozen
-class Early:
-    """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
-
-    first: tuple[int, ...]
-    rule: Amount
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        return self.first[tokens - 1] if tokens <= len(self.first) else self.rule.at(tokens, sequences)
-
-
-@frozen
-class PerGpu:
-    """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
-
-    amounts: tuple[Amount, ...]
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """The largest of them."""
-        return max(amount.at(tokens, sequences) for amount in self.amounts)
-
-
-Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured | Early
 
 
 @frozen
@@ -207,10 +77,58 @@ class PartForm:
     expected: Amount
     high: Amount
 
+    @classmethod
+    def constant(cls, part: BudgetPart) -> PartForm:
+        """A part that follows from neither length nor number of sequences."""
+        low, expected, high = map(Constant.of, (part.low, part.expected, part.high))
+        return cls(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
+
     def on(self, gpu: int, end: str) -> Amount:
         """The amount at an end of the range on one of the GPUs of the curve."""
         amount: Amount = getattr(self, end)
         return amount.amounts[gpu] if isinstance(amount, PerGpu) else amount
+
+
+@frozen
+class Blocks:
+    """What a pool of blocks holds of a budget: whole blocks of ``bytes``, without those that no sequence gets.
+
+    17 bytes in blocks of 4, of which one is nobody's, hold 12.
+    """
+
+    bytes: int = 1
+    null: int = 0
+
+    def hold(self, budget_bytes: int) -> int:
+        """The bytes that sequences may take of so many."""
+        return (budget_bytes // self.bytes - self.null) * self.bytes
+
+
+class Pool(Protocol):
+    """What an engine makes of a budget, by a rule of its own."""
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether so many sequences of a replica fit into the bytes that a GPU has left for the cache."""
+
+
+@frozen
+class Pools:
+    """Several pools that are made of one budget, by a rule of the engine.
+
+    ``demands`` are the units that one sequence takes of each pool, as terms, and ``capacities`` says how many units each has by the bytes
+    of a GPU that are left for the cache (none if there are fewer than 0). Sequences fit if every pool holds them.
+    """
+
+    demands: tuple[tuple[Term, ...], ...]
+    capacities: Callable[[int], tuple[int, ...]]
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether so many sequences of a replica fit."""
+        capacities, held = cache(self.capacities), True
+        for pool, terms in enumerate(self.demands):
+            taken = sequences * sum(term.bytes(tokens) for term in terms)
+            held = held & (taken <= mapped(lambda size, at=pool: capacities(size)[at], budget_bytes))  # type: ignore[misc]
+        return held
 
 
 @frozen
@@ -228,90 +146,212 @@ class HostRoom:
 class MemoryForm:
     """The memory equation of one family of requests.
 
-    ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if ``(left // block_bytes - null_blocks) x block_bytes``
-    holds it; for engines without blocks, ``block_bytes`` is 1. At most ``most_sequences`` run at once, because of ``limited_by``; an engine
-    that ``refuses_more`` says so in place of a verdict.
-    The form holds from ``least_tokens`` on; sequences of more than ``most_tokens`` are refused, and ``model_tokens`` are those that the
-    model is made for.
+    ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if the ``blocks`` that are left hold it, or the ``pools``
+    of an engine with a rule of its own. At most ``most_sequences`` run at once, because of ``limited_by``. The form holds from
+    ``least_tokens`` on, and ``model_tokens`` are those that the model is made for. Where the user gives the budget, all of it is usable and
+    there are no parts.
     """
 
     curve: Curve
     parts: tuple[PartForm, ...]
     usable: tuple[int, int, int]
     total_bytes: int
-    block_bytes: int = 1
-    null_blocks: int = 0
+    blocks: Blocks = Blocks()
+    pools: Pool | None = None
     most_sequences: int | None = None
     limited_by: str | None = None
-    refuses_more: bool = False
     dp: int = 1
     least_tokens: int = 1
-    most_tokens: int | None = None
     model_tokens: int | None = None
     host: HostRoom | None = None
     crests: tuple[int, ...] = ()
     """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
 
+    @property
+    def refuses_more(self) -> bool:
+        """Whether the engine says so in place of a verdict where there are more sequences than may run."""
+        return self.curve.most_sequences is not None
+
+    @cached_property
+    def drawable(self) -> bool:
+        """Whether the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
+        amounts = (getattr(part, end) for part in self.parts for end in ENDS)
+        return self.pools is None and type(self.curve) is Curve and all(isinstance(one, DRAWN) for one in amounts)
+
     def replica(self, sequences: int) -> int:
         """Sequences of the fullest replica."""
-        return -(-sequences // self.dp)
+        return sequences if self.dp == 1 else -(-sequences // self.dp)
 
     @cached_property
     def gpus_differ(self) -> bool:
         """Whether each GPU of the curve has parts of its own."""
         return any(isinstance(part.high, PerGpu) for part in self.parts)
 
-    def fullest(self, tokens: int, sequences: int) -> int:
-        """The place in the curve of the GPU of which the answer speaks: it needs most at the high end of the parts."""
-        gpus = range(len(self.curve.gpus))
-        return max(gpus, key=lambda gpu: self._needed_on(gpu, tokens, sequences, "high")) if len(gpus) > 1 else 0
+    @cached_property
+    def _sums(self) -> dict[tuple[int, str, str | None], tuple[int, tuple[Amount, ...]]]:
+        return {}
+
+    def sum_on(self, gpu: int, end: str, section: str | None) -> tuple[int, tuple[Amount, ...]]:
+        """The parts of a section, or of all on a GPU: bytes that are always the same, and the other amounts."""
+        key = (gpu, end, section)
+        if key not in self._sums:
+            parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
+            amounts = [part.on(gpu, end) for part in parts]
+            constant = sum(amount.bytes for amount in amounts if isinstance(amount, Constant))
+            self._sums[key] = constant, tuple(amount for amount in amounts if not isinstance(amount, Constant))
+        return self._sums[key]
+
+    def at(self, tokens: int, sequences: int) -> Memory:
+        """Everything about so many sequences of so many tokens."""
+        known: Memory | None = vars(self).get("_known")
+        if known is not None and known.tokens is tokens and known.sequences is sequences:
+            return known
+        return self._at(tokens, sequences)
+
+    def _at(self, tokens: int, sequences: int) -> Memory:
+        return Memory(self, tokens, sequences)
+
+    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
+        """The same form, with what all answers about these very arrays have in common worked out once."""
+        same = replace(self)
+        vars(same)["_known"] = self.at(tokens, sequences)
+        return same
 
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
         """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
-        gpu = self.fullest(tokens, sequences) if self.gpus_differ else 0
-        return self._parts_on(gpu, tokens, sequences, end, section)
+        return self.at(tokens, sequences).parts_bytes(end, section)
 
     def left(self, tokens: int, sequences: int, end: str) -> int:
         """Bytes that the fullest GPU has left for the cache."""
-        return self.usable[ENDS.index(end)] - self.parts_bytes(tokens, sequences, _OPPOSITE[end])
+        return self.at(tokens, sequences).left(end)
 
     def needed_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes of the cache on the fullest GPU."""
-        if self.gpus_differ:
-            return self.curve.bytes_on(self.fullest(tokens, sequences), tokens, self.replica(sequences))
-        return self.curve.needed_bytes(tokens, self.replica(sequences))
+        return self.at(tokens, sequences).needed_bytes
 
     def holds(self, tokens: int, sequences: int, end: str = "expected") -> bool:
         """Whether so many sequences of so many tokens fit at one end of the estimates."""
-        if self.most_sequences is not None and sequences > self.most_sequences:
-            return False
-        if self.most_tokens is not None and tokens > self.most_tokens:
-            return False
-        if self.gpus_differ:
-            gpus = range(len(self.curve.gpus))
-            held = all(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) <= self.usable[ENDS.index(end)] for gpu in gpus)
-            return held and self._host_holds(tokens, sequences, end)
-        left = self.left(tokens, sequences, end)
-        lengths = [tokens, *(crest for period in self.crests if (crest := tokens // period * period - 1) > 0)]
-        most = max(self.needed_bytes(length, sequences) for length in lengths)
-        held = left >= 0 and (left // self.block_bytes - self.null_blocks) * self.block_bytes >= most
-        return held and self._host_holds(tokens, sequences, end)
+        return self.at(tokens, sequences).holds(end)
 
-    def _host_holds(self, tokens: int, sequences: int, end: str) -> bool:
+    def devices_bytes(self, tokens: int, sequences: int) -> int | None:
+        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
+        return self.at(tokens, sequences).devices_bytes
+
+
+class Memory:
+    """What a form says of some lengths and numbers of sequences, place by place. What several answers need is worked out once."""
+
+    def __init__(self, form: MemoryForm, tokens: int, sequences: int) -> None:
+        self.form = form
+        self.tokens = tokens
+        self.sequences = sequences
+        self._own = form.replica(sequences)
+        self._known: dict[int, int] = {}
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """Bytes of the cache on the fullest GPU."""
+        if not self.form.gpus_differ:
+            return self.form.curve.needed_bytes(self.tokens, self._own)
+        return self._on_fullest(self._caches)
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of the cache on all GPUs, for all sequences."""
+        return self.form.curve.total_bytes(self.tokens, self.sequences)
+
+    def parts_bytes(self, end: str, section: str | None = None) -> int:
+        """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""
+        if not self.form.gpus_differ:
+            return self._parts_on(0, end, section)
+        return self._on_fullest([self._parts_on(gpu, end, section) for gpu in range(len(self.form.curve.gpus))])
+
+    def left(self, end: str) -> int:
+        """Bytes that the fullest GPU has left for the cache."""
+        return self.form.usable[ENDS.index(end)] - self.parts_bytes(_OPPOSITE[end])
+
+    def holds(self, end: str = "expected") -> bool:
+        """Whether they fit at one end of the estimates."""
+        held = self.allowed
+        if held is False:
+            return False
+        if self.form.gpus_differ:
+            usable, opposite = self.form.usable[ENDS.index(end)], _OPPOSITE[end]
+            for gpu in range(len(self._caches)):
+                held = held & (self._needed_on(gpu, opposite) <= usable)
+        else:
+            held = held & self._pool_holds(end)
+        if self.form.host is not None:
+            held = held & self._host_holds(self.form.host, end)
+        return held
+
+    @cached_property
+    def devices_bytes(self) -> int | None:
+        """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
+        if self.form.host is None:
+            return None
+        gpus = sum(self._needed_on(gpu, "expected") for gpu in range(len(self._caches)))
+        return gpus + self._parts_on(0, "expected", HOST)
+
+    @cached_property
+    def allowed(self) -> bool:
+        """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
+        form, allowed = self.form, True
+        if form.most_sequences is not None:
+            allowed = self.sequences <= form.most_sequences
+        if form.curve.most_tokens is not None:
+            allowed = allowed & (self.tokens <= form.curve.most_tokens)
+        return allowed
+
+    def _pool_holds(self, end: str) -> bool:
+        left, form = self.left(end), self.form
+        if form.pools is not None:
+            return (left >= 0) & form.pools.hold(left, self.tokens, self._own)
+        return (left >= 0) & (form.blocks.hold(left) >= self._crest_bytes)
+
+    @cached_property
+    def _crest_bytes(self) -> int:
+        """The most that the cache takes on its way to these lengths."""
+        most = self.needed_bytes
+        for period in self.form.crests:
+            crest = self.tokens // period * period - 1
+            most = larger(most, self.form.curve.needed_bytes(either(crest > 0, crest, self.tokens), self._own))
+        return most
+
+    def _host_holds(self, host: HostRoom, end: str) -> bool:
         """Whether the host has the memory that is needed there."""
-        if self.host is None:
-            return True
-        needed = self._parts_on(0, tokens, sequences, _OPPOSITE[end], HOST)
-        if self.host.shared:
-            gpus = range(len(self.curve.gpus))
-            needed += sum(self._needed_on(gpu, tokens, sequences, _OPPOSITE[end]) for gpu in gpus)
-        return needed <= self.host.room[ENDS.index(end)]
+        opposite = _OPPOSITE[end]
+        needed = self._parts_on(0, opposite, HOST)
+        if host.shared:
+            needed = needed + sum(self._needed_on(gpu, opposite) for gpu in range(len(self._caches)))
+        return needed <= host.room[ENDS.index(end)]
 
-    def _needed_on(self, gpu: int, tokens: int, sequences: int, end: str) -> int:
-        cache = self.curve.bytes_on(gpu, tokens, self.replica(sequences))
-        return cache + self._parts_on(gpu, tokens, sequences, end, None)
+    @cached_property
+    def _caches(self) -> list[int]:
+        """Bytes of the cache on each GPU that differs."""
+        curve = self.form.curve
+        return [curve.bytes_on(gpu, self.tokens, self._own) for gpu in range(len(curve.gpus))]
 
-    def _parts_on(self, gpu: int, tokens: int, sequences: int, end: str, section: str | None) -> int:
-        own = self.replica(sequences)
-        parts = (part for part in self.parts if (part.section != HOST if section is None else part.section == section))
-        return sum(part.on(gpu, end).at(tokens, own) for part in parts)
+    def _on_fullest(self, amounts: list[int]) -> int:
+        """That of the GPU of which the answer speaks: the first one that needs most at the high end of the parts."""
+        found, most = amounts[0], self._needed_on(0, "high")
+        for gpu in range(1, len(amounts)):
+            needed = self._needed_on(gpu, "high")
+            found = either(needed > most, amounts[gpu], found)
+            most = larger(most, needed)
+        return found
+
+    def _needed_on(self, gpu: int, end: str) -> int:
+        return self._caches[gpu] + self._parts_on(gpu, end, None)
+
+    def _parts_on(self, gpu: int, end: str, section: str | None) -> int:
+        size, others = self.form.sum_on(gpu, end, section)
+        for amount in others:
+            size = size + self._amount(amount)  # not in place: an array would keep its shape
+        return size
+
+    def _amount(self, amount: Amount) -> int:
+        key = id(amount)
+        if key not in self._known:
+            self._known[key] = amount.at(self.tokens, self._own)
+        return self._known[key]

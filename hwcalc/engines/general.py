@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from hwcalc.engines.amounts import passed_tokens
 from hwcalc.engines.base import Engine, Opened
-from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.formulas.hybrid import Group
 
@@ -85,7 +85,12 @@ class GeneralEngine(Engine):
         low, expected, high = (passed_tokens(opened.tokens, batch, chunk) for chunk in self.chunks(opened))
         return low, expected, high
 
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.general_form import general_curve
+
+        return general_curve(opened, self.gpu_groups(opened))
+
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.general_form import general_form
 
-        return general_form(opened, self.gpu_groups(opened), self.chunks(opened)[1])
+        return general_form(opened, self.chunks(opened)[1])

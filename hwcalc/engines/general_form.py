@@ -9,52 +9,77 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
+from hwcalc.engines.amounts import Constant, Largest, Measured
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.calibration import calibrated, measured_passes
+from hwcalc.engines.calibration import calibrated, measured_passes, measurements
+from hwcalc.engines.curves import AskedCurve, Curve, StagedCurve, Term
 from hwcalc.engines.encoder import follows_output
-from hwcalc.engines.forms import Constant, Curve, Largest, Measured, MemoryForm, PartForm, Term
+from hwcalc.engines.forms import Blocks, MemoryForm, PartForm, Pool
 from hwcalc.engines.ranks import DEALT
-from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.request import UNSHARED, Request
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
+from hwcalc.profiles.calibration import overheads_kind
 
-__all__ = ["general_form", "growing"]
+__all__ = ["asked_curve", "constant_parts", "form_with", "general_curve", "general_form", "growing", "growing_parts", "is_plain"]
 
 Stairs: TypeAlias = tuple[Stair, ...]
 
 
-def general_form(opened: Opened, gpus: Iterable[tuple[Group, ...]], chunk: int | None) -> MemoryForm | None:
-    """The form of a request to a general engine; ``None`` if it has none.
+def is_plain(request: Request) -> bool:
+    """Whether all sequences are alike, keep everything and share nothing, and nobody drafts: any other request has no form."""
+    return request.policy is None and not request.lengths and request.sharing == UNSHARED and request.draft is None
 
-    ``gpus`` are the layers on each GPU that differs, and ``chunk`` the most tokens that one forward pass is expected to take.
+
+def general_form(opened: Opened, chunk: int | None) -> MemoryForm | None:
+    """The form of a request to a general engine; ``None`` if it has none. A forward pass is expected to take ``chunk`` tokens at most."""
+    parts = () if opened.request.hardware.kv_memory is not None else growing_parts(opened, chunk)
+    return None if parts is None else form_with(opened, parts)
+
+
+def form_with(
+    opened: Opened, parts: tuple[PartForm, ...], *, blocks: Blocks | None = None, pools: Pool | None = None
+) -> MemoryForm | None:
+    """The form with these parts beside the cache; ``None`` if the cache or the budget has none.
+
+    A budget of the user's own has no parts.
     """
-    request = opened.request
-    if request.policy is not None or request.lengths or request.sharing != UNSHARED or request.draft is not None:
-        return None
-    if request.hardware.kv_memory is not None or opened.budget is None:
-        return None
-    curve = _curve(opened, gpus)
+    curve, hardware = opened.engine.curve(opened), opened.request.hardware
     if curve is None:
         return None
-    limit = opened.engine.most_sequences(opened)
+    usable, total = (hardware.kv_memory,) * 3, hardware.kv_memory
+    if total is None:
+        if hardware.gpu is None or opened.budget is None:
+            return None
+        usable, total = opened.budget.usable, opened.budget.total_bytes
+    most, limited_by = opened.engine.most_sequences(opened) or (None, None)
+    low, expected, high = (size or 0 for size in usable)
     return MemoryForm(
         curve=curve,
-        parts=_parts(opened, chunk),
-        usable=opened.budget.usable,
-        total_bytes=opened.budget.total_bytes,
-        most_sequences=None if limit is None else limit[0],
-        limited_by=None if limit is None else limit[1],
-        dp=request.parallel.dp,
+        parts=() if hardware.kv_memory is not None else parts,
+        usable=(low, expected, high),
+        total_bytes=total,
+        blocks=blocks or Blocks(),
+        pools=pools,
+        most_sequences=most,
+        limited_by=limited_by,
+        dp=opened.request.parallel.dp,
         crests=tuple(sorted(opened.engine.periods(opened))),
     )
 
 
-def _parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...]:
-    """The parts of the equation, with what was measured in their place."""
+def growing_parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...] | None:
+    """The parts of the equation as rules, with what was measured in their place; ``None`` if the budget is unknown."""
     request, about = opened.request, (opened.engine.name, opened.model.id)
+    gpu = request.hardware.gpu
+    if gpu is None or opened.budget is None:
+        return None
+    measured = request.hardware.calibrated and measurements(gpu.id, overheads_kind(about[0])).value is not None
+    if not measured:
+        return tuple(_part(part, chunk, ()) for part in opened.budget.parts)
     estimated = opened.with_request(request.changed(calibrated=False)).budget
     assert estimated is not None
     # No forward pass has no tokens: what is measured at some sizes only comes below.
@@ -63,27 +88,50 @@ def _parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...]:
     return tuple(_part(part, chunk, passes.get(part.name, ())) for part in parts)
 
 
+def constant_parts(opened: Opened) -> tuple[PartForm, ...]:
+    """The parts of an equation in which nothing depends on length or batch."""
+    return () if opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
+
+
 def _part(part: BudgetPart, chunk: int | None, readings: tuple[tuple[int, int, int], ...]) -> PartForm:
+    if part.grows is None and not readings:
+        return PartForm.constant(part)
     amounts = part.grows or map(Constant.of, (part.low, part.expected, part.high))
     low, expected, high = (Measured(rule=each, chunk=chunk, readings=readings) if readings else each for each in amounts)
     return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
 
-def _curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | None:
-    """The cache; ``None`` if the bytes of a tensor are no product, or what exists once is not the same on each GPU."""
+def general_curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | None:
+    """The cache of a request to a general engine, with these layers on each GPU that differs.
+
+    ``None`` if the bytes of a tensor are no product; nor has a policy, a draft, or sequences of unlike lengths a curve.
+    """
+    if not is_plain(opened.request):
+        return None
     held, ranked, extras = opened.kind_tensors, opened.rank_tensors, opened.replica.extras
     stored = [tensor for tensors in (*held.values(), *ranked.values(), extras, opened.extras) for tensor in tensors]
     dcp = opened.request.parallel.dcp
     if any(tensor.position_bytes is None or _stairs(opened, tensor, dcp) is None for tensor in stored):
         return None
-    once = {_once(groups, ranked) for groups in gpus}
-    if len(once) > 1:
-        return None
-    return Curve(
-        gpus=tuple(dict.fromkeys((*_terms(opened, groups, ranked, dcp), *_outside(opened, extras)) for groups in gpus)),
+    outside, beside = _outside(opened, extras), sum(tensor.bytes for tensor in extras if tensor.once)
+    on_gpus = dict.fromkeys(((*_terms(opened, groups, ranked, dcp), *outside), _once(groups, ranked)) for groups in gpus)
+    once = tuple(size + beside for _, size in on_gpus)
+    curve = Curve(
+        gpus=tuple(terms for terms, _ in on_gpus),
         total=(*_terms(opened, opened.stack.groups, held), *_outside(opened, opened.extras)),
-        once_bytes=once.pop() + sum(tensor.bytes for tensor in extras if tensor.once),
+        once_bytes=once[0],
         total_once_bytes=_once(opened.stack.groups, held) + sum(tensor.bytes for tensor in opened.extras if tensor.once),
+    )
+    return curve if len(set(once)) == 1 else StagedCurve(**vars(curve), once_on=once)
+
+
+def asked_curve(opened: Opened) -> Curve | None:
+    """The cache of an engine that is no sum of stairs, but as much for each sequence as for one."""
+    if not is_plain(opened.request):
+        return None
+    return AskedCurve(
+        one=lambda tokens: opened.sized(seq=tokens, batch=1).needed_bytes,
+        whole=lambda tokens: opened.sized(seq=tokens, batch=1).stored_bytes,
     )
 
 

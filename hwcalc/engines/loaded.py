@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, memory_of, workspaces
 from hwcalc.engines.noted import Noted
+from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu, VisibleMemory

@@ -5,10 +5,11 @@ Each moment is a sum of products of what is passed at once, sequences and positi
 
 from __future__ import annotations
 
-from math import ceil, floor
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
+from hwcalc.formulas.arithmetic import ceiled, floored, largest, smaller
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.stairs import stairs_at
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Product(NamedTuple):
         """The value for so many tokens of a sequence."""
         value = self.bytes * (stairs_at(self.stairs, tokens) if self.stairs else 1)
         for name in self.factors:
-            value *= factors[name]
+            value = value * factors[name]  # not in place: an array would keep its shape
         return value
 
 
@@ -54,12 +55,13 @@ class Fullest:
 
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
-        passed = sequences * tokens if self.chunk is None else min(sequences * tokens, self.chunk)
+        passed = sequences * tokens if self.chunk is None else smaller(sequences * tokens, self.chunk)
         factors: dict[Factor, int] = {
             "passed": passed,
             "sequences": sequences,
             "each": -(-passed // sequences),
-            "alone": int(sequences == 1),
+            "alone": (sequences == 1) * 1,
         }
-        most = max(one.share * sum(product.at(tokens, factors) for product in one.products) for one in self.moments)
-        return ceil(most) if self.up else floor(most)
+        most = largest(one.share * sum(product.at(tokens, factors) for product in one.products) for one in self.moments)
+        rounded: int = ceiled(most) if self.up else floored(most)
+        return rounded

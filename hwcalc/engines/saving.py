@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from hwcalc.engines.amounts import Constant
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.forms import Constant
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.noted import Noted
@@ -27,8 +27,8 @@ from hwcalc.engines.policies import Policies, Support
 from hwcalc.engines.ranks import fullest_rank_bytes
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, static_tokens, version_numbers
-from hwcalc.engines.transformers_quantized import quantization, residual_note, unpacked_bytes
+from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
+from hwcalc.engines.transformers_quantized import packs_by_position, quantization, residual_note, unpacked_bytes
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CacheTensor,
@@ -53,7 +53,7 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.forms import Largest, MemoryForm
+    from hwcalc.engines.forms import Curve, Largest
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
     from hwcalc.formulas.hybrid import Group
@@ -305,9 +305,14 @@ class Transformers(GeneralEngine):
             ),
         )
 
-    def form(self, opened: Opened) -> MemoryForm | None:
-        form = super().form(opened)
-        return None if form is None else replace(form, most_tokens=_most_tokens(opened))
+    def curve(self, opened: Opened) -> Curve | None:
+        """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
+        if cache_class(opened) == "quantized" and not packs_by_position(opened):
+            return None
+        # A static cache is the same at every length for which it has room.
+        within = opened.sized(seq=min(opened.tokens, room_tokens(opened) or opened.tokens))
+        curve = super().curve(within)
+        return None if curve is None else replace(curve, most_tokens=_most_tokens(within))
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.transformers_savings import savings
@@ -372,7 +377,7 @@ def _growth(opened: Opened) -> Largest | None:
 
 def _most_tokens(opened: Opened) -> int | None:
     """The tokens for which a static cache has room; ``None`` where it grows, or where no layer keeps a tensor by the token."""
-    most = static_tokens(opened)
+    most = room_tokens(opened)
     if most is None:
         return None
     try:

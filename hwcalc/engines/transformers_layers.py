@@ -46,7 +46,7 @@ from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
-__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "static_tokens", "version_numbers"]
+__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "room_tokens", "static_tokens", "version_numbers"]
 
 LATENT_SINCE: Final = (5, 15)
 # Model types whose short convolutions keep only the columns that they need.
@@ -66,13 +66,16 @@ def cache_class(opened: Opened) -> str:
     return opened.request.options.get("cache", "dynamic")
 
 
+def room_tokens(opened: Opened) -> int | None:
+    """The positions that the user gives a StaticCache, if any."""
+    value = opened.request.options.get("max_cache_len")
+    return None if value is None else integer_option(1)("max_cache_len", value)
+
+
 def static_tokens(opened: Opened) -> int | None:
     """The positions that StaticCache preallocates; ``None`` are as many as the planned tokens."""
-    value = opened.request.options.get("max_cache_len")
-    if value is None:
-        return None
-    length = integer_option(1)("max_cache_len", value)
-    if opened.tokens > length:
+    length = room_tokens(opened)
+    if length is not None and opened.tokens > length:
         raise UsageError(f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq.")
     return length
 

@@ -20,7 +20,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
-__all__ = ["CacheQuantization", "quantization", "quantized_tensors", "unpacked_bytes"]
+__all__ = ["CacheQuantization", "packs_by_position", "quantization", "quantized_tensors", "unpacked_bytes"]
 
 BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
 """Backend -> the bit widths that it supports."""
@@ -132,6 +132,17 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
             for suffix, name, size, position_bytes, rule in parts
         ]
     return tuple(out)
+
+
+def packs_by_position(opened: Opened) -> bool:
+    """Whether the numbers of each position are packed by themselves."""
+    options, rules, tp = quantization(opened), opened.engine.weight_rules(opened), opened.request.parallel.tp
+    if options.backend == "fp8":
+        return True
+    kinds = [group.kind for group in opened.stack.groups]
+    shards = [rules.shard(opened.model, kind, tp) for kind in kinds]
+    rows = {prod(tensor.shape) for kind in (*kinds, *shards) for tensor in kind.tensors()}
+    return all(options.row_bytes(row) is not None for row in rows)
 
 
 def unpacked_bytes(opened: Opened) -> int:

@@ -7,18 +7,26 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby, product
 from typing import Any, Final
 
-from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, MemoryForm, PartForm, Pass, PerGpu, Term
+from hwcalc.engines.base import Opened
+from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, Measured, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.stairs import Stair
+from hwcalc.planner.forms import form_of
 
-__all__ = ["LARGEST", "Pools", "cell_of", "grid_of", "title_of"]
+__all__ = ["LARGEST", "Pools", "cell_of", "drawn_form", "grid_of", "title_of"]
 
 LARGEST: Final = 2**53 - 1
 """The largest whole number that JavaScript reads exactly."""
 
 Place = tuple[int, ...]
+
+
+def drawn_form(opened: Opened) -> MemoryForm | None:
+    """The form of a request, if it has one that the page can evaluate."""
+    form = form_of(opened)
+    return form if form is not None and form.drawable else None
 
 
 class Pools:
@@ -66,8 +74,8 @@ class Pools:
         others = {
             "once_bytes": curve.once_bytes,
             "total_once_bytes": curve.total_once_bytes,
-            "block_bytes": form.block_bytes if form.block_bytes != 1 else 0,
-            "null_blocks": form.null_blocks,
+            "block_bytes": form.blocks.bytes if form.blocks.bytes != 1 else 0,
+            "null_blocks": form.blocks.null,
             "crests": list(form.crests),
         }
         return self.put("curves", piece | {name: value for name, value in others.items() if value})
@@ -89,7 +97,7 @@ class Pools:
             "most_sequences": form.most_sequences,
             "limited_by": form.limited_by,
             "refuses_more": form.refuses_more,
-            "most_tokens": form.most_tokens,
+            "most_tokens": form.curve.most_tokens,
             "dp": form.dp,
             "least_tokens": form.least_tokens,
             "host": None if form.host is None else {"room": list(form.host.room), "shared": form.host.shared},
@@ -109,6 +117,7 @@ class Pools:
             return {"fullest": {"chunk": amount.chunk, "up": amount.up, "moments": moments}}
         if isinstance(amount, PerGpu):
             return {"gpus": [[len(list(alike)), one] for one, alike in groupby(map(self.amount, amount.amounts))]}
+        assert isinstance(amount, (Early, Measured)), "a form that is drawn"
         rule = self.amount(amount.rule)
         if isinstance(amount, Early):
             return {"early": {"rule": rule, "first": list(amount.first)}}

@@ -15,12 +15,11 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Early, PartForm
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import AS_PUBLISHED
-from hwcalc.explore.encode import Place, Pools, cell_of, every, grid_of
+from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid_of
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.explore.runs import usual_request
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.planner.forms import form_of
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
@@ -333,7 +332,7 @@ class _Runs:
 
 def _tree_of(opened: Opened) -> dict[str, Any]:
     """The form of a request as JSON, all in one."""
-    form = form_of(opened)
+    form = drawn_form(opened)
     if form is None:
         raise Irregular("no form")
     inline = _Inline()

@@ -10,11 +10,10 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, plan_options
-from hwcalc.explore.encode import Place, Pools, every, grid_of
+from hwcalc.explore.encode import Place, Pools, drawn_form, every, grid_of
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import form_of
 
 __all__ = ["accepted", "runs_of", "sentence", "usual_request"]
 
@@ -176,7 +175,7 @@ class _Forms:
         sizes = self._sizes[layout]
         try:
             opened = self._plain.changed(gpu=self._gpus[gpu], tp=sizes.tp, pp=sizes.pp, dp=sizes.dp, **given)
-            return form_of(opened) or UnsupportedError(_unknown(opened))
+            return drawn_form(opened) or UnsupportedError(_unknown(opened))
         except KvplanError as error:
             return error
 

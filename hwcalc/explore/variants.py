@@ -6,17 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError
+from hwcalc.explore.encode import Pools, drawn_form
 from hwcalc.explore.runs import accepted, sentence
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Full, Window
-from hwcalc.planner.forms import form_of
 from hwcalc.planner.strategies_heads import head_what_ifs, with_kinds
 
 if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes
-    from hwcalc.explore.encode import Pools
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import ModelSpec
 
@@ -78,7 +77,7 @@ def _curve(model: ModelSpec, engine: str, axes: PageAxes, pools: Pools) -> int:
         opened = accepted(model, engine, axes)
         if _has_latents(model.stack) and not _has_latents(opened.stack):
             return -1 - pools.text(f"{opened.engine.label} has latent attention for models that are made with it.")
-        form = form_of(opened)
+        form = drawn_form(opened)
         return -1 - pools.text(_NO_FORM) if form is None else pools.curve(form)
     except KvplanError as error:
         return -1 - pools.text(sentence(error))

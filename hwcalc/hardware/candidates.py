@@ -103,15 +103,16 @@ def _named(name: str, notes: list[Note]) -> Candidate:
 
 
 def _known(notes: list[Note]) -> Iterable[Candidate]:
-    from hwcalc.hardware.profiles import leaving_out
-    from hwcalc.profiles.gpus import find_gpu, list_gpus
+    from hwcalc.hardware.profiles import known_gpus, leaving_out
+    from hwcalc.profiles.gpus import find_gpu
 
-    for name in list_gpus():
-        candidates: list[Candidate] = []
-        with leaving_out(notes):
-            gpu = find_gpu(name)
-            sizes = [f"{name}-{size}gb" for size in gpu.memory_options_gb] if len(gpu.memory_options_gb) > 1 else []
-            candidates = [Candidate(name=sold, gpu=find_gpu(sold)) for sold in sizes or [name]]
+    for name, gpu in known_gpus(notes):
+        candidates = [Candidate(name=name, gpu=gpu)]
+        if len(gpu.memory_options_gb) > 1:
+            candidates = []
+            with leaving_out(notes):
+                sizes = [f"{name}-{size}gb" for size in gpu.memory_options_gb]
+                candidates = [Candidate(name=sold, gpu=find_gpu(sold)) for sold in sizes]
         yield from candidates
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +23,6 @@ _STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "workstation": ("workstation", "datacenter"),
 }
 """Where to look for more memory, the nearest first. All other categories stay among themselves."""
-_RATE: Final = re.compile(r"\bbf16: ([0-9.]+)")
 
 
 def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
@@ -35,84 +33,64 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
     """
     from hwcalc.profiles.gpus import find_gpu
 
-    if gpu.memory_marketing_gb is None:
-        return
-    larger = _larger(
-        gpu.id,
-        gpu.vendor,
-        gpu.category,
-        gpu.memory_marketing_gb,
-        gpu.architecture,
-        gpu.released or 0,
-        str(gpu.interconnect.get("kind")),
-        gpu.tflops_dense.get("bf16"),
-    )
-    enough = (sold for size, sold in larger if size * GIB >= needed_bytes)
-    for sold in islice(enough, most):
+    # Kept beside the accelerator: advice asks again and again.
+    known: tuple[tuple[int, str], ...] | None = vars(gpu).get("_larger")
+    if known is None:
+        known = vars(gpu)["_larger"] = _larger(gpu)
+    for sold in islice((sold for size, sold in known if size * GIB >= needed_bytes), most):
         with profile_errors():
             yield find_gpu(sold)
 
 
-@lru_cache(maxsize=256)
-def _larger(
-    gpu_id: str,
-    vendor: str,
-    category: str | None,
-    memory_gb: int,
-    architecture: str | None,
-    released: int,
-    link: str,
-    rate: float | None,
-) -> tuple[tuple[int, str], ...]:
-    """The built-in accelerators that are larger than the one of which this is known: of each size one, with that size, the nearest first."""
+def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
+    """Size and name of the built-in accelerators that are larger, the nearest ones first, one of each size."""
     from hwcalc.profiles.examples import UNCOMMON
-    from hwcalc.profiles.glance import glance
-    from hwcalc.profiles.gpus import BUILT_IN
+    from hwcalc.profiles.gpus import built_in_gpus
 
-    left_out = frozenset() if gpu_id in UNCOMMON else UNCOMMON
-    steps = _STEPS.get(category or "", (category,))
+    left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
+    own = gpu.memory_marketing_gb
+    if own is None:
+        return ()
+    steps = _STEPS.get(gpu.category or "", (gpu.category,))
     ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
-    for name, facts in glance(BUILT_IN).items():
-        if facts.get("vendor") != vendor or facts.get("category") not in steps or name in left_out or _slower(rate, facts):
+    for name, other in built_in_gpus().items():
+        if other.vendor != gpu.vendor or other.category not in steps or name in left_out or _slower(gpu, other):
             continue
-        options = re.findall(r"[0-9]+", facts.get("memory_options_gb", ""))
-        for size in map(int, options if len(options) > 1 else re.findall(r"^[0-9]+$", facts.get("memory_marketing_gb", ""))):
-            if size > memory_gb:
-                sold = f"{name}-{size}gb" if len(options) > 1 else name
-                years = int(facts.get("released", "0")) - released
-                missed = (
-                    not gpu_id.startswith(name),
-                    facts.get("architecture") != architecture,
-                    years < 0,
-                    link not in facts.get("interconnect", ""),
-                    abs(years),
-                )
-                place, one = (steps.index(facts["category"]), size), (missed, sold)
+        options = other.memory_options_gb if len(other.memory_options_gb) > 1 else ()
+        for size in options or (other.memory_marketing_gb or 0,):
+            if size > own:
+                sold = f"{name}-{size}gb" if options else name
+                place, one = (steps.index(other.category), size), ((not gpu.id.startswith(name), *_missed(gpu, other)), sold)
                 ranked[place] = min(ranked.get(place, one), one)
     return tuple((size, sold) for (_, size), (_, sold) in sorted(ranked.items()))
 
 
-def _slower(own: float | None, facts: Mapping[str, str]) -> bool:
-    rate = _RATE.search(facts.get("tflops_dense", ""))
-    return own is not None and (rate is None or float(rate[1]) < own)
+def _slower(gpu: Gpu, other: Gpu) -> bool:
+    rate, own = other.tflops_dense.get("bf16"), gpu.tflops_dense.get("bf16")
+    return own is not None and (rate is None or rate < own)
+
+
+def _missed(gpu: Gpu, other: Gpu) -> tuple[bool, bool, bool, int]:
+    link, links = str(gpu.interconnect.get("kind")), [str(other.interconnect.get(key) or "") for key in ("kind", "host")]
+    years = (other.released or 0) - (gpu.released or 0)
+    return other.architecture != gpu.architecture, years < 0, link not in " ".join(links), abs(years)
 
 
 def next_instance(name: str) -> tuple[Instance, Instance | None]:
     """The instance of this name, and the next larger one of its cloud with the same accelerator; ``None`` if there is none."""
     from hwcalc.hardware.named import instance_named
-    from hwcalc.profiles.glance import glance
-    from hwcalc.profiles.instances import BUILT_IN, find_instance
+    from hwcalc.profiles.instances import built_in_instances, find_instance
 
     own = instance_named(name)
     if own.fraction is not None:
         return own, None
     others = [
-        (int(facts["count"]), _spoken(stem), stem)
-        for stem, facts in glance(BUILT_IN / own.cloud).items()
-        if facts.get("accelerator") == own.accelerator and "fraction" not in facts and int(facts.get("count", "0")) > own.count
+        (other.count, _spoken(name), name)
+        for name, other in built_in_instances().items()
+        if (other.cloud, other.accelerator, other.fraction) == (own.cloud, own.accelerator, None) and other.count > own.count
     ]
     with suppress(LookupError):
-        return own, find_instance(f"{own.cloud}/{min(others)[2]}") if others else None
+        return own, find_instance(min(others)[2]) if others else None
     return own, None
 
 

@@ -164,14 +164,9 @@ def _family(name: str) -> list[Gpu]:
 
 def _named(name: str, notes: list[Note]) -> list[Gpu]:
     """The profiles with the same words in their name, or those with the same words except for a form factor."""
-    from hwcalc.hardware.profiles import leaving_out
-    from hwcalc.profiles.gpus import find_gpu, list_gpus
+    from hwcalc.hardware.profiles import known_gpus
 
-    words = _words(name)
-    gpus: list[Gpu] = []
-    for gpu_id in list_gpus():
-        with leaving_out(notes):
-            gpus.append(find_gpu(gpu_id))
+    words, gpus = _words(name), [gpu for _, gpu in known_gpus(notes)]
     exact = [gpu for gpu in gpus if _words(gpu.name) == words]
     return exact or [gpu for gpu in gpus if words and _words(gpu.name) == words - _FORMS]
 

@@ -1,14 +1,21 @@
-"""Turn broken profile files into errors of the program, or into notes when many files are listed."""
+"""All profiles, and broken profile files as errors of the program, or as notes when many are listed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.model import Note
 
-__all__ = ["LEFT_OUT", "OwnProfileError", "keeping", "leaving_out", "profile_errors"]
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.instances import Instance
+
+__all__ = ["LEFT_OUT", "OwnProfileError", "keeping", "known_gpus", "known_instances", "leaving_out", "profile_errors"]
+
+T = TypeVar("T")
 
 LEFT_OUT = "broken-profile"
 """The code of the note about a skipped file."""
@@ -60,3 +67,30 @@ def leaving_out(notes: list[Note]) -> Iterator[None]:
         note = Note(code=LEFT_OUT, message=f"Left out: {error.message}")
         if note not in notes:
             notes.append(note)
+
+
+def known_gpus(notes: list[Note]) -> Iterator[tuple[str, Gpu]]:
+    """All accelerators by id, in alphabetical order. A broken file of the user's own is left out, with a note."""
+    from hwcalc.profiles.gpus import built_in_gpus, find_gpu, own_gpus
+
+    return _known(built_in_gpus(), own_gpus(), find_gpu, notes)
+
+
+def known_instances(notes: list[Note]) -> Iterator[tuple[str, Instance]]:
+    """All instances by ``cloud/name``, in alphabetical order. A broken file of the user's own is left out, with a note."""
+    from hwcalc.profiles.instances import built_in_instances, find_instance, own_instances
+
+    return _known(built_in_instances(), own_instances(), find_instance, notes)
+
+
+def _known(
+    built_in: Mapping[str, T], own: frozenset[str], find: Callable[[str], T], notes: list[Note]
+) -> Iterator[tuple[str, T]]:
+    for name in sorted(built_in.keys() | own) if own else built_in:
+        profile = built_in.get(name)
+        if name in own:
+            profile = None
+            with leaving_out(notes):
+                profile = find(name)
+        if profile is not None:
+            yield name, profile

@@ -15,6 +15,7 @@ from hwcalc.library.explain_memory import bytes_figure
 from hwcalc.library.explain_policy_blocks import of_blocks, on_chance, stored_formula
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
 from hwcalc.model import Definition
+from hwcalc.patterns import pattern
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["policy"]
 
 _SCORED: Final = "prompts_scored"
-_SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
+_SEPARATOR: Final = pattern(r"(?<=\d),(?=\d{3})")
 
 
 def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
+
+from hwcalc.patterns import pattern
 
 __all__ = ["bearing_inside", "bears_on_memory", "weighs"]
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
 # plan stops.
-_BEARING = re.compile(
+_BEARING = pattern(
     r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
     r"block_types?|(local|global)_att(entio)?n|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|"
     r"attn_types?|full_attn|full_attention|"
@@ -18,14 +19,14 @@ _BEARING = re.compile(
     r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
 # Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
-_HARMLESS = re.compile(
+_HARMLESS = pattern(
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
     r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
 # A key with one of these words bears on the weights: widths and numbers of matrices.
-_WEIGHING = re.compile(
+_WEIGHING = pattern(
     r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
     r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
 )

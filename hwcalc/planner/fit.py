@@ -13,7 +13,7 @@ from hwcalc.planner.command import CommandLine
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
 from hwcalc.units import human_bytes
 
-__all__ = ["Search", "plan_fit"]
+__all__ = ["SEARCH", "Search", "plan_fit"]
 
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
@@ -36,11 +36,11 @@ class Search:
         return _fewest(opened, verdict)
 
 
-_SEARCH: Final = Search()
+SEARCH: Final = Search()
 
 
 def plan_fit(
-    opened: Opened, rank_bytes: int, line: CommandLine | None = None, search: Search = _SEARCH
+    opened: Opened, rank_bytes: int, line: CommandLine | None = None, search: Search = SEARCH
 ) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool, if the engine has one, and the verdict. Both are ``None`` without a GPU or budget, or if the memory is unknown.
 

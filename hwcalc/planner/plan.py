@@ -20,7 +20,7 @@ from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import no_blocks, without_effect
-from hwcalc.planner.fit import plan_fit
+from hwcalc.planner.fit import SEARCH, Search, plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.passes import passes_of
@@ -48,11 +48,13 @@ __all__ = ["bound_of", "lasting_warnings", "plan_model", "plan_opened", "stored_
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
 
-def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: bool = True, **options: Any) -> Plan:
+def plan_model(
+    model: ModelSpec, *, line: CommandLine | None = None, advise: bool = True, search: Search = SEARCH, **options: Any
+) -> Plan:
     """Plan a request. Other keywords and errors are those of :func:`~hwcalc.planner.context.open_request`.
 
     ``line`` is the command line of the plan, where more was asked for than ``options`` say. Without ``advise`` the plan offers no
-    changes, which take as long as the plan itself.
+    changes, which take as long as the plan itself. ``search`` finds its limits.
     """
     line = (line or command_line(model, options)) if advise else None
     try:
@@ -65,7 +67,7 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
     if line is not None and is_auto(line.given.get("weights")):
         # What is offered as a change keeps the format that was chosen.
         line = line.changed(weights=opened.request.weights)
-    return plan_opened(opened, without_effect(options), line)
+    return plan_opened(opened, without_effect(options), line, search)
 
 
 def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
@@ -75,14 +77,14 @@ def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line:
     return f"{hint.rstrip('. ')}. {found}" if found else hint
 
 
-def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None) -> Plan:
+def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None, search: Search = SEARCH) -> Plan:
     """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes."""
     model = opened.model
     stored = stored_layers(opened)
     policy = _policy_info(opened)
     definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
-    pool, fit = plan_fit(opened, opened.needed_bytes, line)
+    pool, fit = plan_fit(opened, opened.needed_bytes, line, search)
     memory = plan_memory(
         opened,
         cache_bytes=opened.stored_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
@@ -19,9 +20,11 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
+from hwcalc.planner.fit import SEARCH
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
 from hwcalc.planner.plan import plan_model
+from hwcalc.planner.recommend_alike import Alike, OfOffer, Room
 from hwcalc.planner.result import Layout, Plan
 from hwcalc.text import operand
 
@@ -135,15 +138,17 @@ class _Search:
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
         self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
+        self._alike = Alike(opened)
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
         """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
         for candidate in candidates:
-            opened = self._opened(candidate)
-            total = None if opened is None else self._total(opened)
-            if opened is None or total is None:
+            room = self._alike.room(candidate.gpu)
+            opened = self._opened(candidate) if room is None else None
+            total = room.total_bytes if room is not None else None if opened is None else self._total(opened)
+            if total is None:
                 continue
-            found = self._layouts(candidate, opened)
+            found = self._layouts(candidate, opened, room)
             if not found:
                 self.too_small += 1
                 self.alone += candidate.instance is None and candidate.gpu.whole_machine
@@ -168,18 +173,22 @@ class _Search:
             return None
         return budget.total_bytes
 
-    def _layouts(self, candidate: Candidate, opened: Opened) -> list[solve.Found]:
+    def _layouts(self, candidate: Candidate, opened: Opened | None, room: Room | None) -> list[solve.Found]:
         gpu = candidate.gpu
         key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
         if key not in self._seen:
-            self._seen[key] = self._search(opened, candidate)
+            self._seen[key] = self._search(candidate, opened, room)
         return self._seen[key]
 
-    def _search(self, opened: Opened, candidate: Candidate) -> list[solve.Found]:
+    def _search(self, candidate: Candidate, opened: Opened | None, room: Room | None) -> list[solve.Found]:
         node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
-        least = self._at_least(opened)
+        least = self._at_least(opened, room)
         for gpus in self._counts(candidate):
-            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
+            found = None
+            if gpus >= least and room is not None:
+                found = self._alike.best_layout(room, candidate.gpu, gpus, node, any_layout=self.any_layout)
+            elif gpus >= least and opened is not None:
+                found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout)
             if found is not None and (found.certain or not out):
                 out.append(found)
                 if found.certain:
@@ -200,15 +209,25 @@ class _Search:
             return candidate.count > self.most
         return not candidate.gpu.whole_machine or candidate.gpu.node > self.most
 
-    def _at_least(self, opened: Opened) -> int:
+    def _at_least(self, opened: Opened | None, room: Room | None) -> int:
         """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
-        budget = opened.budget
-        if budget is None or budget.requested_bytes <= 0:
+        budget = None if opened is None else opened.budget
+        requested = room.expected if room is not None else 0 if budget is None else budget.requested_bytes
+        if requested <= 0:
             return 1
-        weights = sum(part.low for part in budget.parts if part.name == "weights")
+        weights = (
+            self._alike.weights_bytes(room)
+            if room is not None
+            else sum(part.low for part in (() if budget is None else budget.parts) if part.name == "weights")
+        )
         # Take the smaller of the formulas and the engine's rule for one GPU, since several GPUs may round blocks differently.
-        cache = min(_formula_bytes(opened), opened.needed_bytes)
-        return max(1, -(-(weights + cache) // budget.requested_bytes))
+        alone = opened or self.opened
+        cache = min(self._formula_bytes if opened is None else _formula_bytes(opened), alone.needed_bytes)
+        return max(1, -(-(weights + cache) // requested))
+
+    @cached_property
+    def _formula_bytes(self) -> int:
+        return _formula_bytes(self.opened)
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
         """The candidate and layout that come closest: those that need the smallest multiple of their memory."""
@@ -283,7 +302,9 @@ def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: 
 def _replan(model: ModelSpec, match: _Match, options: dict[str, Any], *, advise: bool = False) -> Plan:
     layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    return plan_model(model, advise=advise, **options, **hardware, **vars(layout))
+    # What comes closest is told with all that a plan finds.
+    search = SEARCH if advise else OfOffer()
+    return plan_model(model, advise=advise, search=search, **options, **hardware, **vars(layout))
 
 
 _OF_POOL: Final = frozenset({"per-replica"})

@@ -28,6 +28,7 @@ __all__ = [
     "UNLIMITED",
     "Found",
     "Most",
+    "accepted",
     "best_layout",
     "budget_bytes",
     "fewest_gpus",
@@ -343,12 +344,12 @@ def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layou
     """
     likely: Found | None = None
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
-        accepted = _accepted(opened, layout)
-        if accepted is None or not holds(accepted[1]):
+        found = accepted(opened, layout)
+        if found is None or not holds(found[1]):
             continue
-        if holds(accepted[1], "low"):
-            return Found(layout=accepted[0], certain=True)
-        likely = likely or Found(layout=accepted[0], certain=False)
+        if holds(found[1], "low"):
+            return Found(layout=found[0], certain=True)
+        likely = likely or Found(layout=found[0], certain=False)
     return likely
 
 
@@ -387,7 +388,7 @@ def _at_least(opened: Opened) -> int:
     return max(1, -(-weights // budget.requested_bytes))
 
 
-def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
+def accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     """The request in another layout, which may deal out experts that cannot be cut evenly; ``None`` if the engine refuses both."""
     dealt = replace(layout, ep=layout.tp * layout.dp)
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)

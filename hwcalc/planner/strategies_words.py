@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
+
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["ENGINE", "GROWTH", "NAMES", "OFFLOAD", "PAGES", "RECOMPUTE", "SLOTS", "WORDS", "Words"]
 

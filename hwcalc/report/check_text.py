@@ -8,7 +8,7 @@ from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.check.verdict import in_words
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.report.glance import SCREEN
-from hwcalc.report.table import PIPED_WIDTH
+from hwcalc.report.pieces import PIPED_WIDTH
 from hwcalc.report.text import plural
 from hwcalc.text import LONGEST_WORD, clean, cut
 from hwcalc.units import human_bytes
@@ -193,7 +193,7 @@ _COLUMNS = (
 
 def check_csv(document: CheckDocument) -> str:
     """One row for each requirement of each check. A check that could not be made is one row with the requirement ``error``."""
-    from hwcalc.report.rows import csv_text
+    from hwcalc.report.listing import csv_text
 
     rows: list[tuple[object, ...]] = []
     for check in document.checks:

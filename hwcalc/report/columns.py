@@ -1,71 +1,50 @@
-"""Columns of text for the terminal: how wide they are, and where their cells are wrapped. rich is imported only when they are drawn."""
+"""Columns of text for the terminal: how wide they are, and where their cells are wrapped."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
+from hwcalc.report.pieces import BOUND, Column, Grid, Piece, Text, cell_len, longest_word
 
-__all__ = ["BETWEEN", "BOUND", "columns", "fitted", "hanging", "indented", "longest_word", "over"]
+__all__ = ["BETWEEN", "columns", "fitted", "hanging", "indented", "over"]
 
-BOUND: Final = "\ue000"
-"""Stands for the blank between an option and its value until lines are broken. Names never have it: it is no character of any script."""
-_OPTION: Final = re.compile(r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])")
+_OPTION: Final = r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])"
 BETWEEN: Final = 2
 """Blanks between two columns."""
 
 
-def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> RenderableType:
+def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> Grid:
     """Rows in columns; those in ``right`` are aligned right.
 
     Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all.
     """
-    numbers = frozenset(right)
-    table = _grid(rows, width, numbers)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return Grid(columns=_sized(rows, width, frozenset(right)), rows=tuple(map(tuple, rows)), gap=BETWEEN)
 
 
-def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[RenderableType]:
+def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[Piece]:
     """As :func:`columns`, but the last cell of each row is a paragraph below the others."""
-    numbers = frozenset(right)
-    parts: list[RenderableType] = []
-    others = [row[:-1] for row in rows]
+    sized = _sized([row[:-1] for row in rows], width, frozenset(right))
+    parts: list[Piece] = []
     for row in rows:
-        table = _grid(others, width, numbers)
-        table.add_row(*row[:-1])
-        parts += [table, indented(row[-1])]
+        parts += [Grid(columns=sized, rows=(tuple(row[:-1]),), gap=BETWEEN), indented(row[-1])]
     return parts
 
 
-def _grid(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int]) -> Table:
-    """A table without rows, its columns as wide as these rows need."""
-    from rich.table import Table
-
+def _sized(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int]) -> tuple[Column, ...]:
+    """Columns as wide as these rows need, and no wider than there is room."""
     cells = list(zip(*rows, strict=True))
     natural = [max(cell.cell_len for cell in column) for column in cells]
-    least = [
-        natural[place] if place == 0 or place in numbers else max(longest_word(cell) for cell in column)
-        for place, column in enumerate(cells)
-    ]
-    table = Table.grid(padding=(0, BETWEEN, 0, 0))
-    for place, size in enumerate(fitted(natural, least, width - BETWEEN * (len(natural) - 1))):
-        table.add_column(justify="right" if place in numbers else "left", width=size, overflow="fold")
-    return table
-
-
-def longest_word(text: Text) -> int:
-    """Columns of the longest word, with the indent of the text."""
-    from rich.cells import cell_len
-
-    indent = len(text.plain) - len(text.plain.lstrip(" "))
-    return indent + max(map(cell_len, text.plain.split()), default=0)
+    room = width - BETWEEN * (len(natural) - 1)
+    widths = natural
+    if sum(natural) > room:
+        least = [
+            natural[place] if place == 0 or place in numbers else max(longest_word(cell) for cell in column)
+            for place, column in enumerate(cells)
+        ]
+        widths = fitted(natural, least, room)
+    return tuple(Column(width=size, right=place in numbers) for place, size in enumerate(widths))
 
 
 def fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
@@ -86,34 +65,26 @@ def fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]
     return widths
 
 
-def indented(text: Text) -> RenderableType:
+def indented(text: Text) -> Grid:
     """A paragraph indented by two columns."""
-    from rich.table import Table
-    from rich.text import Text as Plain
-
-    table = Table.grid()
-    table.add_column(width=2)
-    table.add_column(overflow="fold", min_width=longest_word(text))
-    table.add_row(Plain(), text)
-    return table
+    return Grid(columns=(Column(width=2, folds=False), Column(least=longest_word(text))), rows=((Text(), text),))
 
 
-def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
+def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
     """Rows of label, text and style in one grid; long texts wrap with a hanging indent."""
-    from rich.table import Table
-    from rich.text import Text
-
     if not rows:
         return []
     # An option and its value are on one line.
-    texts = [Text(_OPTION.sub(rf"\1{BOUND}", message), style=style) for _, message, style in rows]
-    labels = [Text("\n".join(_in_lines(label)), style=style) for label, _, style in rows]
-    table = Table.grid(padding=(0, BETWEEN, 0, 0))
-    table.add_column(width=max(line.cell_len for label in labels for line in label.split()))
-    table.add_column(overflow="fold", min_width=max(map(longest_word, texts)))
-    for label, text in zip(labels, texts, strict=True):
-        table.add_row(label, text)
-    return [table]
+    texts = [Text(_bound(message), style=style) for _, message, style in rows]
+    labels = [_in_lines(label) for label, _, _ in rows]
+    widest = max(cell_len(line) for lines in labels for line in lines)
+    names = [Text("\n".join(lines), style=style) for lines, (_, _, style) in zip(labels, rows, strict=True)]
+    columns = (Column(width=widest, folds=False), Column(least=max(map(longest_word, texts))))
+    return [Grid(columns=columns, rows=tuple(zip(names, texts, strict=True)), gap=BETWEEN)]
+
+
+def _bound(message: str) -> str:
+    return re.sub(_OPTION, rf"\1{BOUND}", message) if "--" in message else message
 
 
 _LABEL: Final = 36
@@ -121,8 +92,8 @@ _LABEL: Final = 36
 
 
 def _in_lines(label: str) -> list[str]:
-    from textwrap import wrap
-
     if len(label) + 2 <= _LABEL:
         return ["  " + label]
+    from textwrap import wrap
+
     return wrap(label, _LABEL, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

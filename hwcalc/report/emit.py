@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -14,6 +14,7 @@ from hwcalc.engines.command import CommandInput
 from hwcalc.engines.devices import HOST
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import ModelInfo, Plan
 from hwcalc.report.records import EmittedDocument

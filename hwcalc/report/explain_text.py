@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final
 
 from hwcalc.engines import find_engine
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
-from hwcalc.report.columns import hanging, indented
+from hwcalc.report.columns import BETWEEN, hanging, indented
+from hwcalc.report.drawing import rendered
 from hwcalc.report.explain_lines import (
     LIMITS,
     QUOTED_TITLE,
@@ -19,25 +20,22 @@ from hwcalc.report.explain_lines import (
     only_line,
     quoted_lines,
 )
+from hwcalc.report.pieces import PIPED_WIDTH, Column, Grid, Piece, Text
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
-from hwcalc.report.table import PIPED_WIDTH, rendered
 from hwcalc.report.text import both, exact, layer_words, percent
 from hwcalc.text import TIMES, clean
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 __all__ = ["dimensions", "explain_text", "group_lines", "group_title", "heading", "result", "steps", "total"]
+
+_UNCUT: Final = Column(whole=True, folds=False)
 
 
 def explain_text(explanation: Explanation, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
     """Each kind of layer with its formula, its numbers and the result, and their sum; then every other part in the same way."""
-    from rich.text import Text
-
     plan, told = explanation.plan, Told()
     name, about, shape = model_lines(plan)
-    out: list[RenderableType] = [
-        Text.assemble((name, "bold"), ("  " + about, "dim")),
+    out: list[Piece] = [
+        Text((name, "bold"), ("  " + about, "dim")),
         Text(shape),
         Text(request_line(plan)),
         Text(),
@@ -55,12 +53,10 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
     return rendered(out, color=color, width=width).rstrip("\n") + "\n"
 
 
-def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
+def _cache(explanation: Explanation, told: Told) -> list[Piece]:
     """The kinds of layers, the groups that share a pool, and the sum."""
-    from rich.text import Text
-
     plan = explanation.plan
-    out: list[RenderableType] = []
+    out: list[Piece] = []
     for part in explanation.kinds:
         out.append(Text(heading(part), style="bold cyan"))
         out.append(indented(Text(part.why)))
@@ -84,9 +80,7 @@ def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
     return [*out, Text()]
 
 
-def _section(section: ExplainedSection, told: Told) -> list[RenderableType]:
-    from rich.text import Text
-
+def _section(section: ExplainedSection, told: Told) -> list[Piece]:
     rows: list[tuple[str, str, str]] = []
     for name, lines, source in figure_lines(section.figures):
         rows.append((name, "\n".join(lines), ""))
@@ -102,18 +96,14 @@ def _section(section: ExplainedSection, told: Told) -> list[RenderableType]:
     ]
 
 
-def _limits(explanation: Explanation) -> list[RenderableType]:
-    from rich.text import Text
-
+def _limits(explanation: Explanation) -> list[Piece]:
     if not explanation.limits:
         return []
     rows = [(limit.name, limit_line(limit, explanation.plan), "") for limit in explanation.limits]
     return [Text("limits", style="bold cyan"), indented(Text(LIMITS)), *hanging(rows), Text()]
 
 
-def _quoted(explanation: Explanation, told: Told) -> list[RenderableType]:
-    from rich.text import Text
-
+def _quoted(explanation: Explanation, told: Told) -> list[Piece]:
     if not explanation.quoted:
         return []
     rows: list[tuple[str, str, str]] = []
@@ -123,20 +113,15 @@ def _quoted(explanation: Explanation, told: Told) -> list[RenderableType]:
     return [Text(QUOTED_TITLE, style="bold cyan"), *hanging(rows), *_where(told.first(formulas)), Text()]
 
 
-def _where(symbols: list[tuple[str, str]]) -> list[RenderableType]:
+def _where(symbols: list[tuple[str, str]]) -> list[Piece]:
     """What symbols mean, one a line."""
     if not symbols:
         return []
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for number, (name, meaning) in enumerate(symbols):
-        table.add_row(*(Text(cell, style="dim") for cell in ("       " if number else "  where", name, meaning)))
-    return [table]
+    rows = [
+        tuple(Text(cell, style="dim") for cell in ("       " if number else "  where", name, meaning))
+        for number, (name, meaning) in enumerate(symbols)
+    ]
+    return [Grid(columns=(_UNCUT, _UNCUT, Column()), rows=tuple(rows), gap=BETWEEN)]
 
 
 def group_title(plan: Plan) -> str:

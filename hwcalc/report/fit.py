@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.planner.runnables import Runnable, Runnables
+from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.markdown import escaped
-from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.table import PIPED_WIDTH
+from hwcalc.report.pieces import PIPED_WIDTH
 from hwcalc.report.text import how_many, parameters, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hwcalc.report.pieces import PIPED_WIDTH
 from hwcalc.report.summary import DEFINITIONS
-from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.text import clean
 
 __all__ = ["footnotes"]

@@ -8,10 +8,11 @@ from typing import Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
+from hwcalc.report.colors import UNSURE, VERDICT_COLORS
 from hwcalc.report.places import host_line
 from hwcalc.report.policy import brief_lines
 from hwcalc.report.summary import fit_lines, source_line
-from hwcalc.report.text import UNSURE, VERDICT_COLORS, plural
+from hwcalc.report.text import plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

@@ -6,9 +6,10 @@ from typing import Final
 
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.rows import Number, Row
-from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.table import marked
-from hwcalc.report.text import AGREES, DIFFERS, plural
+from hwcalc.report.colors import AGREES, DIFFERS
+from hwcalc.report.drawing import marked
+from hwcalc.report.listing import csv_text, listing
+from hwcalc.report.text import plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -126,7 +127,7 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
 
         return "\n" + "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
     from hwcalc.report.columns import hanging
-    from hwcalc.report.table import rendered
+    from hwcalc.report.drawing import rendered
 
     return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=color, width=width)
 

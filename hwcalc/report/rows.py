@@ -1,26 +1,17 @@
-"""CSV of a plan's tensors, and lists (models, engines, dtypes) in every text format."""
+"""A plan and an explanation as CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan
-from hwcalc.report.columns import columns, over
 from hwcalc.report.layer_shares import is_room
-from hwcalc.report.markdown import markdown_table
-from hwcalc.report.table import PIPED_WIDTH, rendered
-from hwcalc.report.text import VERDICT_COLORS
-from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
+from hwcalc.report.listing import csv_text
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from hwcalc.library.explain import Explanation
 
-__all__ = ["csv_text", "explain_csv", "listing", "plan_csv"]
+__all__ = ["explain_csv", "plan_csv"]
 
 _PLAN_COLUMNS = (
     "model", "engine", "engine_version", "seq", "batch", "kv_dtype", "definition",
@@ -33,25 +24,6 @@ _PLAN_COLUMNS = (
 _EXPLAIN_COLUMNS = (
     "section", "name", "formula", "numbers", "per_layer", "layers", "result", "low", "high", "unit", "definition", "source",
 )  # fmt: skip
-
-
-def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Comma-separated values with a header line, as every command writes them.
-
-    An empty cell is unknown, ``true`` and ``false`` are those of JSON, and text that a spreadsheet would run as a formula stands behind an
-    apostrophe.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([_csv_value(cell) for cell in row] for row in rows)
-    return out.getvalue()
-
-
-def _csv_value(cell: object) -> object:
-    if isinstance(cell, bool):
-        return "true" if cell else "false"
-    return csv_cell(cell) if isinstance(cell, str) else cell
 
 
 def plan_csv(plan: Plan, **_style: object) -> str:
@@ -111,36 +83,3 @@ def explain_csv(explanation: Explanation) -> str:
 def _whole(cell: object) -> object:
     """Whole numbers without a decimal point."""
     return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
-
-
-def listing(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    format_: str,
-    right: Iterable[int] = (),
-    color: bool = False,
-    width: int = PIPED_WIDTH,
-    last: int = 0,
-) -> str:
-    """Rows as a table, Markdown or CSV; the columns in ``right`` are aligned right, and no word is cut, whatever the width.
-
-    In a table the last column goes below its row where it would have fewer than ``last`` characters, and needs more.
-    """
-    numbers = frozenset(right)
-    if format_ == "csv":
-        return csv_text(header, rows)
-    if format_ == "markdown":
-        return markdown_table(header, rows, right=numbers)
-    from rich.text import Text
-
-    cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
-    lines = [[Text(title, style="bold") for title in header], *cells]
-    if last and min(last, _longest(lines, -1)) > width - sum(_longest(lines, place) + 2 for place in range(len(header) - 1)):
-        return rendered(over(lines, width=width, right=numbers), color=color, width=width)
-    return rendered([columns(lines, width=width, right=numbers)], color=color, width=width)
-
-
-def _longest(lines: Sequence[Sequence[Text]], place: int) -> int:
-    """Characters of the longest cell of a column."""
-    return max(line[place].cell_len for line in lines)

@@ -1,12 +1,12 @@
-"""JSON Schemas of the documents, derived from their dataclasses. Only this module uses pydantic."""
+"""JSON Schemas of the documents, from the file in which they are kept: what builds them takes longer than most plans."""
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any, Final
 
-from hwcalc.documents import SCHEMA_VERSION
-
-__all__ = ["DOCUMENTS", "json_schema"]
+__all__ = ["DOCUMENTS", "PATH", "json_schema"]
 
 DOCUMENTS = (
     "plan",
@@ -34,6 +34,8 @@ DOCUMENTS = (
     "emit",
     "error",
 )
+PATH: Final = os.path.join(os.path.dirname(__file__), "schemas.jsonl")
+"""A line for each document: its name and its schema. ``scripts/build_schemas.py`` writes it."""
 
 
 def json_schema(document: str) -> dict[str, Any]:
@@ -41,132 +43,8 @@ def json_schema(document: str) -> dict[str, Any]:
 
     ``check-file`` is the exception: kvplan reads it, and most of its keys are optional.
     """
-    if document == "check-file":
-        from hwcalc.check.schema import check_file_schema
-
-        return check_file_schema()
-    from hwcalc.check.result import CheckDocument
-    from hwcalc.library.compare import Comparison
-    from hwcalc.library.kept import Kept
-    from hwcalc.planner.diff import Difference
-    from hwcalc.planner.offers import Recommendation
-    from hwcalc.planner.result import Plan
-    from hwcalc.planner.runnables import Runnables
-    from hwcalc.planner.strategies_result import Strategies
-    from hwcalc.probe import receipt
-    from hwcalc.reconcile.result import Reconciliation
-    from hwcalc.report import hardware, probe, records
-    from hwcalc.sweep.records import SweepDocument
-
-    classes: dict[str, type] = {
-        "plan": Plan,
-        "explain": Plan,
-        "diff": Difference,
-        "recommend": Recommendation,
-        "fit": Runnables,
-        "compare": Comparison,
-        "sweep": SweepDocument,
-        "check": CheckDocument,
-        "reconcile": Reconciliation,
-        "models": records.ModelsDocument,
-        "types": records.TypesDocument,
-        "engines": records.EnginesDocument,
-        "gpus": hardware.GpusDocument,
-        "instances": hardware.InstancesDocument,
-        "dtypes": records.DTypesDocument,
-        "policies": records.PoliciesDocument,
-        "keep": Kept,
-        "strategies": Strategies,
-        "probe": probe.ProbeDocument,
-        "receipt": receipt.Receipt,
-        "verify": receipt.Verified,
-        "emit": records.EmittedDocument,
-        "error": records.ErrorDocument,
-    }
-    schema = _of(classes[document])
-    if document == "explain":
-        _add_explanation(schema)
-    # The only numbers that may be negative: what one side has more than another.
-    if document == "diff":
-        for choice in schema["$defs"]["Change"]["properties"]["difference"]["anyOf"]:
-            choice.pop("minimum", None)
-    if document == "compare":
-        del schema["$defs"]["Cause"]["properties"]["bytes"]["minimum"]
-    schema["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"kvplan {document}",
-        **{key: value for key, value in schema.items() if key != "title"},
-    }
-
-
-def _add_explanation(schema: dict[str, Any]) -> None:
-    """Add the keys of an explanation to the schema of a plan."""
-    from hwcalc.library.explain import KindExplanation
-    from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
-
-    lists: dict[str, type] = {
-        "explain": KindExplanation,
-        "sections": ExplainedSection,
-        "limits": ExplainedLimit,
-        "quoted": QuotedFormula,
-        "symbols": Symbol,
-    }
-    for key, class_ in lists.items():
-        part = _of(class_)
-        schema["$defs"] |= part.pop("$defs", {}) | {class_.__name__: part}
-        schema["properties"][key] = {"type": "array", "items": {"$ref": f"#/$defs/{class_.__name__}"}}
-        schema["required"].append(key)
-
-
-def _of(class_: type) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
-    # A plan names these two only while types are checked, since most plans have neither; pydantic looks for names here.
-    from hwcalc.planner.policy_result import PolicyInfo  # noqa: F401
-    from hwcalc.planner.sharing_result import SharingInfo  # noqa: F401
-
-    schema: dict[str, Any] = TypeAdapter(class_).json_schema()
-    _strict(schema)
+    start = f'["{document}", '
+    with open(PATH, encoding="utf-8") as file:
+        line = next(line for line in file if line.startswith(start))
+    schema: dict[str, Any] = json.loads(line)[1]
     return schema
-
-
-_SIGNED: Final = {
-    "FitInfo": frozenset({"headroom_bytes"}),
-    "Offer": frozenset({"headroom_bytes"}),
-    "Runnable": frozenset({"headroom_bytes"}),
-    "Fit": frozenset({"headroom_bytes"}),
-    "Compared": frozenset({"difference_bytes"}),
-    "HeadChoice": frozenset({"parameters_difference"}),
-    "BudgetInfo": frozenset({"low", "expected", "high"}),
-    "ExplainedFigure": frozenset({"result", "low", "high"}),
-}
-"""Class -> fields that may be negative, such as the headroom when the weights alone do not fit."""
-
-
-def _strict(node: Any) -> None:
-    """Require all keys, forbid others, drop titles and defaults, and set the minimum of unsigned integers to 0."""
-    if isinstance(node, list):
-        for item in node:
-            _strict(item)
-    elif isinstance(node, dict):
-        properties = node.get("properties")
-        if isinstance(properties, dict):
-            node["additionalProperties"] = False
-            node["required"] = list(properties)
-            for field in properties.values():
-                field.pop("title", None)
-                field.pop("default", None)
-            signed = _SIGNED.get(str(node.get("title")), frozenset())
-            for name in signed:
-                for choice in properties[name].get("anyOf", [properties[name]]):
-                    if choice["type"] == "integer":
-                        choice["type"] = "whole"
-        if node.get("type") == "whole":
-            node["type"] = "integer"
-        elif node.get("type") == "integer":
-            node["minimum"] = 0
-        if isinstance(node.get("description"), str):
-            node["description"] = " ".join(node["description"].replace("``", "`").split())
-        for value in node.values():
-            _strict(value)

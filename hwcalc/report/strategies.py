@@ -9,8 +9,8 @@ from hwcalc.engines import DEFAULT
 from hwcalc.library.strategies_explained import strategy_section
 from hwcalc.library.symbols import symbols_in
 from hwcalc.report.explain_lines import figure_lines
+from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.markdown import escaped
-from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.text import parameters, plural
 from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes

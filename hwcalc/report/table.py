@@ -1,18 +1,18 @@
-"""A plan as a table for the terminal. rich is imported only when a table is drawn."""
+"""A plan as a table for the terminal."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
-from hwcalc.report.columns import BETWEEN, BOUND, columns, hanging, indented, longest_word
+from hwcalc.report.columns import BETWEEN, columns, hanging, indented
+from hwcalc.report.drawing import rendered
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.layer_shares import LayerShare, is_room, shares
 from hwcalc.report.layer_strip import layer_strip
+from hwcalc.report.pieces import PIPED_WIDTH, Piece, Text
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
@@ -20,65 +20,14 @@ from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-__all__ = ["PIPED_WIDTH", "marked", "plan_table", "rendered"]
+__all__ = ["plan_table"]
 
 Detail = Literal["brief", "usual", "full"]
 
-PIPED_WIDTH: Final = 100_000
-"""Columns of piped output: no line is that long."""
-
-_PADDING: Final = re.compile(r"[ ]+((?:\x1b\[[0-9;]*m)*)$")
 _USUAL_WIDTH: Final = 100
 """Columns by which the lines of a screen are counted where there is no narrower terminal."""
 _BAR: Final = 40
 _SHORTEST_BAR: Final = 10
-
-
-def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
-    """The text that rich would print, without trailing blanks. A word that is longer than a line is not cut."""
-    from rich.console import Console
-
-    console: Console = Console(
-        file=io.StringIO(),
-        width=PIPED_WIDTH,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=not color,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        soft_wrap=False,
-        legacy_windows=False,
-        _environ={},
-    )
-    with console.capture() as captured:
-        for part in parts:
-            console.print(part, width=_room(part, width), crop=False)
-    # rich pads a cell up to the column's width before it ends the cell's style.
-    lines = (_PADDING.sub(r"\1", line) for line in captured.get().splitlines())
-    return "\n".join(lines).replace(BOUND, " ") + "\n"
-
-
-def _room(part: RenderableType, width: int) -> int:
-    """The columns for one part: more than there are where it would be cut otherwise. The terminal wraps it then, and nothing is lost."""
-    from rich.table import Table
-    from rich.text import Text
-
-    if isinstance(part, Text):
-        return PIPED_WIDTH if part.no_wrap else max(width, longest_word(part))
-    if isinstance(part, Table) and all(column.width is not None for column in part.columns):
-        return PIPED_WIDTH
-    return width
-
-
-def marked(text: str, style: str, *, color: bool) -> str:
-    """One line in a style, such as a verdict among lines without."""
-    from rich.text import Text
-
-    return rendered([Text(text, style=f"bold {style}")], color=color)
 
 
 def plan_table(
@@ -110,13 +59,11 @@ def plan_table(
     return rendered(parts, color=color, width=width).rstrip("\n") + "\n"
 
 
-def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet: bool) -> list[RenderableType]:
+def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet: bool) -> list[Piece]:
     """Model, request and answer, and what to change."""
-    from rich.text import Text
-
     name, about, _ = model_lines(plan)
-    parts: list[RenderableType] = [
-        Text.assemble((name, "bold"), ("  " + about, "dim")),
+    parts: list[Piece] = [
+        Text((name, "bold"), ("  " + about, "dim")),
         Text(request_line(plan)),
         Text(),
     ]
@@ -136,14 +83,12 @@ def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet
     return [*parts, *warnings, Text()] if plan.warnings else parts
 
 
-def _tries(plan: Plan, before: Sequence[RenderableType], width: int, detail: Detail) -> list[RenderableType]:
+def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> list[Piece]:
     """What would help: as many as the first screen has room for, at least one; all of them in full."""
-    from rich.text import Text
-
     assert plan.fit is not None
     counted = min(width, _USUAL_WIDTH)
     room = SCREEN[0] - _height(before, counted)
-    out: list[RenderableType] = []
+    out: list[Piece] = []
     tries = [_command("try", *pair) for pair in advice_pairs(plan.fit.suggestions, plan.request.engine)]
     for place, one in enumerate(tries):
         left = len(tries) - place
@@ -156,29 +101,24 @@ def _tries(plan: Plan, before: Sequence[RenderableType], width: int, detail: Det
     return out
 
 
-def _height(parts: Sequence[RenderableType], width: int) -> int:
+def _height(parts: Sequence[Piece], width: int) -> int:
     """Lines of a screen that the parts take; a terminal wraps a longer line by itself."""
     return sum(max(1, -(-len(line) // width)) for line in rendered(parts, width=width).splitlines()) if parts else 0
 
 
-def _command(label: str, command: str, remark: str) -> list[RenderableType]:
+def _command(label: str, command: str, remark: str) -> list[Piece]:
     """A command to copy, which no line break cuts, and what it does: beside it, or below if they are longer than a line."""
-    from rich.text import Text
-
-    text = Text.assemble(f"  {label:<7}  ", (clean(command), "bold cyan"))
-    text.no_wrap = True
+    words: tuple[str | tuple[str, str], ...] = (f"  {label:<7}  ", (clean(command), "bold cyan"))
+    text = Text(*words, whole=True)
     if not remark:
         return [text]
     if text.cell_len + len(remark) + 4 <= SCREEN[1]:
-        text.append(f"  ({clean(remark)})", style="dim")
-        return [text]
+        return [Text(*words, (f"  ({clean(remark)})", "dim"), whole=True)]
     return [text, *hanging([(" " * 7, clean(remark), "dim")])]
 
 
-def _figures(plan: Plan, width: int) -> list[RenderableType]:
+def _figures(plan: Plan, width: int) -> list[Piece]:
     """The cache, and the headline numbers one below the other."""
-    from rich.text import Text
-
     total = plan.cache.total_bytes
     rows = []
     for figure in figures(plan):
@@ -192,7 +132,7 @@ def _figures(plan: Plan, width: int) -> list[RenderableType]:
             ]
         )
     return [
-        Text.assemble(
+        Text(
             ("KV cache  ", "bold"), (human_bytes(total), "bold green"), f"  =  {exact(total)}", (f"  {definition(plan)}", "dim")
         ),
         columns(rows, width=width, right=(1, 2)),
@@ -200,11 +140,9 @@ def _figures(plan: Plan, width: int) -> list[RenderableType]:
     ]
 
 
-def _dropped_and_shared(plan: Plan, *, full: bool) -> list[RenderableType]:
+def _dropped_and_shared(plan: Plan, *, full: bool) -> list[Piece]:
     """What the policy of the cache does, and what sequences have in common."""
-    from rich.text import Text
-
-    out: list[RenderableType] = []
+    out: list[Piece] = []
     for lines in (policy_lines(plan, full=full), sharing_lines(plan)):
         if lines:
             (title, first), *others = _unrepeated(lines)
@@ -220,47 +158,39 @@ def _unrepeated(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         before = label
 
 
-def _details(plan: Plan, *, full: bool) -> list[RenderableType]:
+def _details(plan: Plan, *, full: bool) -> list[Piece]:
     """How the budget comes about, and what the engine makes of it."""
-    from rich.text import Text
-
     lines = first_lines(plan, full=full).details
     return [Text("each GPU", style="bold"), *hanging([(label, text, "") for label, text in lines]), Text()] if lines else []
 
 
-def _devices(plan: Plan, width: int, *, full: bool) -> list[RenderableType]:
+def _devices(plan: Plan, width: int, *, full: bool) -> list[Piece]:
     """What each device holds, for engines that place layers."""
-    from rich.text import Text
-
-    rows = [[Text(cell) for cell in row] for row in device_rows(plan, full=full)]
-    header = [Text(title, style="bold") for title in DEVICE_HEADER]
+    rows = [[Text("  " + first), *map(Text, others)] for first, *others in device_rows(plan, full=full)]
     if not rows:
         return []
-    for row in rows:
-        row[0] = Text("  ") + row[0]
+    header = [Text(title, style="bold") for title in DEVICE_HEADER]
     return [columns([header, *rows], width=width, right=range(2, len(DEVICE_HEADER))), Text()]
 
 
-def _layers(plan: Plan, width: int) -> list[RenderableType]:
+def _layers(plan: Plan, width: int) -> list[Piece]:
     """The shape of the model, and two lines for each group of layers: its description, then its bar and bytes."""
-    from rich.text import Text
-
     groups, total = shares(plan), plan.cache.total_bytes
     exact_width = max(len(exact(group.bytes)) for group in groups)
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
     bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
-    lines: list[RenderableType] = [Text(model_lines(plan)[2], style="bold")]
+    lines: list[Piece] = [Text(model_lines(plan)[2], style="bold")]
     if (strip := layer_strip(plan, width - BETWEEN)) is not None:
         pattern, meanings = strip
         if BETWEEN + len(pattern) + BETWEEN + len(meanings) <= width:
-            lines.append(indented(Text.assemble(pattern, (f"  {meanings}", "dim"))))
+            lines.append(indented(Text(pattern, (f"  {meanings}", "dim"))))
         else:
             lines += [indented(Text(pattern)), indented(Text(meanings, style="dim"))]
     for group in groups:
         filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * bar * group.bytes + total) // (2 * total))
         lines += [
-            indented(Text.assemble((group.title, "bold"), ("  " + _described(group), "dim"))),
-            Text.assemble(
+            indented(Text((group.title, "bold"), ("  " + _described(group), "dim"))),
+            Text(
                 ("  " + "█" * filled, "cyan"),
                 ("░" * (bar - filled), "dim"),
                 f"  {percent(group.bytes, total):>7}"
@@ -275,11 +205,9 @@ def _described(group: LayerShare) -> str:
     return " · ".join(filter(None, (layers, group.rule, group.dtypes)))
 
 
-def _everything(plan: Plan, width: int) -> list[RenderableType]:
+def _everything(plan: Plan, width: int) -> list[Piece]:
     """Every tensor, and the parts of weights and overhead."""
-    from rich.text import Text
-
-    out: list[RenderableType] = []
+    out: list[Piece] = []
     tensors = [
         ["  " + tensor.name, tensor.kind, layer_words(tensor.count, tensor.layers) if tensor.layers else "",
          "x".join(map(str, tensor.shape)), "" if is_room(tensor) else tensor.dtype, f"{tensor.positions:,}", exact(tensor.bytes)]

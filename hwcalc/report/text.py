@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hwcalc.formulas import LayerNumbers
-from hwcalc.planner.result import UNLIMITED
 from hwcalc.units import human_bytes
 
 __all__ = [
-    "AGREES",
-    "DIFFERS",
-    "UNSURE",
-    "VERDICT_COLORS",
     "abbreviated",
     "both",
     "exact",
@@ -22,12 +15,6 @@ __all__ = [
     "percent",
     "plural",
 ]
-
-UNSURE: Final = "yellow"
-VERDICT_COLORS: Final = {"fits": "green", "probably fits": UNSURE, "probably not": UNSURE, "does not fit": "red"}
-"""The colour of each verdict's words, wherever they stand."""
-AGREES: Final = "green"
-DIFFERS: Final = "red"
 
 _BILLION, _MILLION = 10**9, 10**6
 
@@ -55,9 +42,11 @@ def plural(count: int, word: str) -> str:
 def how_many(count: int | None) -> str:
     """A solver's answer: empty if it was not planned, ``any`` if nothing limits it.
 
-    >>> how_many(None), how_many(4096), how_many(UNLIMITED)
+    >>> how_many(None), how_many(4096), how_many(2**40)
     ('', '4,096', 'any')
     """
+    from hwcalc.planner.result import UNLIMITED
+
     return "" if count is None else f"{count:,}" if count < UNLIMITED else "any"
 
 

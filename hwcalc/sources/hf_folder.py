@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from hwcalc.patterns import pattern
+
 __all__ = ["cache_folder", "commit_of", "repository_folder", "snapshot"]
 
-_COMMIT = re.compile(r"[0-9A-Za-z_-]{1,128}")
-_COMMIT_START = re.compile(r"[0-9a-f]{4,64}")
+_COMMIT = pattern(r"[0-9A-Za-z_-]{1,128}")
+_COMMIT_START = pattern(r"[0-9a-f]{4,64}")
 
 
 def cache_folder() -> Path:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.profiles.catalog import find_entry, list_models
+from hwcalc.profiles.catalog import find_entry, list_models, own_models
+from hwcalc.profiles.known_models import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
 from hwcalc.sources.document import read_document
 from hwcalc.sources.hf_cache import cached_config, cached_ids
@@ -41,7 +43,7 @@ def known_ids() -> tuple[str, ...]:
 def list_known_models(search: str | None = None) -> list[KnownModel]:
     """All known models in alphabetical order. With ``search``, each of its words must be in the id or the model type.
 
-    Opens the file of each model. Raises :class:`~hwcalc.errors.ConfigError` for a broken file of the user's own. Other programs
+    Opens the files that are not of the built-in catalog. Raises :class:`~hwcalc.errors.ConfigError` for a broken file of the user's own. Other programs
     own the cache, so a model with a broken file in the cache is listed without a type.
     """
     words = (search or "").lower().split()
@@ -49,28 +51,38 @@ def list_known_models(search: str | None = None) -> list[KnownModel]:
 
 
 def _rows() -> Iterator[KnownModel]:
-    cached = set(cached_ids())
+    cached, listed = set(cached_ids()), built_in_models()
+    with profile_errors():
+        own = frozenset(own_models())
     for model_id in known_ids():
-        with profile_errors():
-            entry = find_entry(model_id)
+        found = None if model_id in own else listed.get(model_id)
+        source = "catalog"
+        if found is None:
+            found, source = _read(model_id)
         path = cached_config(model_id) if model_id in cached else None
-        if entry is None and path is None:
+        if found is None and path is None:
             continue
-        data = entry.data if entry is not None else {}
-        config = data.get("config", {})
-        source = "user" if entry is not None and entry.user else "catalog"
+        model_type: Any = None if found is None else found.model_type
         if path is not None:
             source = "hf-cache"
             try:
-                config = read_document(path)
+                model_type = read_document(path).get("model_type")
             except KvplanError:
-                config = {}
-        model_type = config.get("model_type")
+                model_type = None
         yield KnownModel(
             id=printable(model_id),
             source=source,
             model_type=printable(model_type) if isinstance(model_type, str) and model_type else None,
-            released=data.get("released"),
-            parameters=(data.get("parameters") or {}).get("total"),
-            fidelity=data.get("fidelity"),
+            released=None if found is None else found.released,
+            parameters=None if found is None else found.parameters,
+            fidelity=None if found is None else found.fidelity,
         )
+
+
+def _read(model_id: str) -> tuple[ListedModel | None, str]:
+    """The facts in the model's own file, if it has one, and whose file it is."""
+    with profile_errors():
+        entry = find_entry(model_id)
+    if entry is None:
+        return None, "catalog"
+    return listed_facts(entry.data), "user" if entry.user else "catalog"

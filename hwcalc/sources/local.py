@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
 from hwcalc.model import Note, RawModel
+from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
 from hwcalc.text import printable, shown
@@ -18,7 +19,7 @@ from hwcalc.text import printable, shown
 __all__ = ["MODEL_FILES", "OPEN_FILE", "from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
 
 # The path of a file in the Hugging Face cache contains the id and the commit.
-_SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
+_SNAPSHOT = pattern(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
 
 MODEL_FILES = ("config.json", "params.json")
 """A file with one of these names describes the model of its folder. Any other file describes only itself."""

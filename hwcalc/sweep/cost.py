@@ -11,6 +11,7 @@ from typing import Final
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
+from hwcalc.patterns import pattern
 from hwcalc.sweep.curves import CURVES, ON_CURVES
 from hwcalc.sweep.grid import Grid
 from hwcalc.text import quoted
@@ -33,7 +34,7 @@ _COLD_SECONDS: Final = 2.0
 """A first plan that takes up to so long may have loaded modules most of the time: each end of the lists is timed again."""
 _WARM: Final = 4
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
+_TIME: Final = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
 
 
 def parse_time(text: str | float, option: str) -> float:

@@ -6,13 +6,14 @@ Engines whose cache is no such sum (pages, pools, buffers that exist once) have 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from hwcalc.engines.base import Opened
 from hwcalc.formulas import CacheTensor, LayerKind, Span
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.sweep.spans import Integers, positions
 
 __all__ = ["CURVES", "ON_CURVES", "Curves", "Term", "amounts", "growth", "largest"]

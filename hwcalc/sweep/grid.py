@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from itertools import product, starmap
 from math import prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.load import Missing
 from hwcalc.library.plan import engine_of, plan_loaded
 from hwcalc.model import ModelSpec

@@ -9,15 +9,9 @@ from typing import Final
 import pytest
 
 from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.engines import (
-    BUILT_IN,
-    ESTIMATES,
-    RUNTIME_ESTIMATES,
-    parse_runtime,
-    parse_vllm,
-    runtime_profile,
-    vllm_profile,
-)
+from hwcalc.profiles.engine_schema import FORMS, RuntimeFile, VllmFile
+from hwcalc.profiles.engines import BUILT_IN, runtime_profile, vllm_profile
+from hwcalc.profiles.schema import check
 from hwcalc.profiles.yaml_file import parse_yaml
 
 TEXT: Final = (BUILT_IN / "vllm.yaml").read_text(encoding="utf-8")
@@ -40,7 +34,7 @@ def test_vllm() -> None:
     ]
     assert profile.few_rows == 128
     assert profile.runner2[0].models == "all"
-    assert len(profile.estimates) == sum(len(names) for names in ESTIMATES.values())
+    assert sum(map(len, profile.estimates.values())) == TEXT.count("expected:")
     for entries in profile.estimates.values():
         for entry in entries:
             assert 0 <= entry.estimate.low <= entry.estimate.expected <= entry.estimate.high
@@ -63,9 +57,9 @@ def test_an_estimate_by_version(version: str, expected: int) -> None:
     [
         (("schema_version: 1", "schema_version: 2"), "schema_version"),
         (("schema_version: 1", "schema_version: 1\nextra: 1"), "extra"),
-        (("low: 268435456, expected: 536870912,", "low: 268435456, most: 1, expected: 536870912,"), "non_torch.amd.0"),
-        (("  amd:", "  amds:"), "non_torch"),
-        (("few_rows: {value: 128", "few_rows: {value: few"), "sampler.few_rows"),
+        (("low: 268435456, expected: 536870912,", "low: 268435456, most: 1, expected: 536870912,"), "non_torch.amd.0.most"),
+        (("  amd:", "  amds:"), "non_torch.amds"),
+        (("few_rows: {value: 128", "few_rows: {value: few"), "sampler.few_rows.value"),
         (("models: all", "models: most"), "runner2.0.models"),
         (("architectures: [], source: not by default", "architectures: none, source: not by default"), "runner2.8.architectures"),
         (("since: '0.25', models", "since: '0.26', models"), "runner2"),
@@ -73,7 +67,7 @@ def test_an_estimate_by_version(version: str, expected: int) -> None:
         (("value: '0.92'", "value: '92'"), "utilization.0.value"),
         (("{since: '0.0', value", "{since: '0.1', value"), "utilization"),
         (("{since: '0.20', value", "{since: new, value"), "utilization.0.since"),
-        (("graphs_since: {value: '0.20'", "graphs_since: {value: 0.20"), "graphs_since"),
+        (("graphs_since: {value: '0.20'", "graphs_since: {value: 0.20"), "graphs_since.value"),
         (("since: '0.8.4', least_gib: 0,", "since: '0.8.4', least_gib: 1,"), "batch_classes"),
         (("since: '0.8.4', least_gib: 0,", "since: '0.8.4', least_gib: -1,"), "batch_classes.5.least_gib"),
         (("max_num_seqs: 256", "max_num_seqs: 0"), "batch_classes.5.max_num_seqs"),
@@ -86,7 +80,7 @@ def test_a_broken_file(change: tuple[str, str], key: str) -> None:
     file = parse_yaml(TEXT.replace(*change), Path("vllm.yaml"))
 
     with pytest.raises(ProfileError) as caught:
-        parse_vllm(file)
+        check(file, VllmFile)
     assert caught.value.key == key
     assert caught.value.line is not None
 
@@ -96,7 +90,7 @@ def test_runtime() -> None:
     profile = runtime_profile()
 
     assert profile.margin == Fraction(1, 20)
-    assert len(profile.estimates) == sum(max(1, len(names)) for names in RUNTIME_ESTIMATES.values())
+    assert len(profile.estimates) == RUNTIME_TEXT.count("expected:")
     for estimate in profile.estimates.values():
         assert 0 <= estimate.low <= estimate.expected <= estimate.high
         assert estimate.source.strip()
@@ -108,13 +102,13 @@ def test_runtime() -> None:
         (("schema_version: 1", "schema_version: 2"), "schema_version"),
         (("id: runtime", "id: runtime\nextra: 1"), "extra"),
         (("rotary_bytes: {low: 0,", "rotary_bytes: {low: 3,"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: -1,"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: .nan,"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: '0',"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {"), "rotary_bytes"),
-        (("  sm_90: {", "  sm_91: {"), "workspace"),
-        (("value: '0.05'", "value: 0.05"), "margin"),
-        (("value: '0.05'", "value: '5'"), "margin"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: -1,"), "rotary_bytes.low"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: .nan,"), "rotary_bytes.low"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: '0',"), "rotary_bytes.low"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {"), "rotary_bytes.low"),
+        (("  sm_90: {", "  sm_91: {"), "workspace.sm_91"),
+        (("value: '0.05'", "value: 0.05"), "margin.value"),
+        (("value: '0.05'", "value: '5'"), "margin.value"),
     ],
 )
 def test_a_broken_runtime(change: tuple[str, str], key: str) -> None:
@@ -122,14 +116,13 @@ def test_a_broken_runtime(change: tuple[str, str], key: str) -> None:
     assert RUNTIME_TEXT.count(change[0]) == 1
 
     with pytest.raises(ProfileError) as caught:
-        parse_runtime(parse_yaml(RUNTIME_TEXT.replace(*change), Path("runtime.yaml")))
+        check(parse_yaml(RUNTIME_TEXT.replace(*change), Path("runtime.yaml")), RuntimeFile)
     assert caught.value.key == key
     assert caught.value.line is not None
 
 
 def test_a_missing_key() -> None:
     """All sections must be there."""
-    with pytest.raises(ProfileError, match="is missing"):
-        parse_runtime(parse_yaml("schema_version: 1\nid: runtime\n", Path("runtime.yaml")))
-    with pytest.raises(ProfileError, match="is missing"):
-        parse_vllm(parse_yaml("schema_version: 1\nid: vllm\n", Path("vllm.yaml")))
+    for name, form in FORMS.items():
+        with pytest.raises(ProfileError, match=f"{name}.yaml: recorded: is missing: it must be a date"):
+            check(parse_yaml(f"schema_version: 1\nid: {name}\n", Path(f"{name}.yaml")), form)

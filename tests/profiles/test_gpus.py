@@ -14,16 +14,15 @@ from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
 from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.gpu_schema import FIELDS, parse_gpu
 from hwcalc.profiles.gpus import (
     BUILT_IN,
-    FIELDS,
     UnknownGpuError,
     _squashed,
     find_gpu,
     gpu_aliases,
     list_gpus,
     nearest,
-    parse_gpu,
     user_folder,
 )
 from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
@@ -302,7 +301,7 @@ def test_a_users_own(own: Path) -> None:
         (("24576", "24576.5"), 5, "memory_total_mib"),
         (("24576", "24576\ntdp_w: .inf"), 6, "tdp_w"),
         (("24576", "24576\ntdp_w: .nan"), 6, "tdp_w"),
-        (("24576", "24576\ntflops_dense: {bf17: 1}"), 6, "tflops_dense"),
+        (("24576", "24576\ntflops_dense: {bf17: 1}"), 6, "tflops_dense.bf17"),
         (("24576", "24576\ninterconnect: [1]"), 6, "interconnect"),
         (("24576", "24576\ntorch_total_mib: 24577"), 6, "torch_total_mib"),
         (("24576", "24576\nmemory_marketing_gb: 23"), 5, "memory_total_mib"),
@@ -315,7 +314,7 @@ def test_a_users_own(own: Path) -> None:
         (("name: My card\n", ""), None, "name"),
         (("vendor: nvidia", "vendor: "), 4, "vendor"),
         (("source:\n  own: nvidia-smi\n", ""), None, "source"),
-        (("  own: nvidia-smi", "  own: 3"), 6, "source"),
+        (("  own: nvidia-smi", "  own: 3"), 7, "source.own"),
         (("24576", "[24576"), 6, None),
         (("24576", "&a 24576\ntdp_w: *a"), 5, None),
     ],

@@ -15,16 +15,15 @@ from hwcalc.hardware.named import load_instance
 from hwcalc.model import Note
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
+from hwcalc.profiles.instance_schema import FIELDS, parse_instance
 from hwcalc.profiles.instances import (
     BUILT_IN,
-    FIELDS,
     AmbiguousInstanceError,
     UnknownInstanceError,
     file_name,
     find_instance,
     list_instances,
     nearest_instances,
-    parse_instance,
     user_folder,
 )
 from hwcalc.profiles.yaml_file import read_yaml
@@ -194,7 +193,7 @@ def test_a_users_own(own: Path) -> None:
         (("cloud: cellar", "cloud: Attic"), 3, "cloud"),
         (("cloud: cellar", "cloud: attic"), 2, "id"),
         (("source:\n  own: counted\n", ""), None, "source"),
-        (("own: counted", "own: "), 6, "source"),
+        (("own: counted", "own: "), 7, "source.own"),
     ],
 )
 def test_a_broken_file(own: Path, change: tuple[str, str], line: int | None, key: str) -> None:

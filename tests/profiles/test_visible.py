@@ -9,8 +9,10 @@ import pytest
 
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus, usable_mib, visible_memory, with_memory
-from hwcalc.profiles.visible import BUILT_IN, parse_hardware
-from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
+from hwcalc.profiles.hardware_schema import HardwareFile
+from hwcalc.profiles.schema import check
+from hwcalc.profiles.visible import BUILT_IN, hardware
+from hwcalc.profiles.yaml_file import parse_yaml
 
 MIB: Final = 1024**2
 TEXT: Final = BUILT_IN.read_text(encoding="utf-8")
@@ -113,7 +115,7 @@ def test_a_reading_of_ones_own_comes_first() -> None:
         (("schema_version: 1", "schema_version: 1\nextra: 1"), "extra"),
         (("of_tool_amd: {low: 1.0, expected: 1.0, high: 1.0", "of_tool_amd: {low: 1.0, expected: 1.0, high: 1.1"),
          "visible_share.of_tool_amd"),
-        (("of_marketing: {low: 0.91", "of_marketing: {low: .nan"), "visible_share.of_marketing"),
+        (("of_marketing: {low: 0.91", "of_marketing: {low: .nan"), "visible_share.of_marketing.low"),
         (("of_marketing:", "of_box:"), "visible_share.of_box"),
         (("share: 2/3", "share: 3/2"), "metal.older_rule.0.share"),
         (("share: 2/3", "share: 0.67"), "metal.older_rule.0.share"),
@@ -129,14 +131,14 @@ def test_a_broken_file(change: tuple[str, str], key: str) -> None:
     """Path, line and key."""
     assert TEXT.count(change[0]) == 1
     with pytest.raises(ProfileError) as caught:
-        parse_hardware(parse_yaml(TEXT.replace(*change), Path("hardware.yaml")))
+        check(parse_yaml(TEXT.replace(*change), Path("hardware.yaml")), HardwareFile)
     assert caught.value.key == key
     assert caught.value.line is not None
 
 
 def test_the_file() -> None:
     """It loads, and each reading is the newer or the older rule's for its size, within what two decimals of 10^6 bytes hide."""
-    facts = parse_hardware(read_yaml(BUILT_IN))
+    facts = hardware()
 
     assert len(facts.readings) == 11
     for reading in facts.readings:

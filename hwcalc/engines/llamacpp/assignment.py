@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.patterns import pattern
 from hwcalc.quantization.tensor_names import ROTARY
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ __all__ = ["ON_HOST", "Assignment", "Weighed", "assign", "device_of", "splits", 
 ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
 
-_NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
+_NUMBERED: Final = pattern(r"[0-9]{1,3}\Z", re.ASCII)
 
 
 @frozen

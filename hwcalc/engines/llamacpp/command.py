@@ -11,6 +11,7 @@ from hwcalc.engines.command import CommandInput, EmittedFile
 from hwcalc.engines.llamacpp.flags import FLAGS, cache_type
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UsageError
+from hwcalc.patterns import pattern
 
 __all__ = ["flag_text", "modelfile", "ollama_flag", "serve"]
 
@@ -20,7 +21,7 @@ _WRITTEN: Final = (
     "fit_ctx",
 )  # fmt: skip
 """Engine options that are flags with the same value."""
-_FORMAT: Final = re.compile(r"[-._](?:[IT]?Q[1-8][0-9A-Z_]*|B?F16|F32|MXFP4)$", re.IGNORECASE)
+_FORMAT: Final = pattern(r"[-._](?:[IT]?Q[1-8][0-9A-Z_]*|B?F16|F32|MXFP4)$", re.IGNORECASE)
 """The format at the end of a file's name."""
 _ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo", "no_extra_bufts": "-nr"}
 """Engine options that are switches of llama-server."""

@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.estimate import Estimate
 
-__all__ = ["compute_buffer", "copies_of", "device_buffers", "host_buffer", "moments_of", "output_buffer", "part_of"]
+__all__ = [
+    "compute_buffer",
+    "copies_of",
+    "device_buffers",
+    "helps",
+    "host_buffer",
+    "moments_of",
+    "output_buffer",
+    "part_of",
+    "whole_copies",
+]
 
 
 def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
@@ -38,7 +48,7 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     if device != ON_HOST:
         part = part_of(opened, assignment, device)
         return () if part is None else (_fullest(moments_of(opened, part), one),)
-    helper = opened.gpus > 0 and _helps(opened)
+    helper = opened.gpus > 0 and helps(opened)
     if not helper and all(place == ON_HOST for place in (*assignment.blocks, assignment.output)):
         return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
     partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host) or bool(assignment.largest_moved)
@@ -55,7 +65,7 @@ def moments_of(opened: LlamacppOpened, part: Part) -> tuple[tuple[Moment, Sum], 
     return found
 
 
-def _helps(opened: LlamacppOpened) -> bool:
+def helps(opened: LlamacppOpened) -> bool:
     """Whether a GPU multiplies large batches with weights that lie on the host, of which it makes a copy (``offload_op`` of a backend).
 
     A machine with one memory has no need of it.
@@ -71,7 +81,7 @@ def part_of(opened: LlamacppOpened, assignment: Assignment, device: int) -> Part
     hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
     copied = None
     # The scheduler asks the first GPU; without any layer it still multiplies large batches for the host.
-    if device == (gpus or [0])[0] and _helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
+    if device == (gpus or [0])[0] and helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
         largest = opened.largest_tensors
         sizes = [max(largest[number]) for number in hosted if number < len(largest)]
         sizes.append(assignment.largest_moved)
@@ -89,14 +99,19 @@ def part_of(opened: LlamacppOpened, assignment: Assignment, device: int) -> Part
 
 
 def copies_of(opened: LlamacppOpened, assignment: Assignment) -> int:
-    """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp).
+    """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp)."""
+    return whole_copies(opened) if assignment.everything else 1
+
+
+def whole_copies(opened: LlamacppOpened) -> int:
+    """How often they are kept where GPUs hold everything.
 
     A GPU without a share of the layers counts, and so does an override that finds no tensor.
     """
     options = opened.place_options
     overridden = bool(options.overrides) or options.cpu_moe or options.n_cpu_moe > 0
     plain = options.split_mode == "layer" and not overridden and not options.kv_on_host
-    return PIPELINE_COPIES if opened.request.gpus > 1 and assignment.everything and plain else 1
+    return PIPELINE_COPIES if opened.request.gpus > 1 and plain else 1
 
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:

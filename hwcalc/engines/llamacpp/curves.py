@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST, assign
 from hwcalc.engines.llamacpp.compute import device_buffers
@@ -20,6 +20,7 @@ from hwcalc.engines.llamacpp.placement import cache_on
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
 from hwcalc.engines.request import Request
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Weighed

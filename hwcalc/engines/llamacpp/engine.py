@@ -37,7 +37,7 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.policies import Support
     from hwcalc.policies.base import Chosen
 
@@ -143,8 +143,12 @@ class Llamacpp(LlamacppPlaces):
         most, name = min(limits)
         return request.parallel.dp * most, name
 
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.llamacpp.form import curve_of
+
+        return curve_of(of_llamacpp(opened))
+
     def form(self, opened: Opened) -> MemoryForm | None:
-        """Where all layers lie on the GPUs at every length, because the options say so."""
         from hwcalc.engines.llamacpp.form import form_of
 
         return form_of(of_llamacpp(opened))

@@ -2,140 +2,221 @@
 
 All layers on the GPUs if they fit. Else a dense model fills the GPUs with whole layers from the back; the first layers stay on the host.
 A model with experts keeps all layers on the GPUs if that is possible with the experts of some on the host.
+
+The numbers of layers are integers for one context, and arrays for many contexts of any length and number of sequences.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, assign
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.arithmetic import Table, either, every, smaller, some
+from hwcalc.formulas.frozen import frozen
 
-__all__ = ["Fitting", "fitted"]
+__all__ = ["Fitting", "Run", "Runs", "fitted", "runs_of"]
+
+TupleT = TypeVar("TupleT", bound=tuple[Any, ...])
+
+
+class Run(NamedTuple):
+    """The layers of one GPU, from ``start`` to before ``end``; the last of all is the output.
+
+    The experts of those from ``bare_from`` to before ``bare_to`` lie on the host.
+    """
+
+    start: int = 0
+    end: int = 0
+    bare_from: int = 0
+    bare_to: int = 0
+
+
+class Runs(NamedTuple):
+    """The first ``host`` layers lie on the host, and each GPU has a run of the others."""
+
+    host: int
+    gpus: tuple[Run, ...]
+
+    def assignment(self, experts: Sequence[bool]) -> Assignment:
+        """The device of each layer. ``experts`` says for each block whether it has any."""
+        devices = [ON_HOST] * (len(experts) + 1)
+        bare: list[int] = []
+        for gpu, run in enumerate(self.gpus):
+            devices[run.start : run.end] = [gpu] * (run.end - run.start)
+            bare += range(run.bare_from, run.bare_to)
+        hosted = LayerNumbers(number for number in bare if number < len(experts) and experts[number])
+        return Assignment(blocks=tuple(devices[:-1]), output=devices[-1], experts_on_host=hosted)
+
+
+def runs_of(assignment: Assignment, gpus: int) -> Runs:
+    """The runs of layers of an assignment that leaves no experts behind."""
+    devices = [*assignment.blocks, assignment.output]
+    host = devices.count(ON_HOST)
+    starts = {gpu: devices.index(gpu) for gpu in range(gpus) if gpu in devices}
+    return Runs(
+        host, tuple(Run(starts[gpu], starts[gpu] + devices.count(gpu)) if gpu in starts else Run() for gpu in range(gpus))
+    )
 
 
 @frozen
 class Fitting:
-    """What there is to fit. ``holds`` says whether a device holds what an assignment gives it.
+    """What there is to fit. ``holds`` says whether a GPU holds what runs give it.
 
-    ``experts`` says for each block whether it has any. ``gpus`` are the numbers of the GPUs that are used.
+    ``experts`` says whether any block has them. ``ends`` has an end for each GPU; only those count to which a block goes if all do.
     """
 
     blocks: int
-    gpus: tuple[int, ...]
     ends: tuple[float, ...]
-    experts: tuple[bool, ...]
-    holds: Callable[[Assignment, int], bool]
+    experts: bool
+    holds: Callable[[Runs, int], bool]
 
-    def all_hold(self, assignment: Assignment) -> bool:
-        """Whether every GPU holds its part."""
-        return all(self.holds(assignment, gpu) for gpu in self.gpus)
+    @property
+    def whole(self) -> Assignment:
+        """With all layers on the GPUs."""
+        return assign(self.blocks, self.blocks + 1, self.ends)
+
+    def all_hold(self, runs: Runs, gpus: Sequence[int]) -> bool:
+        """Whether every one of these GPUs holds its part."""
+        held = self.holds(runs, gpus[0])
+        for gpu in gpus[1:]:
+            held = held is not False and held & self.holds(runs, gpu)
+        return held
 
 
-def fitted(fitting: Fitting) -> Assignment:
-    """The assignment with the most on the GPUs."""
-    whole = assign(fitting.blocks, fitting.blocks + 1, fitting.ends)
-    if fitting.all_hold(whole):
+def fitted(fitting: Fitting) -> Runs:
+    """The runs with the most on the GPUs."""
+    assignment = fitting.whole
+    gpus, whole = tuple(dict.fromkeys(assignment.blocks)), runs_of(assignment, len(fitting.ends))
+    held = fitting.all_hold(whole, gpus)
+    if every(held):
         return whole
-    if len(fitting.gpus) == 1:
-        return _on_one(fitting, whole)
-    return _on_several(fitting)
+    others = _on_one(fitting, whole, gpus) if len(gpus) == 1 else _on_several(fitting, gpus)
+    return _chosen(held, whole, others) if some(held) else others
+
+
+def _chosen(condition: bool, yes: TupleT, no: TupleT) -> TupleT:
+    """The numbers of ``yes`` where the condition holds, else those of ``no``."""
+    pairs = zip(yes, no, strict=True)
+    made = [_chosen(condition, *pair) if isinstance(pair[0], tuple) else either(condition, *pair) for pair in pairs]
+    return type(yes)._make(made) if hasattr(yes, "_make") else type(yes)(made)
 
 
 def _most(bound: int, good: Callable[[int], bool]) -> int:
     """The largest number from 0 to ``bound`` that is good; every smaller one is, and 0 counts as good."""
-    return bisect_left(range(1, bound + 1), x=True, key=lambda number: not good(number))
+    low, high = 0 * bound, bound
+    while some(open_ := low < high):
+        middle = (low + high) // 2 + 1
+        found = good(smaller(middle, bound))
+        low, high = either(open_ & found, middle, low), either(open_ & (found ^ True), middle - 1, high)
+    return low
 
 
-def _hosted(fitting: Fitting, assignment: Assignment, numbers: range) -> Assignment:
-    hosted = LayerNumbers(n for n in numbers if fitting.experts[n] and assignment.blocks[n] != ON_HOST)
-    return replace(assignment, experts_on_host=hosted)
-
-
-def _on_one(fitting: Fitting, whole: Assignment) -> Assignment:
+def _on_one(fitting: Fitting, whole: Runs, gpus: tuple[int, ...]) -> Runs:
     """On one GPU: the experts of the first layers go to the host, as ``--n-cpu-moe`` says it; then whole layers from the front."""
-    blocks = fitting.blocks
-    has_experts = any(fitting.experts)
+    blocks, (gpu,) = fitting.blocks, gpus
 
-    def without(first: int) -> Assignment:
-        return _hosted(fitting, whole, range(first))
+    def without(first: int) -> Runs:
+        return Runs(0, tuple(run._replace(bare_to=first) if number == gpu else run for number, run in enumerate(whole.gpus)))
 
-    if has_experts and fitting.all_hold(without(blocks)):
-        kept = _most(blocks, lambda number: fitting.all_hold(without(blocks - number)))
+    last = _tails(fitting, whole, gpu)
+    if not fitting.experts:
+        return last(_most(blocks + 1, lambda layers: fitting.all_hold(last(layers), gpus)))
+    bare = fitting.all_hold(without(blocks), gpus)
+    kept = _most(blocks, lambda number: fitting.all_hold(without(blocks - number), gpus)) if some(bare) else 0
+    if every(bare):
         return without(blocks - kept)
-
-    def last(layers: int) -> Assignment:
-        some = assign(blocks, layers, fitting.ends)
-        return _hosted(fitting, some, range(blocks)) if has_experts else some
-
-    return last(_most(blocks + 1, lambda layers: fitting.all_hold(last(layers))))
+    some_layers = last(_most(blocks + 1, lambda layers: fitting.all_hold(last(layers), gpus)))
+    return _chosen(bare, without(blocks - kept), some_layers) if some(bare) else some_layers
 
 
-@frozen
-class _Run:
+def _tails(fitting: Fitting, whole: Runs, gpu: int) -> Callable[[int], Runs]:
+    """The runs of so many of the last layers, without any experts."""
+    blocks, every_gpu = fitting.blocks, range(len(whole.gpus))
+    alone = whole.gpus[gpu].end > blocks
+    # A GPU can have the output alone; then which layers lie where is as llama.cpp divides them.
+    each = [] if alone else [runs_of(assign(blocks, layers, fitting.ends), len(every_gpu)) for layers in range(blocks + 2)]
+    tables = [[Table(one.gpus[number][place] for one in each) for place in (0, 1)] for number in (() if alone else every_gpu)]
+
+    def last(layers: int) -> Runs:
+        runs = []
+        for number in every_gpu:
+            if not alone:
+                start, end = (table.at(layers) for table in tables[number])
+            else:
+                start, end = (blocks + 1 - layers, blocks + 1) if number == gpu else (0, 0)
+            bare = (smaller(start, blocks), smaller(end, blocks)) if fitting.experts else (0, 0)
+            runs.append(Run(start, end, *bare))
+        return Runs(blocks + 1 - layers, tuple(runs))
+
+    return last
+
+
+class _Part(NamedTuple):
     """The layers of one GPU: whole ones, and after them some without their experts. The output counts as a whole one."""
 
-    whole: int
-    part: int
+    whole: int = 0
+    part: int = 0
 
     @property
     def layers(self) -> int:
         return self.whole + self.part
 
 
-def _on_several(fitting: Fitting) -> Assignment:
+Parts = tuple[_Part, ...]
+
+
+def _on_several(fitting: Fitting, gpus: tuple[int, ...]) -> Runs:
     """On several GPUs: runs of layers from the back, without experts at first; then whole layers again from the front."""
-    runs = tuple(_Run(whole=0, part=0) for _ in fitting.gpus)
-    for place in reversed(range(len(runs))):
-        runs = _filled(fitting, runs, place)
-    if any(fitting.experts) and sum(run.layers for run in runs) == fitting.blocks + 1:
-        for place in range(len(runs)):
-            runs = _made_whole(fitting, runs, place)
-    return _assigned(fitting, runs)
+    parts: Parts = tuple(_Part() for _ in gpus)
+    for place in reversed(range(len(parts))):
+        parts = _filled(fitting, parts, place, gpus)
+    if fitting.experts:
+        complete = sum(part.layers for part in parts) == fitting.blocks + 1
+        made = parts
+        for place in range(len(parts)) if some(complete) else ():
+            made = _made_whole(fitting, made, place, gpus)
+        parts = made if every(complete) else _chosen(complete, made, parts)
+    return _laid(fitting, parts, gpus)
 
 
-def _filled(fitting: Fitting, runs: tuple[_Run, ...], place: int) -> tuple[_Run, ...]:
+def _filled(fitting: Fitting, parts: Parts, place: int, gpus: tuple[int, ...]) -> Parts:
     """Give a GPU as many of the layers that are left as it holds. The output is always whole."""
-    output = int(place == len(runs) - 1)
+    output = int(place == len(parts) - 1)
 
-    def given(layers: int) -> tuple[_Run, ...]:
-        part = max(0, layers - output) if any(fitting.experts) else 0
-        return (*runs[:place], _Run(whole=layers - part, part=part), *runs[place + 1 :])
+    def given(layers: int) -> Parts:
+        whole = smaller(layers, output) if fitting.experts else layers
+        return (*parts[:place], _Part(whole, layers - whole), *parts[place + 1 :])
 
-    left = fitting.blocks + 1 - sum(run.layers for run in runs)
-    return given(_most(left, lambda layers: _holds(fitting, given(layers), place)))
+    left = fitting.blocks + 1 - sum(part.layers for part in parts)
+    return given(_most(left, lambda layers: fitting.holds(_laid(fitting, given(layers), gpus), gpus[place])))
 
 
-def _made_whole(fitting: Fitting, runs: tuple[_Run, ...], place: int) -> tuple[_Run, ...]:
+def _made_whole(fitting: Fitting, parts: Parts, place: int, gpus: tuple[int, ...]) -> Parts:
     """Give a GPU as many more whole layers as it holds: its own that lack their experts first, then those of the GPUs after it."""
-    bound = sum(run.part for run in runs[place:])
-    return _converted(runs, place, _most(bound, lambda count: _holds(fitting, _converted(runs, place, count), place)))
+    bound = sum(part.part for part in parts[place:])
+    count = _most(bound, lambda count: fitting.holds(_laid(fitting, _converted(parts, place, count), gpus), gpus[place]))
+    return _converted(parts, place, count)
 
 
-def _converted(runs: tuple[_Run, ...], place: int, count: int) -> tuple[_Run, ...]:
-    out = list(runs)
+def _converted(parts: Parts, place: int, count: int) -> Parts:
+    out = list(parts)
     for other in range(place, len(out)):
-        taken = min(count, out[other].part)
-        count -= taken
-        out[other] = replace(out[other], part=out[other].part - taken)
-        out[place] = replace(out[place], whole=out[place].whole + taken)
+        taken = smaller(count, out[other].part)
+        count = count - taken
+        out[other] = _Part(out[other].whole, out[other].part - taken)
+        out[place] = _Part(out[place].whole + taken, out[place].part)
     return tuple(out)
 
 
-def _holds(fitting: Fitting, runs: tuple[_Run, ...], place: int) -> bool:
-    return fitting.holds(_assigned(fitting, runs), fitting.gpus[place])
-
-
-def _assigned(fitting: Fitting, runs: tuple[_Run, ...]) -> Assignment:
-    """The device of each layer, from the length of the runs."""
-    devices, hosted = [ON_HOST] * (fitting.blocks + 1 - sum(run.layers for run in runs)), list[int]()
-    for gpu, run in zip(fitting.gpus, runs, strict=True):
+def _laid(fitting: Fitting, parts: Parts, gpus: tuple[int, ...]) -> Runs:
+    """The runs of each GPU, from their lengths."""
+    start = host = fitting.blocks + 1 - sum(part.layers for part in parts)
+    runs = dict.fromkeys(range(len(fitting.ends)), Run())
+    for gpu, part in zip(gpus, parts, strict=True):
         # The output is whole and comes last. llama.cpp counts it as if it came first, and keeps the experts of a block too many.
-        last = gpu == fitting.gpus[-1] and run.layers > 0
-        first = len(devices) + run.whole - last
-        hosted += range(first, first + run.part)
-        devices += [gpu] * run.layers
-    experts = LayerNumbers(number for number in hosted if number < len(fitting.experts) and fitting.experts[number])
-    return Assignment(blocks=tuple(devices[:-1]), output=devices[-1], experts_on_host=experts)
+        first = start + part.whole - (part.layers > 0) * (gpu == gpus[-1])
+        runs[gpu] = Run(start, start + part.layers, first, first + part.part)
+        start = start + part.layers
+    return Runs(host, tuple(runs.values()))

@@ -7,6 +7,7 @@ asked of a context so long that a batch is full and a window slides; what is sho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
@@ -16,7 +17,8 @@ from hwcalc.engines.llamacpp.compute import copies_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
 from hwcalc.engines.llamacpp.graph import gpu_moments, host_moments, output_bytes
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
-from hwcalc.engines.llamacpp.placement import assignment_of, device_weights, weighed_of
+from hwcalc.engines.llamacpp.placed import PlacedCurve, PlacedForm, Places
+from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, device_weights, weighed_of, whole_assignment
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.moments import Factor, Fullest, Moment, Product
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.sums import Sum
     from hwcalc.engines.stored import StoredTensor
 
-__all__ = ["form_of"]
+__all__ = ["curve_of", "form_of"]
 
 _FAR: Final = 2**31
 """Tokens, more than any batch or window has."""
-_FIXED: Final = frozenset({"n_ctx", "n_seq_max", "kv_unified", "n_rs_seq", "ctx_type", "ollama"})
-"""Options with which a context does not follow from length and number of sequences, or not in this form."""
+_FIXED: Final = frozenset({"n_ctx", "n_seq_max", "kv_unified"})
+"""Options with which a context does not follow from length and number of sequences."""
+_UNDRAWN: Final = frozenset({"n_rs_seq", "ctx_type", "ollama"})
+"""Options with which it does, but not as a page can draw it."""
 _ONE: Final = (Stair(most=1),)
 _FACTORS: Final[Mapping[str, Factor]] = {
     "n_ubatch": "passed",
@@ -52,14 +56,71 @@ _FACTORS: Final[Mapping[str, Factor]] = {
 
 
 def form_of(opened: LlamacppOpened) -> MemoryForm | None:
-    """The form of the family; ``None`` if layers lie elsewhere at other lengths, or the sizes of a context are fixed by options."""
+    """The form of the family; ``None`` if the sizes of a context are fixed by options, or the memory is not known."""
     request = opened.request
-    gpu, plain = request.hardware.gpu, request.policy is None and request.sharing == UNSHARED and not request.lengths
-    if gpu is None or gpu.is_host or request.hardware.kv_memory is not None or not plain or request.options.keys() & _FIXED:
+    if request.hardware.gpu is None or request.hardware.kv_memory is not None or not _follows(opened):
+        return None
+    if weighed_of(opened) is None:
+        return None
+    # What is the same at all lengths is in the numbers that a page can draw.
+    return _drawn_form(opened) or _placed_form(opened)
+
+
+def curve_of(opened: LlamacppOpened) -> Curve | None:
+    """The cache of the family; ``None`` if the sizes of a context are fixed by options."""
+    form = form_of(opened)
+    if form is not None:
+        return form.curve
+    if not _follows(opened):
+        return None
+    alone = not opened.gpus or (opened.gpus == 1 and opened.request.hardware.gpu is None)
+    if opened.request.hardware.gpu is not None and weighed_of(opened) is not None:
+        return _placed_curve(opened, Places(opened, assignment_of(opened)))
+    # Of no GPU it is known how much else lies there.
+    places = Places(opened, whole_assignment(opened))
+    return replace(_placed_curve(opened, places), answers=None if alone else attrgetter("widest"))
+
+
+def _placed_curve(opened: LlamacppOpened, places: Places) -> PlacedCurve:
+    """The cache on the GPU that has least left."""
+    return PlacedCurve(gpus=(), total=(), most_sequences=opened.most_slots, places=places, answers=attrgetter("cache_on_fullest"))
+
+
+def _follows(opened: LlamacppOpened) -> bool:
+    """Whether a context follows from length and number of sequences."""
+    request = opened.request
+    plain = request.policy is None and request.sharing == UNSHARED and not request.lengths and request.draft is None
+    return plain and not request.options.keys() & _FIXED and opened.settings.server
+
+
+def _placed_form(opened: LlamacppOpened) -> MemoryForm | None:
+    """The form of requests whose layers lie elsewhere at other lengths, or on the host."""
+    options, gpu = opened.place_options, opened.request.hardware.gpu
+    budget = budget_beside(opened, options, ()).value
+    if gpu is None or budget is None:
+        return None
+    moves = options.n_gpu_layers is None and opened.gpus > 0 and PINNED not in opened.family
+    places = Places(opened, None if moves else assignment_of(opened))
+    return PlacedForm(
+        curve=_placed_curve(opened, places),
+        parts=(),
+        usable=budget.usable,
+        total_bytes=budget.total_bytes,
+        most_sequences=opened.most_slots,
+        limited_by="n_seq_max",
+        places=places,
+        without_gpu=not opened.gpus,
+    )
+
+
+def _drawn_form(opened: LlamacppOpened) -> MemoryForm | None:
+    """The form of requests with all layers on the GPUs at every length, because the options say so; ``None`` for others."""
+    request, gpu = opened.request, opened.request.hardware.gpu
+    if gpu is None or gpu.is_host or opened.engine.name != "llamacpp" or request.options.keys() & _UNDRAWN:
         return None
     far = of_llamacpp(opened.with_request(replace(request, seq=_FAR, batch=1)))
     one, options, weighed = far.settings, far.place_options, weighed_of(far)
-    if not one.server or one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or weighed is None:
+    if one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or weighed is None:
         return None
     assignment = assignment_of(far)
     budget = budget_beside(far, options, ()).value
@@ -75,14 +136,13 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
         total_bytes=budget.total_bytes,
         most_sequences=MAX_SEQUENCES,
         limited_by="n_seq_max",
-        refuses_more=True,
         host=HostRoom(room=(low, expected, high), shared=gpu.shares_host_memory),
     )
 
 
 def _curve(far: LlamacppOpened, assignment: Assignment) -> Curve:
     gpus = tuple(_terms(far, assignment, device) for device in range(far.gpus))
-    return Curve(gpus=gpus, total=_terms(far, assignment, None))
+    return Curve(gpus=gpus, total=_terms(far, assignment, None), most_sequences=MAX_SEQUENCES)
 
 
 def _stairs(far: LlamacppOpened, size: str) -> tuple[Stair, ...] | None:

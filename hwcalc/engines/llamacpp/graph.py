@@ -39,6 +39,7 @@ __all__ = [
     "PIPELINE_COPIES",
     "Moment",
     "Part",
+    "cell_bytes",
     "gpu_moments",
     "host_moments",
     "input_bytes",
@@ -158,14 +159,16 @@ def _feed_forward(read: Hparams) -> int:
 
 def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> int:
     """The keys and values of the layer that has most."""
+    cells = {True: one.n_stream * one.cells_swa, False: one.n_stream * one.n_ctx_seq}
+    return max((cells[bool(read.is_swa[number])] * cell_bytes(read, one, number) for number in layers), default=0)
+
+
+def cell_bytes(read: Hparams, one: Settings, layer: int) -> int:
+    """The keys and values of a cell of a layer."""
     if not _reads_cache(read):
         return 0
-    most = 0
-    for number in layers:
-        cells = one.n_stream * (one.cells_swa if read.is_swa[number] else one.n_ctx_seq)
-        keys, values = read.n_embd_k_gqa(number), 0 if read.is_mla else read.n_embd_v_gqa(number)
-        most = max(most, cells * (one.type_k.row_bytes(keys) + one.type_v.row_bytes(values)))
-    return most
+    keys, values = read.n_embd_k_gqa(layer), 0 if read.is_mla else read.n_embd_v_gqa(layer)
+    return one.type_k.row_bytes(keys) + one.type_v.row_bytes(values)
 
 
 def _sixteen_bit_copies(read: Hparams, one: Settings) -> tuple[Sum, ...]:

@@ -13,17 +13,18 @@ from hwcalc.engines.llamacpp.command import modelfile, ollama_flag
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
+from hwcalc.engines.llamacpp.settings import Settings, settings_at
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas.arithmetic import smaller
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Ollama"]
@@ -42,6 +43,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "kv_cache_type": ("type_k", "type_v"),
 }
 """Ollama's name -> llama.cpp's."""
+_BATCH: Final = ("n_batch", "n_ubatch")
 _OWN: Final = tuple(
     EngineOption(name=name, help=text, default=default, check=check)
     for name, text, default, check in (
@@ -70,6 +72,17 @@ class OllamaOpened(LlamacppOpened):
 
     def started(self) -> Request:
         return _started(self)
+
+    @property
+    def most_slots(self) -> int:
+        """One for some architectures and for embedding models."""
+        alone = self.hparams.arch in rules.ONE_AT_A_TIME or not self.hparams.causal
+        return 1 if alone else super().most_slots
+
+    def settings_at(self, tokens: int, sequences: int) -> Settings:
+        started, seq = self.started(), _cut(self, tokens)
+        batch = _batch(self, seq, sequences, started.options) if _chooses_batch(self) else None
+        return settings_at(started, self.hparams, seq, sequences, batch)
 
     def beyond(self, tokens: int) -> Opened:
         request = replace(self.request, seq=tokens)
@@ -123,7 +136,7 @@ class Ollama(Llamacpp):
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
         arch, one = own.hparams.arch, own.settings
-        if one.n_seq_max > 1 and (arch in rules.ONE_AT_A_TIME or not own.hparams.causal):
+        if one.n_seq_max > own.most_slots:
             raise UnsupportedError(
                 f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
                 hint="Leave out --batch, or use --engine llamacpp",
@@ -162,10 +175,6 @@ class Ollama(Llamacpp):
         )
         message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
         return Noted(tokens, (Note(code="ollama-context", message=message),))
-
-    def form(self, opened: Opened) -> MemoryForm | None:
-        """None: Ollama chooses a batch by the length and the memory."""
-        return None
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         """Those that Ollama can be told."""
@@ -235,25 +244,35 @@ def _number(name: str, value: str) -> int:
 
 def _started(opened: OllamaOpened) -> Request:
     """The request with what Ollama tells llama-server where the user says nothing."""
-    request, read = opened.request, opened.hparams
-    options, gpu = dict(request.options), request.hardware.gpu
-    seq = min(request.seq, read.n_ctx_train or request.seq) if opened.cuts_context else request.seq
-    if "flash_attn" not in options and not rules.has_flash_attention(gpu):
+    request, options = opened.request, dict(opened.request.options)
+    seq = _cut(opened, request.seq)
+    if "flash_attn" not in options and not rules.has_flash_attention(request.hardware.gpu):
         options["flash_attn"] = "off"
-    if not {"n_batch", "n_ubatch"} & options.keys():
-        batch = _batch(opened, seq, flash=options.get("flash_attn", "auto") == "auto" or is_on(options["flash_attn"]))
-        options |= {"n_batch": str(batch), "n_ubatch": str(batch)}
+    if _chooses_batch(opened):
+        options |= dict.fromkeys(_BATCH, str(_batch(opened, seq, request.batch, options)))
     else:
         # Ollama has one number for both.
-        same = options.get("n_ubatch", options.get("n_batch", ""))
-        options |= {"n_batch": same, "n_ubatch": same}
+        options |= dict.fromkeys(_BATCH, options.get("n_ubatch", options.get("n_batch", "")))
     return replace(request, seq=seq, options=options)
 
 
-def _batch(opened: OllamaOpened, seq: int, *, flash: bool) -> int:
-    tokens, read, gpu = seq * opened.request.batch, opened.hparams, opened.request.hardware.gpu
+def _cut(opened: OllamaOpened, tokens: int) -> int:
+    """The tokens of a slot: no more than the model was trained for."""
+    most = opened.hparams.n_ctx_train if opened.cuts_context else 0
+    return smaller(tokens, most) if most else tokens
+
+
+def _chooses_batch(opened: OllamaOpened) -> bool:
+    """Whether the user leaves the size of a batch to Ollama."""
+    return not opened.request.options.keys() & set(_BATCH)
+
+
+def _batch(opened: OllamaOpened, seq: int, sequences: int, options: Mapping[str, str]) -> int:
+    """Tokens of a batch for so many slots of ``seq`` tokens."""
+    tokens, read, gpu = seq * sequences, opened.hparams, opened.request.hardware.gpu
     if not read.causal:
-        return rules.embedding_batch(seq, opened.request.batch)
+        return rules.embedding_batch(seq)
+    flash = options.get("flash_attn", "auto") == "auto" or is_on(options["flash_attn"])
     cuda = gpu is not None and gpu.vendor.lower() == "nvidia"
     available = vram_bytes(opened)
     return rules.auto_batch(
@@ -266,5 +285,6 @@ def _batch(opened: OllamaOpened, seq: int, *, flash: bool) -> int:
 
 
 def _file_bytes(opened: OllamaOpened) -> int:
-    """The size of the file; 0 if it is not known."""
-    return sum(one.bytes for one in opened.weight_tensors or () if not one.copy)
+    """The size of the file; 0 if it is not known. A family shares the answer."""
+    size: int = opened.shared("file bytes", lambda: sum(one.bytes for one in opened.weight_tensors or () if not one.copy))
+    return size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.formulas.arithmetic import either, smaller
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -77,23 +78,25 @@ def auto_batch(tokens: int, predicted: int, available: int, *, cuda_without_flas
     (1024, 512)
     """
     if cuda_without_flash:
-        return _CONSTRAINED if tokens > DEFAULT_CONTEXT and 0 < card_bytes <= _SMALL_CARD else _SMALLEST
-    for above, batch, percent, surcharge in _BATCHES:
-        if tokens > above and _fits(predicted, available, percent, surcharge):
-            return batch
-    return _SMALLEST
+        return either(tokens > DEFAULT_CONTEXT, _CONSTRAINED, _SMALLEST) if 0 < card_bytes <= _SMALL_CARD else _SMALLEST
+    chosen = _SMALLEST
+    for above, batch, percent, surcharge in reversed(_BATCHES):
+        chosen = either((tokens > above) & _fits(predicted, available, percent, surcharge), batch, chosen)
+    return chosen
 
 
 def _fits(predicted: int, available: int, percent: int, surcharge: int) -> bool:
-    if predicted == 0 or available == 0:
+    if available == 0:
         return True
     free = available * _FREE_PERCENT // 100
-    return predicted <= free and predicted <= available * percent // 100 and surcharge <= free - predicted
+    most: int = smaller(free, available * percent // 100)
+    return (predicted == 0) | ((predicted <= most) & (surcharge <= free - predicted))
 
 
-def embedding_batch(tokens: int, slots: int = 1) -> int:
+def embedding_batch(tokens: int) -> int:
     """Tokens of a batch of an embedding model."""
-    return min(_EMBEDDING, tokens, tokens * max(slots, 1))
+    batch: int = smaller(_EMBEDDING, tokens)
+    return batch
 
 
 def has_flash_attention(gpu: Gpu | None) -> bool:

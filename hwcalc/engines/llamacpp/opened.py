@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
-from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, Settings, read_settings, settings_at
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Full, LayerKind, Stack
@@ -58,6 +58,15 @@ class LlamacppOpened(Opened):
         tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
         made = read_settings(replace(request, options={**request.options, "n_ctx": str(tokens)}), self.hparams)
         return cut_settings(made, plain, shifted=shifted)
+
+    @property
+    def most_slots(self) -> int:
+        """How many sequences a context may have."""
+        return MAX_SEQUENCES
+
+    def settings_at(self, tokens: int, sequences: int) -> Settings:
+        """The settings at another length and number of sequences, integers or arrays, where no option fixes the context."""
+        return settings_at(self.started(), self.hparams, tokens, sequences)
 
     def holding(self, counts: Mapping[int, int]) -> LlamacppOpened:
         """The same: cells are there from the start."""

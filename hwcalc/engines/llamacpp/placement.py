@@ -9,7 +9,7 @@ from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weigh, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
-from hwcalc.engines.llamacpp.fitting import Fitting, fitted
+from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
 from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, LayerNumbers
@@ -23,6 +23,7 @@ __all__ = [
     "assignment_of",
     "cache_on",
     "device_weights",
+    "ends_of",
     "placement_of",
     "weighed_of",
     "whole_assignment",
@@ -50,7 +51,7 @@ def _weighed(opened: LlamacppOpened) -> Weighed | None:
     return weighed
 
 
-def _ends(opened: LlamacppOpened) -> tuple[float, ...]:
+def ends_of(opened: LlamacppOpened) -> tuple[float, ...]:
     """Where the part of each GPU ends; a GPU that is not used has none."""
     options, gpus = opened.place_options, opened.gpus
     if options.split_mode == "none":
@@ -73,7 +74,8 @@ def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
     if options.n_gpu_layers is None and opened.gpus and weighed is not None and opened.request.hardware.kv_memory is None:
         room = room_of(opened, options, "low")
         if room is not None:
-            return fitted(_fitting(opened, weighed, _ends(opened), room))
+            experts = tuple(bool(experts) for experts, _ in weighed.blocks)
+            return fitted(_fitting(opened, weighed, experts, room)).assignment(experts)
     return whole_assignment(opened)
 
 
@@ -85,7 +87,7 @@ def whole_assignment(opened: LlamacppOpened) -> Assignment:
 
 def _whole_assignment(opened: LlamacppOpened) -> Assignment:
     options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
-    whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, _ends(opened))
+    whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, ends_of(opened))
     hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
     weighed = weighed_of(opened)
     experts = _with_experts(range(hosted), weighed, whole)
@@ -101,18 +103,13 @@ def _with_experts(numbers: range, weighed: Weighed | None, assignment: Assignmen
     return LayerNumbers(n for n in numbers if n < len(known) and known[n][0] and assignment.blocks[n] != ON_HOST)
 
 
-def _fitting(opened: LlamacppOpened, weighed: Weighed, ends: tuple[float, ...], room: int) -> Fitting:
-    def needed(assignment: Assignment, device: int) -> int:
+def _fitting(opened: LlamacppOpened, weighed: Weighed, experts: tuple[bool, ...], room: int) -> Fitting:
+    def holds(runs: Runs, device: int) -> bool:
+        assignment = runs.assignment(experts)
         weights, cache = weights_on(device, assignment, weighed), cache_on(device, assignment, opened)
-        return weights + cache + sum(part.high for part in _parts(opened, assignment, device))
+        return weights + cache + sum(part.high for part in _parts(opened, assignment, device)) <= room
 
-    return Fitting(
-        blocks=opened.hparams.n_layer_all,
-        gpus=tuple(dict.fromkeys(assign(opened.hparams.n_layer_all, opened.hparams.n_layer_all + 1, ends).blocks)),
-        ends=ends,
-        experts=tuple(bool(experts) for experts, _ in weighed.blocks),
-        holds=lambda assignment, device: needed(assignment, device) <= room,
-    )
+    return Fitting(blocks=opened.hparams.n_layer_all, ends=ends_of(opened), experts=any(experts), holds=holds)
 
 
 def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int:
@@ -191,7 +188,7 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
 
 def _rows(opened: LlamacppOpened) -> tuple[float, ...]:
     """The share of each GPU in every matrix, with ``split_mode=row``."""
-    ends = _ends(opened)
+    ends = ends_of(opened)
     return tuple(end - start for start, end in zip((0.0, *ends), ends, strict=False))
 
 

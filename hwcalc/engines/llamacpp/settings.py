@@ -10,11 +10,12 @@ from hwcalc.engines.options import is_auto
 from hwcalc.engines.request import Request
 from hwcalc.errors import UsageError
 from hwcalc.formulas import DType
+from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.hparams import Hparams
 
-__all__ = ["CELLS", "MAX_SEQUENCES", "Settings", "read_settings", "rounded_up"]
+__all__ = ["CELLS", "MAX_SEQUENCES", "Settings", "read_settings", "rounded_up", "settings_at"]
 
 CELLS: Final = 256
 """``GGML_PAD(n_ctx, 256)``: cells come in multiples of this."""
@@ -31,7 +32,10 @@ def rounded_up(count: int, multiple: int = CELLS) -> int:
 
 @frozen
 class Settings:
-    """Everything that the sizes of a context depend on beside the model, with the names of llama.cpp."""
+    """Everything that the sizes of a context depend on beside the model, with the names of llama.cpp.
+
+    Those that follow from length and number of sequences are arrays where these are (:func:`settings_at`).
+    """
 
     n_ctx_asked: int
     """``n_ctx`` before it is rounded."""
@@ -91,7 +95,8 @@ class Settings:
     @property
     def outputs(self) -> int:
         """Tokens of a batch whose logits are reserved."""
-        return min(self.n_ubatch, self.n_outputs)
+        outputs: int = smaller(self.n_ubatch, self.n_outputs)
+        return outputs
 
     @property
     def tokens_each(self) -> int:
@@ -101,7 +106,7 @@ class Settings:
     @property
     def alone(self) -> int:
         """1 if there is one sequence, 0 if there are more."""
-        return int(self.n_seq_max == 1)
+        return (self.n_seq_max == 1) * 1
 
     @property
     def groups_of_4(self) -> int:
@@ -115,14 +120,12 @@ class Settings:
 
     def group_cells(self, ratio: int) -> int:
         """Cells of a stream where one is for a group of tokens."""
-        return rounded_up(max(1, -(-self.n_ctx_seq // ratio)))
+        return rounded_up(larger(1, -(-self.n_ctx_seq // ratio)))
 
 
 def read_settings(request: Request, read: Hparams) -> Settings:
     """The settings of a request about a model."""
     options = _parsed(request)
-    row = read.architecture
-    server = options.get("defaults", "server") == "server"
     sequences = max(1, options.get("n_seq_max", request.replica_batch))
     if sequences > MAX_SEQUENCES:
         raise UsageError(
@@ -130,15 +133,32 @@ def read_settings(request: Request, read: Hparams) -> Settings:
             hint=f"Use: --batch {MAX_SEQUENCES}, or start several servers: --dp {-(-sequences // MAX_SEQUENCES)}",
         )
     asked = options.get("n_ctx", request.seq * request.replica_batch) or read.n_ctx_train
+    return _settings(options, read, _cache_types(request, options), asked, sequences)
+
+
+def settings_at(request: Request, read: Hparams, tokens: int, sequences: int, batch: int | None = None) -> Settings:
+    """The settings for so many sequences of so many tokens, integers or arrays; ``batch`` is what the program chooses as n_batch and n_ubatch.
+
+    The request names neither a context nor how many sequences there are.
+    """
+    options = _parsed(request)
+    if batch is not None:
+        options |= {"n_batch": batch, "n_ubatch": batch}
+    return _settings(options, read, _cache_types(request, options), tokens * sequences, sequences)
+
+
+def _settings(options: Mapping[str, Any], read: Hparams, types: tuple[DType, DType], asked: int, sequences: int) -> Settings:
+    """``asked`` are the cells of all sequences."""
+    row = read.architecture
+    server = options.get("defaults", "server") == "server"
     batch, unified = options.get("n_batch", 2048), options.get("kv_unified", False)
-    n_batch = min(asked, batch) if read.causal else batch
-    n_ubatch = min(n_batch, options.get("n_ubatch", 512) or batch)
+    n_batch = smaller(asked, batch) if read.causal else batch
+    n_ubatch = smaller(n_batch, options.get("n_ubatch", 512))
     per_stream = rounded_up(asked) if unified else rounded_up(rounded_up(asked) // sequences)
     swa_full, drafts = options.get("swa_full", not server), options.get("ctx_type") == "mtp"
     # The caches of DeepSeek-V4 are apart for each sequence, whatever was asked (src/llama-kv-cache-dsv4.cpp).
     shared = unified and (row.memory is not Memory.COMPRESSED or drafts)
     reach = read.n_swa * (sequences if shared else 1) + n_ubatch
-    type_k, type_v = _cache_types(request, options)
     asked_attention = options.get("flash_attn")
     if row.keeps_flash_attention_off:
         asked_attention = False
@@ -152,22 +172,26 @@ def read_settings(request: Request, read: Hparams) -> Settings:
         n_batch=n_batch,
         n_ubatch=n_ubatch,
         n_outputs=_outputs(options, n_batch, sequences, server=server),
-        type_k=type_k,
-        type_v=type_v,
+        type_k=types[0],
+        type_v=types[1],
         flash_attn=asked_attention is not False,
         flash_attn_asked=asked_attention,
         swa_full=swa_full,
         n_rs_seq=options.get("n_rs_seq", 0) if row.rollback else 0,
         load_mtp=options.get("load_mtp", False),
         drafts=drafts,
-        cells_swa=per_stream if swa_full else rounded_up(min(per_stream, reach)),
+        cells_swa=per_stream if swa_full else rounded_up(smaller(per_stream, reach)),
         server=server,
         ollama=options.get("ollama", False),
     )
 
 
 def _parsed(request: Request) -> dict[str, Any]:
-    return {name: OPTIONS[name].check(name, value) for name, value in request.options.items() if name in OPTIONS}
+    options = {name: OPTIONS[name].check(name, value) for name, value in request.options.items() if name in OPTIONS}
+    if options.get("n_ubatch") == 0:
+        # As large as a batch is asked to be.
+        options["n_ubatch"] = options.get("n_batch", 2048)
+    return options
 
 
 def _cache_types(request: Request, options: Mapping[str, Any]) -> tuple[DType, DType]:

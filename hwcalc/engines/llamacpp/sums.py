@@ -65,11 +65,8 @@ class Sum:
         return any(self.products.values())
 
     def at(self, one: Settings) -> int:
-        """The sum with the sizes of a context."""
-        total = 0
-        for names, number in self.products.items():
-            total += number * prod(_GET[name](one) for name in names)
-        return total
+        """The sum with the sizes of a context, or of an array of contexts."""
+        return sum(number * prod(_GET[name](one) for name in names) for names, number in self.products.items())
 
 
 def _named(name: str) -> Sum:

@@ -9,7 +9,7 @@ Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs; src/
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import communication, estimated
@@ -19,6 +19,7 @@ from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
 

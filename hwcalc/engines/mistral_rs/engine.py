@@ -29,7 +29,7 @@ from hwcalc.model import Definition, ModelSpec, Note
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
 
@@ -171,9 +171,19 @@ class MistralRs(GeneralEngine):
             return 0
         return min(bound, max(0, (pool.blocks or 0) - 1) // opened.request.replica_batch * own.settings.block_size)
 
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.mistral_rs.form import slots_curve
+
+        own, curve = of_mistral(opened), super().curve(opened)
+        return curve if curve is None or own.settings.paged else slots_curve(own, curve)
+
     def form(self, opened: Opened) -> MemoryForm | None:
-        """None: blocks are counted in whole MB, and with several stages not by what a GPU holds."""
-        return None if of_mistral(opened).settings.paged else super().form(opened)
+        own = of_mistral(opened)
+        if not own.settings.paged:
+            return super().form(opened)
+        from hwcalc.engines.mistral_rs.form import paged_form
+
+        return paged_form(own, self.chunks(opened)[1])
 
     def weight_rules(self, opened: Opened) -> Rules:
         return MISTRAL_RS

@@ -9,30 +9,43 @@ the user maps, nothing is predicted, so that activations have the share that sta
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import floor
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.amounts import OwnAmount, passed_tokens
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import chunk_tokens, forward
 from hwcalc.engines.extra_models import beside
-from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.mistral_rs.models import is_text
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
-from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.arithmetic import larger, smaller
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.opened import MistralOpened
 
-__all__ = ["plan_budget", "predicted_activations"]
+__all__ = ["KEPT_FREE", "kept_free", "plan_budget", "predicted_activations"]
+
+KEPT_FREE: Final = "kept free"
+"""The name of the part that stays free beside the share of mistral.rs."""
 
 _SCORES: Final = 1024
-_KEPT_FREE: Final = 512 * MIB
-_SHARE_FREE: Final = Fraction(2, 100)
+_LEAST_FREE: Final = 512 * MIB
+_ONE_IN_FREE: Final = 50
 _SOURCE: Final = "mistral.rs 0.9.2 paged_attention/mod.rs device_memory_cap: 2 % of what is available, at least 512 MiB"
+
+
+@frozen
+class Scores(OwnAmount):
+    """Attention scores of each sequence: ``square_bytes`` for each pair of its tokens, of which there are at most 1,024."""
+
+    square_bytes: int
+
+    def at(self, tokens: int, sequences: int) -> int:
+        size: int = sequences * self.square_bytes * smaller(tokens, _SCORES) ** 2
+        return size
 
 
 def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
@@ -95,22 +108,21 @@ def _reserved(opened: MistralOpened, rows: int) -> tuple[BudgetPart, ...]:
             high=count,
             source="mistral.rs 0.9.2 auto_device_map.rs: what it predicts and reserves",
             steps=(made,),
+            grows=(Scores(square_bytes=heads * opened.model_format.block_bytes),) * 3,
         ),
     )
 
 
 def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:
     """With a share near the whole, what must stay free as a further part."""
-    more = [
-        max(0, left - _most(total, usable - left))
-        for left, total, usable in zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
-    ]
+    ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
+    more = [kept_free(*end) for end in ends]
     if not any(more):
         return budget
     # The low end of what is left is the high end of a part.
     high, expected, low = more
     low, high = min(low, expected), max(high, expected)
-    part = BudgetPart(name="kept free", section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
+    part = BudgetPart(name=KEPT_FREE, section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
     return replace(
         budget,
         parts=(*budget.parts, part),
@@ -120,6 +132,9 @@ def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:
     )
 
 
-def _most(total: int, used: int) -> int:
-    available = max(0, total - used)
-    return max(0, available - max(floor(available * _SHARE_FREE), _KEPT_FREE))
+def kept_free(left: int, total: int, usable: int) -> int:
+    """Bytes that must stay free of those that are ``left`` of the usable ones: 2 % of what is available, at least 512 MiB."""
+    available = larger(total - (usable - left), 0)
+    most = larger(available - larger(available // _ONE_IN_FREE, _LEAST_FREE), 0)
+    kept: int = larger(left - most, 0)
+    return kept

@@ -16,7 +16,7 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.formulas import DType, Stack
 
-__all__ = ["FRACTION", "MOST_SEQUENCES", "MistralOpened", "Settings", "of_mistral"]
+__all__ = ["FRACTION", "MOST_SEQUENCES", "MistralOpened", "Settings", "of_mistral", "slots_for"]
 
 FRACTION: Final = 0.9
 MOST_SEQUENCES: Final = 32
@@ -81,11 +81,7 @@ class MistralOpened(Opened):
         """State slots of each layer with a state: nine at first, and with pages one for every sequence that may run and one to pad."""
         if self.settings.paged:
             return max(_FIRST_SLOTS, self.settings.most_sequences + _PAD_SLOTS)
-        # Without pages the slots double as sequences come.
-        slots = _FIRST_SLOTS
-        while slots < self.request.replica_batch:
-            slots *= 2
-        return slots
+        return slots_for(self.request.replica_batch)
 
     def _read(self) -> Settings:
         options = _by_newest_names(self.request.options)
@@ -100,6 +96,14 @@ class MistralOpened(Opened):
             most_sequences=_whole(options, "max_seqs") or MOST_SEQUENCES,
             fp8=_is_fp8(self.request.dtype, options.get("pa_cache_type")),
         )
+
+
+def slots_for(sequences: int) -> int:
+    """State slots without pages, which double as sequences come."""
+    slots = _FIRST_SLOTS
+    while slots < sequences:
+        slots *= 2
+    return slots
 
 
 def of_mistral(opened: Opened) -> MistralOpened:

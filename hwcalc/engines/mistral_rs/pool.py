@@ -17,11 +17,12 @@ from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Role
+from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 from hwcalc.units import MIB
 
-__all__ = ["Pages", "pages_of", "plan_pool"]
+__all__ = ["PageBlocks", "Pages", "blocks_of", "pages_of", "plan_pool"]
 
 _NO_BLOCKS: Final = (
     "Num GPU blocks is 0. This means there is not enough memory. Either reduce the memory amount/utilization/context size or disable "
@@ -77,17 +78,63 @@ def _pages(opened: MistralOpened) -> Pages:
     )
 
 
+@frozen
+class PageBlocks:
+    """The blocks that a budget makes, counted in whole MB, of which one is nobody's.
+
+    ``state_bytes`` of a budget are for the states; ``wanted_mb`` is what the user asks for in place of all that is free. On Metal
+    ``token_bytes`` are those of a token of the longest context, of which the pool has no more; elsewhere 0.
+    """
+
+    page_bytes: tuple[int, int, int]
+    """Bytes of a number, tokens of a block, and numbers of a token."""
+    state_bytes: int
+    wanted_mb: int | None
+    token_bytes: int
+
+    def size_mb(self, budget: int, tokens: int, sequences: int, *, capped: bool = True) -> tuple[int, int, int | None]:
+        """MB of the pool, those that are free, and those that the longest context takes where they are a limit."""
+        free = larger(budget - self.state_bytes, 0) // MIB
+        size = free if self.wanted_mb is None else self.wanted_mb
+        if not self.token_bytes or not capped:
+            return size, free, None
+        cap = mapped_tokens(tokens, paged=True) * sequences * self.token_bytes // MIB
+        return smaller(size, cap), free, cap
+
+    def count(self, size_mb: int) -> int:
+        """Blocks of so many MB."""
+        item, size, elements = self.page_bytes
+        return size_mb * MIB // item // size // elements
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether so many sequences fit."""
+        size, free, _ = self.size_mb(budget_bytes, tokens, sequences)
+        return (size <= free) & (self.count(size) - 1 >= sequences * -(-tokens // self.page_bytes[1]))
+
+
+def blocks_of(opened: MistralOpened) -> PageBlocks | None:
+    """The blocks of any budget; ``None`` if no layer has pages."""
+    pages, gpu = pages_of(opened), opened.request.hardware.gpu
+    if not pages.elements:
+        return None
+    metal = gpu is not None and gpu.vendor.lower() == "apple"
+    return PageBlocks(
+        page_bytes=(pages.item_bytes, pages.block_size, pages.elements),
+        state_bytes=_states(opened),
+        wanted_mb=_wanted_mb(opened),
+        token_bytes=pages.item_bytes * pages.elements if metal else 0,
+    )
+
+
 def plan_pool(opened: MistralOpened, budget: int, *, capped: bool = True) -> PoolInfo:
     """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``.
 
     ``capped`` is off for who looks for the longest sequence: the cap of Metal follows from what is planned.
     """
-    pages = pages_of(opened)
-    free = max(0, budget - _states(opened)) // MIB
-    wanted = _wanted_mb(opened)
-    size = free if wanted is None else wanted
-    size, cap = _capped(opened, size) if capped else (size, None)
-    blocks = size * MIB // pages.item_bytes // pages.block_size // pages.elements
+    pages, made = pages_of(opened), blocks_of(opened)
+    assert made is not None, "a pool without pages"
+    size, free, cap = made.size_mb(budget, opened.tokens, opened.request.replica_batch, capped=capped)
+    blocks = made.count(size)
     message = _message(size, free, blocks)
     usable, per_request = max(0, blocks - 1), -(-opened.tokens // pages.block_size) * opened.request.sharing.branches
     bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
@@ -117,7 +164,7 @@ def plan_pool(opened: MistralOpened, budget: int, *, capped: bool = True) -> Poo
         message=message,
         requires=(),
         definition=Definition.ENGINE,
-        steps=(*_size_steps(opened, budget, size, wanted, cap), *_block_steps(opened, size, blocks, per_request)),
+        steps=(*_size_steps(opened, budget, size, made.wanted_mb, cap), *_block_steps(opened, size, blocks, per_request)),
     )
 
 
@@ -137,21 +184,6 @@ def _wanted_mb(opened: MistralOpened) -> int | None:
     if settings.context_tokens is not None:
         return -(-settings.context_tokens * pages.item_bytes * pages.elements // MIB)
     return settings.memory_mb
-
-
-def _capped(opened: MistralOpened, size: int) -> tuple[int, int | None]:
-    """On Metal the pool has no more than ``--max-seq-len`` x ``--max-batch-size`` tokens (``max_kv_tokens`` in ``pipeline/normal.rs``)."""
-    gpu = opened.request.hardware.gpu
-    if gpu is None or gpu.vendor.lower() != "apple":
-        return size, None
-    cap = (
-        mapped_tokens(opened.tokens, paged=True)
-        * opened.request.replica_batch
-        * pages_of(opened).item_bytes
-        * pages_of(opened).elements
-        // MIB
-    )
-    return min(size, cap), cap
 
 
 def _message(size: int, free: int, blocks: int) -> str | None:

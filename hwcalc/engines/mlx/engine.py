@@ -24,7 +24,7 @@ from hwcalc.model import Definition, ModelSpec
 if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.request import Request
     from hwcalc.engines.saving import Saving
@@ -81,11 +81,12 @@ class Mlx(GeneralEngine):
 
         return tuple(parts(opened))
 
-    def form(self, opened: Opened) -> MemoryForm | None:
-        """There is none where the cache is quantized on the way, or the parts of a prompt are fullest on different machines."""
-        from hwcalc.engines.mlx.peak import has_form
+    def curve(self, opened: Opened) -> Curve | None:
+        """As the general rule, but asked length by length where the cache is quantized on the way or goes in odd pieces."""
+        from hwcalc.engines.general_form import asked_curve
 
-        return super().form(opened) if has_form(opened) else None
+        curve = None if bits_of(opened) is not None else super().curve(opened)
+        return asked_curve(opened) if curve is None else curve
 
     def weight_rules(self, opened: Opened) -> Rules:
         from hwcalc.engines.mlx.weights import MLX

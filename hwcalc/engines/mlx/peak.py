@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hwcalc.engines.amounts import Amount, Asked, Constant
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.forms import Constant, Fullest
 from hwcalc.engines.general_form import growing
 from hwcalc.engines.mlx.layers import pieces, quantized_at
 from hwcalc.engines.mlx.options import bits_of, number_of
 from hwcalc.engines.mlx.slots import Grown, Pieces
-from hwcalc.engines.moments import Moment, Product
+from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.engines.steps import step
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 
-__all__ = ["has_form", "parts"]
+__all__ = ["parts"]
 
 _SOURCE: Final = "mlx-lm 0.32.2 models/cache.py"
 _OF_BITS: Final = frozenset({"kv_bits", "kv_group_size", "quantized_kv_start"})
@@ -45,17 +45,10 @@ def _has_peak(opened: Opened) -> bool:
     return bits_of(opened) is not None or any(not isinstance(tensor.span, Grown) for tensor in _tensors(opened))
 
 
-def has_form(opened: Opened) -> bool:
-    """Whether all that grows here can be written as stairs."""
-    if "prompt_cache_size" in opened.request.options or bits_of(opened) is not None:
-        return False
-    return not _has_peak(opened) or (opened.request.parallel.pp == 1 and _beyond(opened) is not None)
-
-
 def _peak_part(opened: Opened) -> BudgetPart:
     """The most that the cache takes at an earlier moment, beyond what the plan counts."""
-    now, most = opened.needed_bytes, max((one.needed_bytes for one in _earlier(opened)), default=0)
-    size, forms = max(0, most - now), _beyond(opened)
+    now, most = _peak(opened)
+    size, forms = max(0, most - now), _beyond(opened) or Asked(rule=lambda tokens: _beyond_at(opened, tokens))
     return BudgetPart(
         name="prompt pieces",
         section=Section.ACTIVATIONS,
@@ -65,8 +58,19 @@ def _peak_part(opened: Opened) -> BudgetPart:
         source=f"{_SOURCE}: the cache at its fullest while the prompt is read, beyond the planned moment",
         definition=Definition.ENGINE,
         steps=(step("prompt_pieces", "max(fullest_cache - cache, 0)", size, fullest_cache=most, cache=now),),
-        grows=None if forms is None else (forms, forms, forms),
+        grows=(forms, forms, forms),
     )
+
+
+def _peak(opened: Opened) -> tuple[int, int]:
+    """The cache at the planned moment, and at its fullest before."""
+    return opened.needed_bytes, max((one.needed_bytes for one in _earlier(opened)), default=0)
+
+
+def _beyond_at(opened: Opened, tokens: int) -> int:
+    """What one sequence of so many tokens takes beyond the plan at an earlier moment."""
+    now, most = _peak(opened.sized(seq=tokens, batch=1))
+    return max(0, most - now)
 
 
 def _earlier(opened: Opened) -> Iterator[Opened]:
@@ -85,7 +89,9 @@ def _earlier(opened: Opened) -> Iterator[Opened]:
 
 
 def _beyond(opened: Opened) -> Fullest | None:
-    """The same as a rule; ``None`` if it has no such form (:meth:`Mlx.form` then has none either)."""
+    """The same as a rule; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
+    if opened.request.parallel.pp > 1 or bits_of(opened) is not None:
+        return None
     products: list[Product] = []
     for group in opened.stack.groups:
         for tensor in opened.rank_tensors[group.kind]:
@@ -101,9 +107,9 @@ def _beyond(opened: Opened) -> Fullest | None:
 
 def _growth_part(opened: Opened) -> BudgetPart:
     """A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together."""
-    sizes = sorted((tensor.bytes for tensor in _tensors(opened)), reverse=True)
-    largest = sizes[0] if sizes else 0
-    growth = growing(opened, _tensors(opened))
+    largest = _largest(opened)
+    growth: Amount | None = None if bits_of(opened) is not None else growing(opened, _tensors(opened))
+    growth = growth or Asked(rule=lambda tokens: _largest(opened.sized(seq=tokens, batch=1)))
     return BudgetPart(
         name="cache growth",
         section=Section.ACTIVATIONS,
@@ -111,13 +117,18 @@ def _growth_part(opened: Opened) -> BudgetPart:
         expected=largest,
         high=largest,
         source=f"{_SOURCE} KVCache.update_and_fetch: mx.concatenate of the largest array of a layer",
-        grows=None if growth is None else (Constant.of(0), growth, growth),
+        grows=(Constant.of(0), growth, growth),
     )
+
+
+def _largest(opened: Opened) -> int:
+    return max((tensor.bytes for tensor in _tensors(opened)), default=0)
 
 
 def _earlier_part(opened: Opened, kept: int) -> BudgetPart:
     """The server keeps the caches of earlier requests: at most so many, each here as long as a planned one."""
-    one = opened.with_request(replace(opened.request, batch=1)).needed_bytes
+    one = opened.sized(batch=1).needed_bytes
+    each = Asked(rule=lambda tokens: kept * opened.sized(seq=tokens, batch=1).needed_bytes, alone=True)
     return BudgetPart(
         name="prompt cache",
         section=Section.OVERHEAD,
@@ -126,4 +137,5 @@ def _earlier_part(opened: Opened, kept: int) -> BudgetPart:
         high=kept * one,
         source="mlx-lm 0.32.2 server.py --prompt-cache-size: caches of earlier requests, each as long as a planned one",
         steps=(step("prompt_cache", "kept_caches x sequence_bytes", kept * one, kept_caches=kept, sequence_bytes=one),),
+        grows=(Constant.of(0), each, each),
     )

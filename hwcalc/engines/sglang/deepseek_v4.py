@@ -7,7 +7,7 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``de
 from __future__ import annotations
 
 from math import ceil
-from typing import Final, NamedTuple
+from typing import Final
 
 from hwcalc.engines.sglang.layout import stage_spans
 from hwcalc.engines.sglang.settings import SglangSettings
@@ -15,6 +15,7 @@ from hwcalc.engines.sglang.sizes import LOADED, Sizes, most_running, request_cap
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["CompressedLayout", "CompressedStage", "compressed_layout", "compressed_sizes", "state_requests", "state_rows_bytes"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.capability import check_generation
+from hwcalc.engines.forms import Blocks
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
 from hwcalc.engines.noted import Noted
@@ -25,6 +26,7 @@ from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, T
 from hwcalc.engines.tgi.pool import block_bytes, plan_pool
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
@@ -32,7 +34,7 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
 
@@ -157,9 +159,18 @@ class Tgi(GeneralEngine):
         usable = max(0, max(0, budget_bytes) // block_bytes(own) - 1)
         return min(bound, usable // opened.request.replica_batch * own.settings.block_size)
 
+    def curve(self, opened: Opened) -> Curve | None:
+        curve, window = super().curve(opened), _window_of(of_tgi(opened))
+        return curve if curve is None or window is None else replace(curve, most_tokens=window + 1)
+
     def form(self, opened: Opened) -> MemoryForm | None:
-        """None: one block is kept for health checks."""
-        return None if of_tgi(opened).pooled else super().form(opened)
+        """The warm-up is the same for all requests, and so are all parts of the equation; one block is kept for health checks."""
+        own = of_tgi(opened)
+        if not own.pooled:
+            return super().form(opened)
+        from hwcalc.engines.general_form import constant_parts, form_with
+
+        return form_with(opened, constant_parts(opened), blocks=Blocks(bytes=block_bytes(own), null=1))
 
     def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
         tokens = of_tgi(opened).settings.prefill_tokens
@@ -198,10 +209,16 @@ def _check_weights(requested: str | None) -> None:
     )
 
 
+def _window_of(opened: TgiOpened) -> int | None:
+    """The window that limits a prompt; ``None`` if none does."""
+    window = opened.model.config.get("sliding_window")
+    return window if opened.vendor == "amd" and isinstance(window, int) and window >= 0 else None
+
+
 def _check_window(opened: TgiOpened) -> None:
     """ROCm's attention has no windows: a prompt may not be longer than the window that the config names."""
-    window, longest = opened.model.config.get("sliding_window"), opened.tokens - 1
-    if opened.vendor == "amd" and isinstance(window, int) and 0 <= window < longest:
+    window = _window_of(opened)
+    if window is not None and opened.tokens - 1 > window:
         raise UnsupportedError(
             "TGI: The backend rocm does not support sliding window attention that is used by the model type "
             f"{opened.model.model_type}: `--max-input-tokens` must not exceed sliding_window={window}.",

@@ -46,7 +46,7 @@ from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.room import Room
     from hwcalc.policies.base import Chosen
 from hwcalc.units import human_bytes
@@ -207,6 +207,11 @@ class Vllm(Engine):
             return 0
         layout, usable = planned.layout, usable_blocks(planned.layout, planned.settings, budget_bytes)
         return layout.schedulers * (usable // layout.schedulers // planned.blocks) * opened.request.parallel.dp
+
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.vllm.form import plan_curve
+
+        return plan_curve(of_vllm(opened))
 
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.vllm.form import plan_form

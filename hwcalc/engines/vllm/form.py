@@ -7,19 +7,20 @@ each takes so many blocks of the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Self
 
 from hwcalc.engines.budget import Budget, BudgetPart
-from hwcalc.engines.forms import ENDS, Constant, Curve, Early, MemoryForm, PartForm, Term
+from hwcalc.engines.forms import ENDS, Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["plan_form"]
+__all__ = ["plan_curve", "plan_form"]
 
 _Stairs = tuple[tuple[Stair, ...], ...]
 """Sums of stairs, of which the largest counts."""
@@ -28,24 +29,24 @@ _Stairs = tuple[tuple[Stair, ...], ...]
 def plan_form(opened: VllmOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where the layout or the batch follows from the length, or the budget is unknown."""
     request, settings = opened.request, opened.settings
+    if request.hardware.gpu is None or request.hardware.kv_memory is not None:
+        return None
     least = 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
     long = of_vllm(opened.sized(seq=max(least, opened.tokens)))
-    if not _has_form(long) or request.hardware.gpu is None or request.hardware.kv_memory is not None:
+    curve, layout = plan_curve(long), long.layout
+    if curve is None or not _checks_blocks(long):
         return None
-    budget, layout = long.budget, long.layout
+    budget = long.budget
     if budget is None:
         return None
     most, limited_by = opened.engine.most_sequences(opened) or (None, None)
     has_cache = any(layout.stage_bytes)
     form = MemoryForm(
-        curve=Curve(gpus=(_groups(layout),), total=(*_layers(long), *_unused(long)))
-        if has_cache
-        else Curve(gpus=((),), total=()),
+        curve=curve,
         parts=tuple(map(_part, budget.parts)),
         usable=_usable(budget),
         total_bytes=budget.total_bytes,
-        block_bytes=max(layout.stage_bytes) if has_cache else 1,
-        null_blocks=int(has_cache),
+        blocks=Blocks(bytes=max(layout.stage_bytes), null=1) if has_cache else Blocks(),
         most_sequences=most,
         limited_by=limited_by,
         dp=request.parallel.dp,
@@ -53,6 +54,18 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
     )
     # Where more than anybody asks for fits at the least length, no answer lies below it.
     return form if least == 1 or form.holds(least, most or 1, "low") else _with_early(form, long)
+
+
+def plan_curve(opened: VllmOpened) -> Curve | None:
+    """The cache of the family; ``None`` where the layout follows from the length, or not every request takes its own blocks."""
+    layout = opened.layout
+    if layout.rules.engine == "V0" or opened.request.policy is not None or opened.together.grouped:
+        return None
+    if layout.depends_on_length and not _is_constant(layout):
+        return None
+    if not any(layout.stage_bytes):
+        return Curve(gpus=((),), total=())
+    return Curve(gpus=(_groups(layout),), total=(*_layers(opened), *_unused(opened)))
 
 
 def _with_early(form: MemoryForm, opened: VllmOpened) -> MemoryForm:
@@ -72,12 +85,10 @@ def _early(part: PartForm, first: tuple[BudgetPart, ...]) -> PartForm:
     return replace(part, **others) if others else part
 
 
-def _has_form(opened: VllmOpened) -> bool:
-    """Whether every request takes the blocks of its own length, and the check before start-up asks for no more than those."""
+def _checks_blocks(opened: VllmOpened) -> bool:
+    """Whether the check before start-up asks for no more than the blocks of a request, of as many as there is memory for."""
     layout, rules = opened.layout, opened.layout.rules
-    if rules.engine == "V0" or opened.request.policy is not None or opened.together.grouped:
-        return False
-    if opened.settings.override is not None or (layout.depends_on_length and not _is_constant(layout)):
+    if opened.settings.override is not None:
         return False
     checks_blocks = rules.check in ("groups", "first") or (rules.check == "model" and opened.settings.pp == 1)
     return checks_blocks and (rules.checks_packed_width or not layout.packed)

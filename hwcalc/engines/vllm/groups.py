@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple
 
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BlockGroup", "form_groups"]
 

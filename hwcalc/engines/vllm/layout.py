@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from hwcalc.engines.steps import Step
 from hwcalc.engines.vllm.builder import SpecBuilder
@@ -19,6 +19,7 @@ from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits, StateSpec
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
 
 __all__ = ["LayerCache", "PoolLayout", "RequestBytes", "plan_layout"]

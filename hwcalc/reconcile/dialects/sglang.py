@@ -17,6 +17,7 @@ from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
 from hwcalc.engines.sglang.sizes import most_running
 from hwcalc.formulas import Role
 from hwcalc.model import Note
+from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 
@@ -52,7 +53,7 @@ _SIZES: Final = (
     ("value_bytes", "V size:"),
     ("latent_bytes", "KV size:"),
 )
-_ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/-]{1,120})\2[,)]", re.ASCII)
+_ARGUMENT: Final = pattern(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/-]{1,120})\2[,)]", re.ASCII)
 _KEYWORDS: Final = {"tp_size": "tp", "pp_size": "pp", "context_length": "seq"}
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
 

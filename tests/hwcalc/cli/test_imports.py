@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from benchmarks.startup import CACHED_ID, LIMIT, fill_cache
 
 HEAVY: Final = (
     "torch",
     "transformers",
     "huggingface_hub",
+    "typer",
+    "click",
     "rich",
     "yaml",
     "pydantic",
@@ -48,6 +52,45 @@ def test_json_of_a_catalog_model_loads_nothing_heavy() -> None:
     # 36 layers x 8 heads x (128 + 128) x 1 byte
     assert json.loads(done.stdout)["cache"]["total_bytes"] == 36 * 32_768 * 8 * (128 + 128)
     assert not set(HEAVY) & set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Qwen/Qwen3-8B --seq 32k --dtype fp8",
+        "meta-llama/Llama-3.3-70B-Instruct --engine vllm --gpu h100 --gpus 4 --seq 32k --concurrency 20 --brief",
+        "Qwen/Qwen3-14B --engine llamacpp --weights q6_k --seq 32k --gpu rtx-4060-ti-16gb --brief --quiet",
+        "google/gemma-3-27b-it --engine sglang --gpu h200 --format markdown",
+        "Qwen/Qwen3-8B --engine all",
+        "explain Qwen/Qwen3-8B",
+        "compare Qwen/Qwen3-8B --dtype bf16,fp8 --gpu l4",
+        "diff Qwen/Qwen3-4B Qwen/Qwen3-8B",
+        "recommend Qwen/Qwen3-8B --seq 32k --gpu l4,h100",
+        "strategies Qwen/Qwen3-8B --lengths 1k,2k,8k",
+        "gpus h100",
+        "models qwen3-next",
+        "dtypes",
+        "policies snapkv",
+        "schema plan",
+        "no/such-model --offline",
+    ],
+)
+def test_a_table_loads_nothing_heavy(line: str) -> None:
+    """Neither what draws tables on a terminal, nor what reads unusual lines, nor what validates files; errors do not either."""
+    program = PROGRAM.format(arguments=tuple(line.split()))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.returncode in {0, 1, 3}
+    assert not set(HEAVY) & set(done.stderr.splitlines()[-1].split())
+
+
+def test_colours_are_those_of_rich() -> None:
+    """What draws in colours is imported for colours, so that this file would see it."""
+    program = PROGRAM.format(arguments=("Qwen/Qwen3-8B", "--color", "always"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "\x1b[1m" in done.stdout
+    assert "rich" in done.stderr.split()
 
 
 def test_the_library_loads_nothing_heavy() -> None:

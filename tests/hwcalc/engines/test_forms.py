@@ -79,7 +79,7 @@ def lengths(form: MemoryForm, longest: int | None) -> set[int]:
 def unlike(form: MemoryForm, request: Opened, tokens: int, sequences: int) -> dict[str, tuple[object, object]]:
     """What a form says of a length and a number of sequences, where the engine says something else."""
     asked = request.sized(seq=tokens, batch=sequences)
-    if form.most_tokens is not None and tokens > form.most_tokens:
+    if form.curve.most_tokens is not None and tokens > form.curve.most_tokens:
         with pytest.raises(UsageError):
             _ = asked.needed_bytes
         return {}

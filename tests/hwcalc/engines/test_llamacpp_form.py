@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines.base import Opened
-from hwcalc.engines.forms import ENDS, Fullest, MemoryForm
+from hwcalc.engines.budget import Section
+from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm
 from hwcalc.engines.llamacpp.equation import OPPOSITE
 from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.engines.llamacpp.placement import placement_of
@@ -18,6 +21,7 @@ from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.engines.moments import Moment, Product
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.stairs import Stair
+from hwcalc.planner import solve
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import differences, form_of
@@ -123,34 +127,129 @@ def compare(form: MemoryForm | None, opened: Opened) -> None:
         assert form.holds(*size, end) == held, (opened.model.id, opened.request, end)
 
 
+ANYWHERE: tuple[Mapping[str, str], ...] = (
+    {}, {}, {}, {}, {"n_gpu_layers": "7"}, {"swa_full": "true"}, {"flash_attn": "off"}, {"n_ubatch": "64"}, {"split_mode": "none"},
+    {"no_kv_offload": "true"}, {"cpu_moe": "true"}, {"n_cpu_moe": "5"}, {"override_tensor": "ffn=CPU"}, {"n_rs_seq": "2"},
+    {"fit_target": "4000"}, {"main_gpu": "1", "split_mode": "none"}, {"host_memory": "2GiB"},
+)  # fmt: skip
+OLLAMA: tuple[Mapping[str, str], ...] = ({}, {}, {}, {"flash_attention": "0"}, {"num_batch": "128"}, {"num_gpu": "3"})
+
+
+def placed_by(draw: random.Random) -> dict[str, Any]:
+    """Options by chance with which layers lie where the engine puts them; a half of it without a GPU, or on one that is too small."""
+    engine = draw.choice(("llamacpp", "ollama"))
+    options = draw.choice(ANYWHERE if engine == "llamacpp" else OLLAMA)
+    gpu = draw.choice((*GPUS, "rtx-4060-ti-16gb", "rtx-4060-ti-16gb", "cpu-64gb", None))
+    count = 1 if gpu == "cpu-64gb" else max(2 if "main_gpu" in options else 1, draw.choice(COUNTS))
+    dtype = "f16" if options.keys() & {"flash_attn", "flash_attention"} else draw.choice(DTYPES[:3])
+    chosen = {"gpu": gpu, "gpus": count, "dtype": dtype, "weights": draw.choice(("q4_k_m", *WEIGHTS))}
+    return {"engine": engine, "engine_options": options, **{name: value for name, value in chosen.items() if value}}
+
+
+def test_a_form_places_layers_as_the_engine_does() -> None:
+    """Options of any kind, with default ones most of all: every byte of every device, at lengths and batches by chance; arrays too."""
+    draw, compared, moved, kinds = random.Random("placed"), 0, set(), set()  # noqa: S311 - a sample
+    models = sorted(list_models())
+    for _ in range(SAMPLED // 2):
+        model, asked = draw.choice((draw.choice(models), draw.choice(UNLIKE))), placed_by(draw)
+        try:
+            opened = opened_of(model, asked, 4096, 1)
+        except KvplanError:
+            continue
+        form = opened.engine.form(opened)
+        curve = opened.engine.curve(opened) if form is None else form.curve
+        assert curve is not None, (model, asked)
+        assert (form is None) == ("gpu" not in asked), (model, asked)
+        slots = curve.most_sequences or 1
+        points = [(draw.choice((*LENGTHS, draw.randint(1, 9_000))), min(slots, draw.choice(BATCHES))) for _ in range(4)]
+        for tokens, batch in points:
+            found = opened.sized(seq=tokens, batch=batch)
+            assert (form or curve).needed_bytes(tokens, batch) == found.needed_bytes, (model, asked, tokens, batch)
+            assert curve.total_bytes(tokens, batch) == found.stored_bytes, (model, asked, tokens, batch)
+            if form is not None:
+                moved.add((model, str(asked), compare_devices(form, found)))
+            compared += 1
+        compare_arrays(form, curve, points)
+        kinds.add((asked["engine"], type(form or curve)))
+    assert compared > SAMPLED
+    assert len(kinds) == 5
+    # Of the same model and options, other layers lie on the GPUs at other lengths.
+    assert len(moved) > len({(model, options) for model, options, _ in moved})
+
+
+def compare_devices(form: MemoryForm, opened: Opened) -> int | None:
+    """All that a row of a sweep says; the layers on GPUs."""
+    placement, size = placement_of(of_llamacpp(opened)), (opened.tokens, opened.batch)
+    assert placement is not None
+    fullest = placement.devices[placement.fullest]
+    assert form.devices_bytes(*size) == sum(share.needed() for share in placement.devices)
+    assert form.needed_bytes(*size) == fullest.cache_bytes
+    for end in ENDS:
+        assert form.left(*size, end) == getattr(opened.budget, end)
+        for section in Section:
+            parts = sum(getattr(part, end) for part in fullest.parts if part.section is section)
+            weights = fullest.weights_bytes if section is Section.WEIGHTS else 0
+            assert form.parts_bytes(*size, end, section) == parts + weights, (section, end)
+        assert form.holds(*size, end) == solve.holds(opened, end), (opened.model.id, opened.request, end)
+    return placement.gpu_layers
+
+
+def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int, int]]) -> None:
+    """Of arrays of points as of each point."""
+    asked: list[Any] = [curve.needed_bytes, curve.total_bytes]
+    if form is not None:
+        asked += [form.needed_bytes, form.devices_bytes]
+        asked += [partial(rule, end=end) for rule in (form.left, form.holds, form.parts_bytes) for end in ENDS]
+    tokens, batches = (np.array(column) for column in zip(*points, strict=True))
+    for rule in asked:
+        alone = [rule(*point) for point in points]
+        assert np.broadcast_to(rule(tokens, batches), tokens.shape).tolist() == alone
+        every = np.broadcast_to(rule(tokens[:, None], batches[None, :]), (len(points), len(points)))
+        assert every.diagonal().tolist() == alone
+
+
+@pytest.mark.parametrize("options", [{}, {"n_gpu_layers": "20"}, {"n_gpu_layers": "all", "n_ubatch": "64"}])
+def test_a_page_draws_no_form_whose_layers_move(options: Mapping[str, str]) -> None:
+    """Nor one whose batch may be smaller than the number of sequences."""
+    form = form_of(opened_of("Qwen/Qwen3-8B", {"engine": "llamacpp", "gpu": "l4", "engine_options": options}, 4096, 1))
+    assert form is not None
+    assert not form.drawable
+
+
+@pytest.mark.parametrize("engine", ["ollama", "llamacpp"])
+def test_a_planned_request_keeps_its_layers(engine: str) -> None:
+    """What a plan says of other lengths and batches is of the layers where it has them: so is the form that is made of it."""
+    asked: dict[str, Any] = {"engine": engine, "gpu": "rtx-4060-ti-16gb", "weights": "q4_k_m"}
+    opened = opened_of("Qwen/Qwen3-32B", asked, 8_192, 1)
+    form = form_of(opened)
+    assert form is not None
+    planned = plan("Qwen/Qwen3-32B", seq=8_192, offline=True, **asked)
+    assert differences(form, planned) == {}
+    assert form.needed_bytes(300, 2) < opened.sized(seq=300, batch=2).needed_bytes
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"n_gpu_layers": "20"},
         {"n_gpu_layers": "all", "n_ctx": "65536"},
         {"n_gpu_layers": "all", "n_seq_max": "4"},
-        {"n_gpu_layers": "all", "kv_unified": "true"},
-        {"n_gpu_layers": "all", "no_kv_offload": "true"},
+        {"kv_unified": "true"},
         {"n_gpu_layers": "all", "defaults": "api"},
-        {"n_gpu_layers": "all", "override_tensor": "ffn=CPU"},
-        {"n_gpu_layers": "all", "n_ubatch": "64"},
     ],
 )
-def test_there_is_no_form_where_layers_move_or_options_fix_the_context(options: Mapping[str, str]) -> None:
-    """Nor where a batch may be smaller than the number of sequences."""
-    assert form_of(opened_of("Qwen/Qwen3-8B", {"engine": "llamacpp", "gpu": "l4", "engine_options": options}, 4096, 1)) is None
+def test_there_is_no_form_where_options_fix_the_context(options: Mapping[str, str]) -> None:
+    """Its sizes do not follow from length and number of sequences alone."""
+    opened = opened_of("Qwen/Qwen3-8B", {"engine": "llamacpp", "gpu": "l4", "engine_options": options}, 4096, 1)
+    assert form_of(opened) is None
+    assert opened.engine.curve(opened) is None
 
 
-def test_ollama_has_none() -> None:
-    """Its batch follows from length and memory."""
-    assert form_of(opened_of("Qwen/Qwen3-8B", {"engine": "ollama", "gpu": "l4"}, 4096, 1)) is None
-
-
-def test_a_machine_without_a_gpu_has_none() -> None:
-    """Its layers lie on the host."""
-    asked = {"engine": "llamacpp", "gpu": "cpu-64gb", "engine_options": {"n_gpu_layers": "all"}}
-    assert form_of(opened_of("Qwen/Qwen3-8B", asked, 4096, 1)) is None
+def test_ollama_gives_some_architectures_one_slot() -> None:
+    """More sequences are refused."""
+    forms = [
+        form_of(opened_of(name, {"engine": "ollama", "gpu": "l4"}, 4096, 1)) for name in ("Qwen/Qwen3-8B", "LiquidAI/LFM2-1.2B")
+    ]
+    assert [form and (form.most_sequences, form.refuses_more) for form in forms] == [(256, True), (1, True)]
 
 
 def test_terms_name_kinds_layers_and_cells() -> None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import Plan, plan
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weights_on
-from hwcalc.engines.llamacpp.fitting import Fitting, fitted
+from hwcalc.engines.llamacpp.assignment import ON_HOST, Weighed, assign, splits, weights_on
+from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.planner.result import DeviceInfo, FitInfo, Verdict
@@ -154,16 +154,16 @@ def test_fitting_fits_and_cannot_do_more(sizes: list[tuple[int, int]], gpus: int
     blocks = tuple((size if experts else 0, rest) for size, rest in sizes)
     weighed = Weighed(input=3, output=1, tied=0, copied=0, blocks=blocks)
 
-    def holds(assignment: Assignment, device: int) -> bool:
-        return weights_on(device, assignment, weighed) <= room
+    has_experts = [bool(size) for size, _ in blocks]
 
-    ends = splits((), gpus)
-    fitting = Fitting(
-        blocks=len(blocks), gpus=tuple(range(gpus)), ends=ends, experts=tuple(bool(size) for size, _ in blocks), holds=holds
-    )
-    made = fitted(fitting)
+    def holds(runs: Runs, device: int) -> bool:
+        return weights_on(device, runs.assignment(has_experts), weighed) <= room
 
-    assert fitting.all_hold(made)
+    fitting = Fitting(blocks=len(blocks), ends=splits((), gpus), experts=any(has_experts), holds=holds)
+    runs = fitted(fitting)
+    made = runs.assignment(has_experts)
+
+    assert fitting.all_hold(runs, range(gpus))
     assert list(made.blocks) == sorted(made.blocks)
     if gpus == 1 and not made.everything:
         if made.gpu_layers == len(blocks) + 1:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hwcalc.engines.forms import (
     Amount,
+    Blocks,
     Constant,
     Curve,
     Early,
@@ -24,6 +25,7 @@ from hwcalc.engines.forms import (
 )
 from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 
 __all__ = ["curve_of", "form_at", "grid_at", "options_at"]
@@ -65,13 +67,16 @@ def form_at(payload: Document, model: Document, engine: str, places: Sequence[in
     why = grid_at(runs["refused"], places)
     if why is not None:
         return str(payload["texts"][why])
-    curve, rest = (payload[pool][grid_at(runs[name], places)] for pool, name in (("curves", "curve"), ("rests", "rest")))
+    curve, rest = (dict(payload[pool][grid_at(runs[name], places)]) for pool, name in (("curves", "curve"), ("rests", "rest")))
     found = [grid_at(grid, places) for grid in runs["parts"]]
     return MemoryForm(
-        curve=curve_of(payload, curve),
+        curve=replace(
+            curve_of(payload, curve),
+            most_tokens=rest.pop("most_tokens"),
+            most_sequences=rest["most_sequences"] if rest.pop("refuses_more") else None,
+        ),
         parts=tuple(_part(payload, payload["parts"][place]) for place in found if place is not None),
-        block_bytes=curve.get("block_bytes", 1),
-        null_blocks=curve.get("null_blocks", 0),
+        blocks=Blocks(bytes=curve.get("block_bytes", 1), null=curve.get("null_blocks", 0)),
         crests=tuple(curve.get("crests", ())),
         model_tokens=model["max_seq"],
         **{**rest, "usable": tuple(rest["usable"]), "host": _host(rest["host"])},

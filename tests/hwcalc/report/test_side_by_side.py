@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.report.rows import csv_text
+from hwcalc.report.listing import csv_text
 from hwcalc.report.text import parameters
 from tests.hwcalc.command import Capture, run
 

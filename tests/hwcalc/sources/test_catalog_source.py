@@ -9,6 +9,7 @@ import pytest
 
 from hwcalc.errors import ConfigError, ModelNotFoundError
 from hwcalc.model import Definition, Parameters
+from hwcalc.profiles.catalog import find_model
 from hwcalc.sources import resolve
 from hwcalc.sources.listing import known_ids, list_known_models
 from hwcalc.sources.nearest import nearest
@@ -133,6 +134,16 @@ def test_what_is_known(hub: Path) -> None:
     assert "org/data" not in rows
     row = rows["Qwen/Qwen3-4B"]
     assert (row.source, row.model_type, row.fidelity is not None) == ("catalog", "qwen3", True)
+
+
+def test_the_list_says_what_the_files_say() -> None:
+    """Though it reads none of them."""
+    for row in list_known_models():
+        data = find_model(row.id)
+        assert data is not None
+        counts = data["parameters"] or {}
+        assert (row.model_type, row.released, row.fidelity) == (data["config"]["model_type"], data["released"], data["fidelity"])
+        assert (row.source, row.parameters) == ("catalog", counts.get("total"))
 
 
 def test_the_list_is_searched_by_id_and_type() -> None:

@@ -1,0 +1,162 @@
+"""Bytes as functions of length and number of sequences: what a part of the memory equation takes.
+
+Every rule here takes arrays of lengths and of numbers of sequences in place of integers (:mod:`hwcalc.formulas.arithmetic`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+from hwcalc.engines.curves import Term
+from hwcalc.engines.moments import Fullest
+from hwcalc.formulas.arithmetic import either, floored, larger, largest, mapped, smaller
+from hwcalc.formulas.frozen import frozen
+
+__all__ = [
+    "DRAWN",
+    "Amount",
+    "Asked",
+    "Constant",
+    "Early",
+    "Largest",
+    "Measured",
+    "OwnAmount",
+    "Pass",
+    "PerGpu",
+    "passed_tokens",
+]
+
+
+def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
+    """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
+    passed = sequences * tokens
+    most: int = passed if chunk is None else smaller(passed, larger(sequences, chunk))
+    return most
+
+
+@frozen
+class Constant:
+    """The same at every length and for every number of sequences."""
+
+    bytes: int
+
+    @classmethod
+    def of(cls, size: int) -> Constant:
+        """So many bytes."""
+        return cls(bytes=size)
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        return self.bytes
+
+
+@frozen
+class Pass:
+    """A forward pass: ``int(element_bytes x passed x width + sequences x logits x logit_bytes)``.
+
+    ``passed`` are the tokens that are processed at once: all, or at most ``chunk`` of them (but one for each sequence). The products are
+    formed in floating point and in this order, so that every language gives the same integer.
+    """
+
+    element_bytes: int
+    width: float
+    chunk: int | None
+    logits: int
+    logit_bytes: float
+
+    def passed(self, tokens: int, sequences: int) -> int:
+        """Tokens that are processed at once."""
+        return passed_tokens(tokens, sequences, self.chunk)
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        passed = self.passed(tokens, sequences)
+        size: int = floored(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
+        return size
+
+
+@frozen
+class Largest:
+    """The largest of some terms, for all sequences: a tensor that exists twice while it grows."""
+
+    terms: tuple[Term, ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        most: int = largest(term.bytes(tokens) for term in self.terms) if self.terms else 0
+        return sequences * most
+
+
+@frozen
+class Measured:
+    """A rule, but the bytes that were measured where a forward pass is one of the ``readings``: its tokens, its sequences, bytes.
+
+    At most ``chunk`` tokens are processed at once, as in :class:`Pass`.
+    """
+
+    rule: Amount
+    chunk: int | None
+    readings: tuple[tuple[int, int, int], ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        passed = passed_tokens(tokens, sequences, self.chunk)
+        size = self.rule.at(tokens, sequences)
+        for tokens_at_once, rows, measured in reversed(self.readings):
+            size = either((tokens_at_once == passed) & (rows == sequences), measured, size)
+        return size
+
+
+@frozen
+class Early:
+    """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
+
+    first: tuple[int, ...]
+    rule: Amount
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        size = self.rule.at(tokens, sequences)
+        for length, early in enumerate(self.first, 1):
+            size = either(tokens == length, early, size)
+        return size
+
+
+@frozen
+class PerGpu:
+    """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
+
+    amounts: tuple[Amount, ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """The largest of them."""
+        most: int = largest(amount.at(tokens, sequences) for amount in self.amounts)
+        return most
+
+
+class OwnAmount(ABC):
+    """A rule of one engine, which nobody else knows."""
+
+    @abstractmethod
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+
+
+@frozen
+class Asked(OwnAmount):
+    """What an engine says of one sequence, for each sequence: it is asked once for each length."""
+
+    rule: Callable[[int], int]
+    alone: bool = False
+    """Whether it says it of all sequences together."""
+
+    def at(self, tokens: int, sequences: int) -> int:
+        size: int = mapped(self.rule, tokens)
+        return size if self.alone else sequences * size
+
+
+DRAWN: Final = (Constant, Pass, Largest, Fullest, PerGpu, Measured, Early)
+"""Those that the page of ``kvplan explore`` can evaluate."""
+Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured | Early | OwnAmount

@@ -1,0 +1,32 @@
+"""Regular expressions that are compiled when they are first used: most commands use few of those that their modules have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, AnyStr, cast
+
+__all__ = ["LazyPattern", "pattern"]
+
+
+class LazyPattern:
+    """Stands for a compiled expression. What is asked of it is asked of that, and kept."""
+
+    def __init__(self, text: str | bytes, flags: int) -> None:
+        self._text = text
+        self._flags = flags
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = getattr(re.compile(self._text, self._flags), name)
+        setattr(self, name, found)
+        return found
+
+
+def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """As :func:`re.compile`, later. An expression that is wrong raises :class:`re.error` where it is used.
+
+    >>> pattern("[0-9]+").sub("#", "8 x 80 GB")
+    '# x # GB'
+    """
+    return cast("re.Pattern[AnyStr]", LazyPattern(text, flags))

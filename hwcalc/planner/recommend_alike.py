@@ -1,0 +1,155 @@
+"""Many GPUs for one request: where an engine looks at nothing of a GPU but its memory and few properties, each layout is opened once.
+
+The answers are those of :func:`hwcalc.planner.solve.best_layout`, which opens the request for every GPU anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Budget, usable_bytes
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.named import NamedTuple
+from hwcalc.planner import forms, solve
+from hwcalc.planner.fit import Search
+from hwcalc.planner.layouts import layouts
+from hwcalc.planner.result import Layout, Verdict
+
+if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.pool import PoolInfo
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["Alike", "OfOffer", "Room"]
+
+
+class Room(NamedTuple):
+    """A GPU by what a layout needs of it: the bytes that may be used at the low end and by the expected value, and its kind."""
+
+    kind: Hashable
+    total_bytes: int
+    low: int
+    expected: int
+
+
+class _Need(NamedTuple):
+    """What an accepted layout takes of each GPU of a kind: all parts but the cache at their high end and expected, and the cache."""
+
+    layout: Layout
+    high: int
+    expected: int
+    cache: int
+
+
+class Alike:
+    """The layouts of one request on GPUs that differ in little but their memory."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._usable = opened.engine.alike_on_gpus and opened.request.policy is None and opened.request.hardware.kv_memory is None
+        self._single: dict[Hashable, Budget | None] = {}
+        self._needs: dict[tuple[Hashable, Layout], _Need | None] = {}
+        self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
+
+    def room(self, gpu: Gpu) -> Room | None:
+        """The room on a GPU; ``None`` if it must be asked for by itself."""
+        from hwcalc.engines.calibration import measurements
+        from hwcalc.engines.costs import memory_of, outside_kind
+        from hwcalc.engines.equation import margin_of
+        from hwcalc.profiles.calibration import overheads_kind
+
+        if not self._usable or gpu.is_host:
+            return None
+        memory = memory_of(gpu).value
+        if memory is None or measurements(gpu.id, overheads_kind(self._opened.engine.name)) != (None, ()):
+            return None
+        kind = (outside_kind(gpu), gpu.node)
+        single = self._budget(kind, gpu)
+        if single is None:
+            return None
+        low, expected, _ = usable_bytes(memory, single.utilization, margin_of(self._opened.request.hardware).value)
+        return Room(kind=kind, total_bytes=memory.expected_bytes, low=low, expected=expected)
+
+    def _budget(self, kind: Hashable, gpu: Gpu) -> Budget | None:
+        if kind not in self._single:
+            try:
+                self._single[kind] = self._opened.changed(gpu=gpu).budget
+            except KvplanError:
+                self._single[kind] = None
+        return self._single[kind]
+
+    def weights_bytes(self, room: Room) -> int:
+        """The least that the weights take of one GPU."""
+        single = self._single[room.kind]
+        assert single is not None
+        return sum(part.low for part in single.parts if part.name == "weights")
+
+    def best_layout(self, room: Room, gpu: Gpu, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
+        """As :func:`hwcalc.planner.solve.best_layout`."""
+        key = (gpus, node, any_layout)
+        if key not in self._layouts:
+            self._layouts[key] = layouts(self._opened, gpus, node, any_layout=any_layout)
+        likely: solve.Found | None = None
+        for layout in self._layouts[key]:
+            need = self._need(room, gpu, layout)
+            if need is None or need.cache > room.expected - need.expected:
+                continue
+            if need.cache <= room.low - need.high:
+                return solve.Found(layout=need.layout, certain=True)
+            likely = likely or solve.Found(layout=need.layout, certain=False)
+        return likely
+
+    def _need(self, room: Room, gpu: Gpu, layout: Layout) -> _Need | None:
+        """What a layout needs; ``None`` if the engine refuses it. It is the same on every GPU of the kind."""
+        key = (room.kind, layout)
+        if key not in self._needs:
+            accepted = solve.accepted(self._opened.changed(gpu=gpu), layout)
+            budget = None if accepted is None else accepted[1].budget
+            self._needs[key] = (
+                None
+                if accepted is None or budget is None
+                else _Need(
+                    layout=accepted[0],
+                    high=sum(part.high for part in budget.parts),
+                    expected=sum(part.expected for part in budget.parts),
+                    cache=accepted[1].needed_bytes,
+                )
+            )
+        return self._needs[key]
+
+
+class OfOffer(Search):
+    """The limits of one offer, which says how long and how many, but not for how few GPUs: from the form where it has one."""
+
+    def __init__(self) -> None:
+        self._form: MemoryForm | None = None
+        self._asked = False
+
+    def _of(self, opened: Opened) -> MemoryForm | None:
+        if not self._asked:
+            self._asked = True
+            plain = opened.engine.alike_on_gpus and opened.request.policy is None
+            self._form = forms.form_of(opened) if plain else None
+        return self._form
+
+    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+        form = self._of(opened)
+        if form is None:
+            return super().most(opened, size, low, pool)
+        likely = forms.most(form, opened.tokens, opened.batch)
+        sure = forms.most(form, opened.tokens, opened.batch, "low", likely)
+        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+
+    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+        form = self._of(opened)
+        if form is None:
+            return super().longest(opened, size, low)
+        likely = forms.longest(form, opened.tokens, opened.batch)
+        sure = forms.longest(form, opened.tokens, opened.batch, "low", likely)
+        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+
+    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
+        """An offer does not say it."""
+        return None, None

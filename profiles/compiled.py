@@ -1,0 +1,97 @@
+"""The fact files in YAML, and what lists say of models, in one file that reads fast: :data:`COMPILED`, which ``scripts/build_profiles.py`` writes.
+
+To read all YAML files takes a fifth of a second. The first line of the compiled file is its index: folder -> name of a fact file -> first byte
+after the index, and bytes. Each further line is the content of one fact file as JSON, and those of one folder stand together. So one accelerator
+is read without the others, and a whole folder at once. A test compares the file with the YAML.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, KeysView, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from hwcalc.profiles.catalog import ProfileError
+
+__all__ = ["COMPILED", "TOP", "compile_facts", "names", "record", "records"]
+
+COMPILED: Final = Path(__file__).with_name("compiled.jsonl")
+TOP: Final = "."
+"""The folder of the fact files that lie beside this module."""
+
+Record = Mapping[str, Any]
+
+
+def names(folder: str) -> KeysView[str]:
+    """The names of the fact files of a folder, in alphabetical order.
+
+    >>> list(names("engines")), list(names(TOP))
+    (['llamacpp', 'runtime', 'vllm'], ['gpu_aliases', 'hardware', 'models'])
+    """
+    return _index()[folder].keys()
+
+
+@lru_cache(maxsize=512)
+def record(folder: str, name: str) -> Record:
+    """The content of one fact file, which alone is read. Its name is one of :func:`names`.
+
+    >>> record("gpus", "l4")["memory_marketing_gb"]
+    24
+    """
+    found: Record = json.loads(_read(*_index()[folder][name]))
+    return found
+
+
+@lru_cache(maxsize=8)
+def records(folder: str) -> Mapping[str, Record]:
+    """The content of all fact files of a folder, by name.
+
+    >>> records("instances")["aws/p5.48xlarge"]["count"]
+    8
+    """
+    places = list(_index()[folder].values())
+    first, last = places[0], places[-1]
+    lines = _read(first[0], last[0] + last[1] - first[0]).rstrip()
+    contents = json.loads(b"[" + lines.replace(b"\n", b",") + b"]")
+    return MappingProxyType(dict(zip(_index()[folder], contents, strict=True)))
+
+
+def compile_facts(facts: Iterable[tuple[str, str, Record]]) -> bytes:
+    """The bytes of :data:`COMPILED`: of each fact file its folder, its name and its content."""
+    index: dict[str, dict[str, tuple[int, int]]] = {}
+    lines: list[bytes] = []
+    start = 0
+    for folder, name, content in sorted(facts, key=lambda fact: fact[:2]):
+        line = _line(content)
+        index.setdefault(folder, {})[name] = (start, len(line))
+        lines.append(line)
+        start += len(line)
+    return _line(index) + b"".join(lines)
+
+
+def _line(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _index() -> Mapping[str, Mapping[str, tuple[int, int]]]:
+    return _start()[1]
+
+
+@lru_cache(maxsize=1)
+def _start() -> tuple[int, Mapping[str, Mapping[str, tuple[int, int]]]]:
+    """The byte after the index, and the index."""
+    try:
+        with COMPILED.open("rb") as file:
+            line = file.readline()
+    except OSError as error:
+        raise ProfileError(COMPILED, f"cannot be read ({error.strerror})") from error
+    return len(line), json.loads(line)
+
+
+def _read(start: int, length: int) -> bytes:
+    with COMPILED.open("rb") as file:
+        file.seek(_start()[0] + start)
+        return file.read(length)

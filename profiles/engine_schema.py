@@ -1,0 +1,229 @@
+"""The forms of the engines' files."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Final, Literal, Protocol, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from hwcalc.profiles.schema import Date, Estimate, FactFile, Facts, Whole, Words
+
+__all__ = ["FORMS", "LlamacppFile", "RuntimeFile", "VllmFile"]
+
+VersionText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(?:\.[0-9]{1,3}){1,3}$", description='a version in quotes, like "0.21"')]
+ExactShare = Annotated[str, Field(pattern=r"^0\.[0-9]{1,4}$", description='a share of 1 in quotes, like "0.92": it is exact')]
+
+
+class _Dated(Protocol):
+    since: VersionText
+
+
+D = TypeVar("D", bound=_Dated)
+
+
+def _newest_first(entries: list[D]) -> list[D]:
+    versions = [tuple(map(int, entry.since.split("."))) for entry in entries]
+    if not all(newer > older for newer, older in pairwise(versions)) or versions[-1:] != [(0, 0)]:
+        raise ValueError('must go from the newest version to "0.0"')
+    return entries
+
+
+def _to_every_gpu(classes: list[BatchDefaults]) -> list[BatchDefaults]:
+    if not classes or classes[-1].least_gib != 0:
+        raise ValueError("must end with the class of every GPU: least_gib 0")
+    return classes
+
+
+class EngineFile(FactFile):
+    """``engines/<id>.yaml``."""
+
+    id: Words
+    recorded: Date
+
+    def place(self) -> tuple[str, ...]:
+        return (f"{self.id}.yaml",)
+
+
+class EstimateSince(Estimate):
+    """An estimate from version ``since`` on."""
+
+    since: VersionText
+
+
+ByVersion = Annotated[list[EstimateSince], AfterValidator(_newest_first)]
+
+
+class Utilization(Facts):
+    """vLLM's share of a GPU from version ``since`` on."""
+
+    since: VersionText
+    value: ExactShare
+    source: Words
+
+
+class SourcedVersion(Facts):
+    """A version with its source."""
+
+    value: VersionText
+    source: Words
+
+
+class SourcedShare(Facts):
+    """A share with its source."""
+
+    value: ExactShare
+    source: Words
+
+
+class SourcedCount(Facts):
+    """A count with its source."""
+
+    value: Whole
+    source: Words
+
+
+class BatchDefaults(Facts):
+    """Defaults of vLLM's scheduler for GPUs from ``least_gib`` on, and for some versions."""
+
+    since: VersionText = "0.0"
+    until: VersionText | None = None
+    least_gib: Annotated[int, Field(ge=0, description="a whole number of GiB")]
+    except_names: Annotated[list[Words], Field(default_factory=list, description="a list of words in quotes")]
+    except_capabilities: Annotated[list[Words], Field(default_factory=list, description="a list of words in quotes")]
+    max_num_seqs: Whole
+    max_num_batched_tokens: Whole
+    source: Words
+
+
+class SecondRunner(Facts):
+    """The models that vLLM's second runner runs from version ``since`` on."""
+
+    since: VersionText
+    models: Annotated[Literal["all", "dense", "unquantized", "none"], Field(description="one of all, dense, unquantized, none")]
+    architectures: Annotated[list[Words], Field(description="a list of names")]
+    source: Words
+
+
+class VllmActivation(Facts):
+    """Peak of the profile run."""
+
+    hidden_copies: ByVersion
+    expert_share: ByVersion
+    quantized_expert_share: ByVersion
+    encoder_patches: ByVersion
+    patch_numbers: ByVersion
+
+
+class VllmSampler(Facts):
+    """Bytes for each logit of the profile run."""
+
+    logit_bytes: ByVersion
+    few_rows: SourcedCount
+    few_logit_bytes: ByVersion
+    buffer_rows: ByVersion
+    runner2_logit_bytes: ByVersion
+
+
+class VllmGraphs(Facts):
+    """The pool of CUDA graphs."""
+
+    attention: ByVersion
+    sparse_draft: ByVersion
+    state_graph: ByVersion
+    state_graphs: ByVersion
+    state_share: ByVersion
+
+
+class VllmNonTorch(Facts):
+    """What the process takes outside torch."""
+
+    single: ByVersion
+    stages: ByVersion
+    pcie: ByVersion
+    nvlink_pair: ByVersion
+    nvlink: ByVersion
+    amd: ByVersion
+
+
+class VllmExchange(Facts):
+    """Buffers with which ranks exchange the tokens of experts."""
+
+    deepep: ByVersion
+
+
+class VllmFile(EngineFile):
+    """``vllm.yaml``, whose comments say what each number is."""
+
+    utilization: Annotated[list[Utilization], AfterValidator(_newest_first)]
+    graphs_since: SourcedVersion
+    batch_classes: Annotated[list[BatchDefaults], AfterValidator(_to_every_gpu)]
+    activation: VllmActivation
+    sampler: VllmSampler
+    runner2: Annotated[list[SecondRunner], AfterValidator(_newest_first)]
+    graphs: VllmGraphs
+    non_torch: VllmNonTorch
+    expert_exchange: VllmExchange
+
+
+class ByPlatform(Facts):
+    """One estimate for each maker's software."""
+
+    cuda: Estimate
+    rocm: Estimate
+    other: Estimate
+
+
+class TensorrtLlm(Facts):
+    """What TensorRT-LLM captures."""
+
+    graphs: Estimate
+
+
+class Workspace(Facts):
+    """Workspaces of cuBLAS by architecture."""
+
+    sm_90: Estimate
+    other: Estimate
+
+
+class Communication(Facts):
+    """Buffers of collective communication by link."""
+
+    nvlink: Estimate
+    pcie: Estimate
+    expert_parallel: Estimate
+
+
+class Activation(Facts):
+    """One forward pass of any engine."""
+
+    hidden_copies: Estimate
+    logit_bytes: Estimate
+    chunk_tokens: Estimate
+
+
+class RuntimeFile(EngineFile):
+    """``runtime.yaml``, whose comments say what each number is."""
+
+    context: ByPlatform
+    kernels: Estimate
+    llamacpp: ByPlatform
+    tensorrt_llm: TensorrtLlm
+    workspace: Workspace
+    communication: Communication
+    activation: Activation
+    rotary_bytes: Estimate
+    uncounted_weights: Estimate
+    margin: SourcedShare
+
+
+class LlamacppFile(EngineFile):
+    """``llamacpp.yaml``, whose comments say what each number is."""
+
+    compute: Annotated[dict[Words, Estimate], Field(min_length=1, description="a mapping of moments")]
+    host_bandwidth: Estimate
+
+
+FORMS: Final[dict[str, type[EngineFile]]] = {"llamacpp": LlamacppFile, "runtime": RuntimeFile, "vllm": VllmFile}
+"""The form of each engine's file."""

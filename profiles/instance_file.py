@@ -1,0 +1,77 @@
+"""One cloud instance or box, and the name of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.patterns import pattern
+
+__all__ = ["LONGEST_NAME", "Instance", "file_name", "instance_of", "is_file_name"]
+
+LONGEST_NAME: Final = 96
+
+_SLUG = pattern(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+
+
+@frozen
+class Instance:
+    """``count`` accelerators of one kind, rented or sold together."""
+
+    id: str
+    """The name as the cloud spells it."""
+    cloud: str
+    accelerator: str
+    """Id of a file in ``gpus/``."""
+    count: int
+    fabric: str | None = None
+    """What connects the accelerators if there are several."""
+    fraction: tuple[int, int] | None = None
+    """The share of one accelerator, as two numbers: ``(1, 8)``. ``None`` means whole accelerators."""
+    memory_mib: int | None = None
+    """The memory of a share, as the cloud's interface reports it."""
+    note: str | None = None
+    source: str = ""
+    path: Path | None = None
+    user: bool = False
+    """Whether the file is the user's own."""
+
+    @property
+    def name(self) -> str:
+        """The full name with the cloud, which is unique: ``aws/p5.48xlarge``."""
+        return f"{self.cloud}/{file_name(self.id)}"
+
+
+def file_name(name: str) -> str:
+    """The stem of an instance's file: small letters, digits and points; a hyphen replaces everything else.
+
+    >>> file_name("Standard_ND96isr_H100_v5"), file_name("DGX-1 (V100 16 GB)"), file_name("p5.48xlarge")
+    ('standard-nd96isr-h100-v5', 'dgx-1-v100-16-gb', 'p5.48xlarge')
+    """
+    kept = "".join(letter if letter == "." or (letter.isascii() and letter.isalnum()) else "-" for letter in name.lower())
+    return "-".join(filter(None, (part.strip(".") for part in kept.split("-"))))
+
+
+def is_file_name(stem: str) -> bool:
+    """Whether this can be the stem of an instance's file. A path that leaves the folder cannot."""
+    return len(stem) <= LONGEST_NAME and _SLUG.fullmatch(stem) is not None
+
+
+def instance_of(data: Mapping[str, Any], path: Path, *, user: bool) -> Instance:
+    """The instance of a file's content, which has been checked."""
+    part, _, whole = (data.get("fraction") or "").partition("/")
+    return Instance(
+        id=data["id"],
+        cloud=data["cloud"],
+        accelerator=data["accelerator"],
+        count=data["count"],
+        fabric=data.get("fabric"),
+        memory_mib=data.get("memory_mib"),
+        note=data.get("note"),
+        fraction=(int(part), int(whole)) if part else None,
+        source="; ".join(data["source"].values()),
+        path=path,
+        user=user,
+    )

@@ -1,0 +1,126 @@
+"""A form takes arrays of lengths and of numbers of sequences, and gives of each place what it gives of its two integers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from hwcalc import KvplanError, load_model
+from hwcalc.engines.forms import (
+    ENDS,
+    HOST,
+    Blocks,
+    Constant,
+    Curve,
+    Early,
+    HostRoom,
+    Measured,
+    MemoryForm,
+    PartForm,
+    Pass,
+    PerGpu,
+    Pools,
+    Term,
+)
+from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.stairs import Stair
+from hwcalc.planner.context import open_request
+from hwcalc.profiles.catalog import list_models
+from hwcalc.units import GIB
+
+LENGTHS: Final = (1, 2, 3, 15, 16, 17, 1_000, 4_096, 4_097, 100_001, 1_000_000)
+BATCHES: Final = (1, 2, 7, 255, 256, 257, 1_025, 100_000)
+ASKED: Final[tuple[dict[str, Any], ...]] = (
+    {"engine": "reference"},
+    {"engine": "reference", "tp": 4, "pp": 2, "dp": 3},
+    {"engine": "transformers"},
+    {"engine": "transformers", "engine_options": {"cache": "static", "max_cache_len": "5000"}},
+    {"engine": "mlx"},
+    {"engine": "vllm", "tp": 2},
+    {"engine": "vllm", "dp": 2},
+    {"engine": "llamacpp", "engine_options": {"n_gpu_layers": "999"}},
+    {"engine": "llamacpp", "pp": 2, "engine_options": {"n_gpu_layers": "999"}},
+)
+GPUS: Final = ("h100-sxm5-80gb", "l4", "m3-max-128gb")
+SAMPLED: Final = 25
+
+
+def answers(form: MemoryForm) -> Iterator[Callable[[Any, Any], Any]]:
+    """All that is asked of a form."""
+    yield form.needed_bytes
+    yield form.curve.total_bytes
+    for end in ENDS:
+        yield partial(form.left, end=end)
+        yield partial(form.holds, end=end)
+        yield partial(form.parts_bytes, end=end, section=HOST)
+
+
+def unlike(form: MemoryForm) -> list[tuple[int, int, Any, Any]]:
+    """Where an array has something else than its place alone."""
+    tokens, sequences = np.array(LENGTHS)[:, None], np.array(BATCHES)[None, :]
+    found = []
+    for answer in answers(form):
+        every = np.broadcast_to(answer(tokens, sequences), (len(LENGTHS), len(BATCHES)))
+        assert every.dtype in (np.int64, np.bool_)
+        for (row, column), value in np.ndenumerate(every):
+            alone = answer(LENGTHS[row], BATCHES[column])
+            assert type(alone) in (int, bool)
+            if alone != value:
+                found.append((LENGTHS[row], BATCHES[column], alone, value))
+    return found
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=str)
+def test_the_catalog(asked: dict[str, Any]) -> None:
+    """Of some models drawn from the catalog, each on some accelerator."""
+    draw, made = random.Random(18), 0  # noqa: S311 - a sample
+    for name in draw.sample(list_models(), SAMPLED):
+        try:
+            request = open_request(load_model(name, offline=True), seq=1000, gpu=draw.choice(GPUS), **asked)
+            form = request.engine.form(request)
+        except KvplanError:
+            continue
+        if form is not None:
+            made += 1
+            assert unlike(form) == [], name
+    assert made
+
+
+def term(unit_bytes: int, *stairs: Stair) -> Term:
+    """Layers that grow like this."""
+    return Term(kind="full", layers=LayerNumbers(), count=3, unit_bytes=unit_bytes, stairs=(stairs,), rule="")
+
+
+def test_every_piece() -> None:
+    """Of a form that has all that a form can have."""
+    grows, slides = term(4096, Stair(per=16, add=15)), term(8192, Stair(), Stair(times=2, most=1000))
+    amount = Pass(element_bytes=2, width=1e4 / 3, chunk=2048, logits=151_936, logit_bytes=2.5)
+    early = Early(first=(5, 6, 7), rule=Measured(rule=amount, chunk=2048, readings=((2048, 7, 10**9), (2, 2, 3), (2, 2, 4))))
+    parts = (
+        PartForm(name="a", section="activations", low=Constant.of(0), expected=amount, high=early),
+        PartForm(name="b", section="weights", low=early, expected=early, high=PerGpu(amounts=(Constant.of(10**9), amount))),
+        PartForm(name="c", section=HOST, low=amount, expected=amount, high=amount),
+    )
+    form = MemoryForm(
+        curve=Curve(gpus=((grows, slides), (slides,)), total=(grows, slides), once_bytes=77, most_tokens=100_001),
+        parts=parts,
+        usable=(60 * GIB, 61 * GIB, 64 * GIB),
+        total_bytes=80 * GIB,
+        most_sequences=256,
+        dp=3,
+        host=HostRoom(room=(GIB, 2 * GIB, 3 * GIB), shared=True),
+    )
+    alike = replace(form, parts=(parts[0], parts[2]))
+    pools = Pools(demands=((grows,), (slides, grows)), capacities=lambda size: (size // 1000 * 700, size // 3))
+    forms = (form, alike, replace(alike, blocks=Blocks(bytes=12_345, null=1)), replace(alike, pools=pools, host=None))
+
+    for one in (*forms, replace(alike, crests=(32, 128)), replace(form, host=HostRoom(room=(GIB, GIB, GIB)))):
+        assert unlike(one) == []
+        verdicts = {one.holds(tokens, sequences) for tokens in LENGTHS for sequences in BATCHES}
+        assert verdicts == {True, False}
