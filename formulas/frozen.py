@@ -90,7 +90,7 @@ def replace(record: T, /, **change: Any) -> T:
     """The same with other values in some fields, as :func:`dataclasses.replace` does it."""
     known: _Fields = record.__frozen__  # type: ignore[attr-defined]
     values, cls = record.__dict__, type(record)
-    if not (known.plain and cls.__init__ is _init and change.keys() <= known.names):
+    if not (known.plain and change.keys() <= known.names):
         return cls(**{name: values[name] for name in known.set} | change)
     made = cls.__new__(cls)
     made.__dict__.update([(name, values[name]) for name in known.set], **change)
@@ -121,7 +121,7 @@ class _Fields:
         self.factories = tuple((each.name, each.default_factory) for each in self.all if each.default_factory is not _MISSING)
         self.compared = tuple(each.name for each in self.all if each.compare)
         self.checked = hasattr(cls, "__post_init__")
-        self.plain = not (self.checked or self.unset)
+        self.plain = not (self.checked or self.unset or "__init__" in cls.__dict__)
 
 
 class _Unread:
