@@ -121,7 +121,7 @@ class _Fields:
         self.factories = tuple((each.name, each.default_factory) for each in self.all if each.default_factory is not _MISSING)
         self.compared = tuple(each.name for each in self.all if each.compare)
         self.checked = hasattr(cls, "__post_init__")
-        self.plain = not (self.checked or self.unset or "__init__" in cls.__dict__)
+        self.plain = not (self.checked or self.unset) and cls.__dict__.get("__init__", _init) is _init
 
 
 class _Unread:

@@ -147,8 +147,12 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 def divides(model: ModelSpec, tp: int) -> bool:
     """Whether ``tp`` divides the attention heads of every layer."""
-    heads = {dims["num_attention_heads"] for group in model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())}
-    return not any(count % tp for count in heads)
+    groups = model.stack.groups
+
+    def heads() -> frozenset[int]:
+        return frozenset(dims["num_attention_heads"] for group in groups if "num_attention_heads" in (dims := group.kind.dims()))
+
+    return not any(count % tp for count in model.once("attention heads", heads))
 
 
 def _copies(opened: Opened, tp: int) -> int:

@@ -252,6 +252,8 @@ def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLa
 
     def grouped(members: Sequence[int]) -> tuple[BlockGroup, ...]:
         groups = form_groups([specs[member] for member in members], rules, hybrid=settings.hybrid, packed=packed)
+        if len(members) == len(specs):
+            return tuple(groups)
         return tuple(group._replace(members=tuple(members[index] for index in group.members)) for group in groups)
 
     groups = grouped(range(len(specs)))

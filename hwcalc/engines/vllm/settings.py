@@ -195,8 +195,12 @@ def _delta_capability(back_end: str | None, capability: int) -> int:
 
 def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     """The kinds of layers that have their own cache."""
-    kinds = {type(group.kind) for group in model.stack_for("vllm").groups if group.kind.tensors()}
-    return frozenset(kinds - {SharedCache})
+    groups = model.stack_for("vllm").groups
+    found: frozenset[type[LayerKind]] = model.once(
+        "vllm cached kinds",
+        lambda: frozenset({type(group.kind) for group in groups if group.kind.tensors()} - {SharedCache}),
+    )
+    return found
 
 
 def _whole_from(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
