@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-__all__ = ["ENGINE", "INDEX", "IndexedModel", "model_index", "packed", "shape", "unpacked"]
+from hwcalc.formulas.named import NamedTuple
+
+__all__ = ["ENGINE", "INDEX", "IndexedModel", "details", "model_index", "packed", "shape", "unpacked"]
 
 INDEX: Final = Path(__file__).with_name("model_index.json")
 ENGINE: Final = "llamacpp"
@@ -40,23 +42,35 @@ class IndexedModel(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _lines() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines of models and of shapes, which are read one by one where they are needed."""
-    models, _, shapes = INDEX.read_text(encoding="utf-8").partition('\n],"shapes":[\n')
-    return tuple(models.splitlines()[1:]), tuple(shapes.splitlines()[:-1])
+def _parts() -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """The lines of models and of shapes, which are read one by one where they are needed, and the details as they stand."""
+    models, _, rest = INDEX.read_text(encoding="utf-8").partition('\n],"shapes":[\n')
+    shapes, _, details = rest.partition('\n],"details":[\n')
+    return tuple(models.splitlines()[1:]), tuple(shapes.splitlines()), details
+
+
+@lru_cache(maxsize=1)
+def _details() -> tuple[str, ...]:
+    return tuple(_parts()[2].splitlines()[:-1])
 
 
 @lru_cache(maxsize=1)
 def model_index() -> Mapping[str, IndexedModel]:
     """The models of the built-in catalog, by id."""
-    rows = json.loads(f"[{''.join(_lines()[0])}]")
+    rows = json.loads(f"[{''.join(_parts()[0])}]")
     return MappingProxyType({row[0]: IndexedModel(*row) for row in rows})
 
 
-@lru_cache(maxsize=4096)
 def shape(number: int) -> Mapping[str, Any]:
-    """One shape, as the file has it."""
-    found: dict[str, Any] = json.loads(_lines()[1][number].rstrip(","))
+    """What a list needs of one shape to say whether it fits: its layers, its points, and the sizes of its formats."""
+    found: dict[str, Any] = json.loads(_parts()[1][number].rstrip(","))
+    return found
+
+
+@lru_cache(maxsize=64)
+def details(number: int) -> Mapping[str, Any]:
+    """The rest of it: the weights of each format by their use, the kinds of its layers, and dimensions."""
+    found: dict[str, Any] = json.loads(_details()[number].rstrip(","))
     return found
 
 

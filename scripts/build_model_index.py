@@ -35,19 +35,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 def written(ids: Iterable[str]) -> str:
     """The text of the file: one line for each model and each shape."""
-    shapes: dict[str, int] = {}
+    shapes: dict[tuple[str, str], int] = {}
     models = []
     for model_id in ids:
         entry = find_entry(model_id)
         if entry is None or entry.user:
             continue
         row, shape = indexed(model_id, entry.data)
-        number = None if shape is None else shapes.setdefault(_line(shape), len(shapes))
+        number = None if shape is None else shapes.setdefault((_line(shape[0]), _line(shape[1])), len(shapes))
         models.append(_line(row._replace(shape=number)))
-    return f'{{"models":[\n{_lines(models)}\n],"shapes":[\n{_lines(shapes)}\n]}}\n'
+    heads, details = ([shape[place] for shape in shapes] for place in (0, 1))
+    return f'{{"models":[\n{_lines(models)}\n],"shapes":[\n{_lines(heads)}\n],"details":[\n{_lines(details)}\n]}}\n'
 
 
-def indexed(model_id: str, data: Any) -> tuple[IndexedModel, dict[str, Any] | None]:
+def indexed(model_id: str, data: Any) -> tuple[IndexedModel, tuple[dict[str, Any], dict[str, Any]] | None]:
     """The row of a model, without its number, and its shape; ``None`` if llama.cpp does not run it."""
     model = load_model(model_id, offline=True, headers=False)
     facts = facts_of(model_id, data)

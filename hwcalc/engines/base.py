@@ -23,6 +23,7 @@ from hwcalc.engines.request import Parallel, Request, Servers
 from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.traits import Traits
+from hwcalc.engines.turns import Sizes
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
@@ -43,7 +44,7 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Traits, Kinds, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
+class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:

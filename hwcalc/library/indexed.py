@@ -17,7 +17,7 @@ from hwcalc.formulas.kind import KINDS
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
-from hwcalc.profiles.model_index import IndexedModel, packed, shape, unpacked
+from hwcalc.profiles.model_index import IndexedModel, details, packed, shape, unpacked
 from hwcalc.quantization.published_mixes import published_formats
 
 if TYPE_CHECKING:
@@ -30,24 +30,31 @@ _MOST_POINTS: Final = 64
 _SPEC: Final = ("dtype", "state_dtype", "hidden_size", "vocab_size", "encoder_tokens")
 
 
-def shape_of(model: ModelSpec) -> dict[str, Any] | None:
-    """The shape of a model; ``None`` if its weights are not known in any format, or its cache grows too unevenly.
+def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The shape of a model and its details; ``None`` if its weights are not known in any format, or its cache grows too unevenly.
 
     Raises the error of llama.cpp's reader for a model that it does not know.
     """
     blocks, curves = hparams_of(model).n_layer_all, curves_of(model)
-    weights: dict[str, Any] = {}
+    sizes, used = dict[str, Any](), dict[str, Any]()
     for name in published_formats(model):
         if name is None:
             return None
         tensors, shares = model_tensors(model, name), weight_shares(model, name)
         if tensors is not None and shares is not None:
-            weights[name] = [*Sizes.of(weigh(loaded(tensors), blocks)), _shares(shares)]
+            sizes[name] = [*Sizes.of(weigh(loaded(tensors), blocks))]
+            used[name] = _shares(shares)
     points = [[place, *point.sizes] for place, point in curves.points]
-    if not weights or len(points) > _MOST_POINTS:
+    if not sizes or len(points) > _MOST_POINTS:
         return None
     spec = {name: getattr(model, name) for name in _SPEC}
-    return {"layers": blocks + 1, "points": points, "weights": weights, "spec": spec, "stack": _stack(model.stack)}
+    return {"layers": blocks + 1, "points": points, "sizes": sizes}, {"weights": used, "spec": spec, "stack": _stack(model.stack)}
+
+
+@lru_cache(maxsize=4)
+def _shape(number: int) -> Mapping[str, Any]:
+    """A shape as the index has it. What is made of it is kept longer."""
+    return shape(number)
 
 
 @lru_cache(maxsize=4096)
@@ -56,7 +63,7 @@ def curves_at(number: int) -> Curves:
     return Curves(
         points=tuple(
             (place, Point(cache=cache, compute=compute, compute_high=compute_high, host_high=host_high))
-            for place, cache, compute, compute_high, host_high in shape(number)["points"]
+            for place, cache, compute, compute_high, host_high in _shape(number)["points"]
         )
     )
 
@@ -64,27 +71,27 @@ def curves_at(number: int) -> Curves:
 @lru_cache(maxsize=4096)
 def sizes_at(number: int) -> tuple[tuple[str, Sizes], ...]:
     """The formats of a shape, the largest first."""
-    found = ((name, Sizes(gpu=one[0], host=one[1])) for name, one in shape(number)["weights"].items())
+    found = ((name, Sizes(gpu=gpu, host=host)) for name, (gpu, host) in _shape(number)["sizes"].items())
     return tuple(sorted(found, key=lambda one: -one[1].gpu))
 
 
 def layers_at(number: int) -> int:
     """The layers of a shape, as llama.cpp counts them: its blocks and the output."""
-    return int(shape(number)["layers"])
+    return int(_shape(number)["layers"])
 
 
 def shares_at(number: int, name: str) -> tuple[WeightShare, ...]:
     """The weights of a shape in the format ``name``, by their use."""
     return tuple(
         WeightShare(format=form, use=Use(use), parameters=parameters, bytes=size, copies=copies, active=active)
-        for form, use, parameters, size, copies, active in shape(number)["weights"][name][2]
+        for form, use, parameters, size, copies, active in details(number)["weights"][name]
     )
 
 
 def indexed_model(row: IndexedModel) -> ModelSpec:
     """The model of a row that has a shape, as far as its speed depends on it."""
     assert row.shape is not None
-    made = shape(row.shape)
+    made = details(row.shape)
     return ModelSpec(
         id=row.id,
         source="catalog",

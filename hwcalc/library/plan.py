@@ -15,7 +15,17 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["ModelLike", "engine_of", "load_model", "load_request", "open_loaded", "option_draft", "plan", "plan_loaded"]
+__all__ = [
+    "ModelLike",
+    "engine_of",
+    "load_model",
+    "load_request",
+    "open_loaded",
+    "option_draft",
+    "plan",
+    "plan_loaded",
+    "request_of",
+]
 
 
 def plan(
@@ -97,16 +107,17 @@ def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | N
 
     The plan offers no changes unless ``advise`` is set.
     """
-    return plan_model(model, advise=advise, **_request(given, draft))
+    return plan_model(model, advise=advise, **request_of(given, draft))
 
 
 def open_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None) -> tuple[Opened, dict[str, Any]]:
     """The opened request of :func:`plan_loaded`, and its parsed keywords, for those who ask more of it than a plan."""
-    request = _request(given, draft)
+    request = request_of(given, draft)
     return open_request(model, **request), request
 
 
-def _request(given: Mapping[str, Any], draft: ModelSpec | None) -> dict[str, Any]:
+def request_of(given: Mapping[str, Any], draft: ModelSpec | None = None) -> dict[str, Any]:
+    """The parsed keywords of :func:`~hwcalc.planner.context.open_request` for those of :func:`plan_loaded`."""
     asked = read_options(given)
     return asked.keywords() | ({"option_draft": draft} if asked.draft is None else {"draft": asked.draft})
 

@@ -13,7 +13,7 @@ from hwcalc.planner.command import CommandLine
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
 from hwcalc.units import human_bytes
 
-__all__ = ["SEARCH", "Search", "plan_fit"]
+__all__ = ["NO_SEARCH", "SEARCH", "Search", "plan_fit"]
 
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
@@ -36,7 +36,22 @@ class Search:
         return _fewest(opened, verdict)
 
 
+class _NoSearch(Search):
+    """For those who want the verdict alone: every limit is 0."""
+
+    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+        return _UNKNOWN, _UNKNOWN
+
+    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+        return _UNKNOWN, _UNKNOWN
+
+    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
+        return None, None
+
+
+_UNKNOWN: Final = solve.Most(value=0, limiting=None)
 SEARCH: Final = Search()
+NO_SEARCH: Final = _NoSearch()
 
 
 def plan_fit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
@@ -16,11 +17,13 @@ from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.auto_weights import is_auto, largest_that_fits
 from hwcalc.planner.context import sizes_for
+from hwcalc.planner.forms import form_of, longest
 from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import SpeedInfo, Verdict
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Fitted", "Hosting", "hosting"]
@@ -131,19 +134,26 @@ class Fitted:
         """Whether all of it lies on the GPU."""
         return self.gpu_layers == self.all_layers and not self.host_experts
 
+    @cached_property
+    def _form(self) -> MemoryForm | None:
+        return form_of(self.opened)
+
     @property
     def longest(self) -> int:
         """The most tokens that each sequence could have for sure."""
-        budget = self.opened.budget
-        assert budget is not None
-        return solve.longest(self.opened, budget.low, "low").value
+        return self._longest("low")
 
     @property
     def expected_longest(self) -> int:
         """The same by the expected value."""
-        budget = self.opened.budget
+        return self._longest("expected")
+
+    def _longest(self, end: str) -> int:
+        opened, budget = self.opened, self.opened.budget
         assert budget is not None
-        return solve.longest(self.opened, budget.expected, "expected").value
+        if self._form is None:
+            return solve.longest(opened, getattr(budget, end), end).value
+        return longest(self._form, opened.tokens, opened.batch, end)
 
     @property
     def speed(self) -> SpeedInfo | None:

@@ -20,7 +20,7 @@ from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import no_blocks, without_effect
-from hwcalc.planner.fit import SEARCH, Search, plan_fit
+from hwcalc.planner.fit import NO_SEARCH, SEARCH, Search, plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.passes import passes_of
@@ -77,14 +77,19 @@ def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line:
     return f"{hint.rstrip('. ')}. {found}" if found else hint
 
 
-def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None, search: Search = SEARCH) -> Plan:
-    """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes."""
+def plan_opened(
+    opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None, search: Search | None = SEARCH
+) -> Plan:
+    """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes.
+
+    Without a ``search`` the limits of the verdict are not looked for: they are 0. Nor is the speed, which is ``None``.
+    """
     model = opened.model
     stored = stored_layers(opened)
     policy = _policy_info(opened)
     definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
-    pool, fit = plan_fit(opened, opened.needed_bytes, line, search)
+    pool, fit = plan_fit(opened, opened.needed_bytes, line, search or NO_SEARCH)
     memory = plan_memory(
         opened,
         cache_bytes=opened.stored_bytes,
@@ -101,7 +106,7 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
         memory=memory,
         pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
-        speed=bound_of(opened),
+        speed=None if search is None else bound_of(opened),
         policy=policy,
         sharing=_sharing_info(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),

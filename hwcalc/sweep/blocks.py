@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, Final
 
+import numpy.typing as npt
+
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import fields, frozen
 from hwcalc.planner.result import Plan
 from hwcalc.sweep.records import SweepPoint
-from hwcalc.sweep.spans import Integers
 
-__all__ = ["COLUMNS", "NUMBERS", "Column", "RowBlock", "Value", "failed_row", "row_of"]
+__all__ = ["COLUMNS", "NUMBERS", "Column", "Integers", "RowBlock", "Value", "failed_row", "row_of"]
+
+Integers = npt.NDArray[Any]
+"""An array of whole numbers, int64."""
 
 Value = str | int | None
 Column = Value | Sequence[Value] | Integers

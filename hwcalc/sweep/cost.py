@@ -1,4 +1,4 @@
-"""What a grid costs: an estimate of its time from a few plans of each model, because a point may take a microsecond or a minute."""
+"""What a grid costs: an estimate of its time from a few points of each model, because a point may take a microsecond or a minute."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import product
 from time import perf_counter
 from typing import Final
 
-from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.patterns import pattern
-from hwcalc.sweep.curves import CURVES, ON_CURVES
-from hwcalc.sweep.grid import Grid
+from hwcalc.sweep.axes import Piece
+from hwcalc.sweep.grid import Grid, Setting
+from hwcalc.sweep.setting import SettingRows
 from hwcalc.text import quoted
 
 __all__ = ["MAX_TIME", "estimated_seconds", "in_words", "parse_time"]
@@ -21,17 +21,18 @@ __all__ = ["MAX_TIME", "estimated_seconds", "in_words", "parse_time"]
 MAX_TIME: Final = "1h"
 """The most time that a sweep may take by its estimate, unless the user allows more."""
 _LONGEST_SECONDS: Final = 366 * 86_400
-_CURVE_SECONDS: Final = 2e-6
-"""A point that is evaluated from curves and written as CSV: 1.3 to 2 us on a core of 2020 and later."""
+_ARRAY_SECONDS: Final = 2e-6
+"""A point of a form that is evaluated as an array and written as CSV: 1 to 2 us on a core of 2020 and later."""
+_SETTING_SECONDS: Final = 0.001
 _PLAN_SECONDS: Final = 0.002
 _GROUP_SECONDS: Final = 0.0002
-"""A plan, and each group of equal layers in it, where no plan is worth timing."""
+"""A setting; and a plan, and each group of equal layers in it, where nothing is worth timing."""
 _WORTH_TIMING: Final = 20
-"""Plans of one model from which on timing a few of them takes little beside all."""
+"""Settings, or plans of one model, from which on timing a few of them takes little beside all."""
 _MOST_TIMED: Final = 6
 _TIMED_SECONDS: Final = 0.1
 _COLD_SECONDS: Final = 2.0
-"""A first plan that takes up to so long may have loaded modules most of the time: each end of the lists is timed again."""
+"""What takes up to so long at first may have loaded modules most of the time: it is timed again."""
 _WARM: Final = 4
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _TIME: Final = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
@@ -65,36 +66,39 @@ def in_words(seconds: float) -> str:
 
 def estimated_seconds(grid: Grid, most: float) -> float:
     """About how long all points take. It stops adding once there is more than ``most``."""
-    models = [model for model in grid.models if isinstance(model, ModelSpec)]
     settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)
     points = settings * len(grid.seqs or (0,)) * len(grid.batches)
     first = next(grid.settings)
     total = 0.0
-    for model, policy in product(models, grid.policies):
+    for model, policy in product(grid.models, grid.policies):
         if total > most:
             break
-        keywords = grid.keywords(first._replace(policy=policy))
-        curves = find_engine(grid.engine_of(model))[0].name in CURVES and keywords.keys() <= ON_CURVES
-        # Every point of a curve costs little, but each of its settings is planned; the lists are checked with one plan for each entry.
-        plans = settings if curves else points
-        total += points * _CURVE_SECONDS if curves else 0.0
-        total += plans * _seconds_of_a_plan(grid, model, keywords, plans)
+        if isinstance(model, ModelSpec):
+            total += _seconds_of(grid, model, first._replace(policy=policy), settings, points)
     return total
 
 
-def _seconds_of_a_plan(grid: Grid, model: ModelSpec, keywords: dict[str, object], plans: int) -> float:
-    if plans < _WORTH_TIMING:
-        return _PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups)
+def _seconds_of(grid: Grid, model: ModelSpec, setting: Setting, settings: int, points: int) -> float:
+    """Seconds of all points of one model under one policy."""
+    if points < _WORTH_TIMING:
+        return points * (_PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups))
     ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
+    try:
+        rows = SettingRows(grid, model, setting)
+        piece = Piece(seqs=tuple({seq for seq, _ in ends}), batches=tuple({batch for _, batch in ends}))
+        if rows.are_arrays(piece):
+            return settings * _SETTING_SECONDS + points * _ARRAY_SECONDS
+    except KvplanError:
+        return points * _ARRAY_SECONDS
     # The first plans load modules and profiles, so quick ones are timed again.
     spent: list[float] = []
     while len(spent) < _MOST_TIMED and sum(spent) < (_COLD_SECONDS if len(spent) < _WARM else _TIMED_SECONDS):
-        spent.append(_timed(grid, model, keywords, *ends[len(spent) % 2]))
-    return min(spent)
+        spent.append(_timed(rows, *ends[len(spent) % 2]))
+    return points * min(spent)
 
 
-def _timed(grid: Grid, model: ModelSpec, keywords: dict[str, object], seq: int | None, batch: int) -> float:
+def _timed(rows: SettingRows, seq: int | None, batch: int) -> float:
     begun = perf_counter()
     with suppress(KvplanError):
-        grid.plan(model, keywords, seq, batch)
+        rows.plan(seq, batch)
     return perf_counter() - begun

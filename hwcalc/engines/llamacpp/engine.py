@@ -30,6 +30,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
@@ -134,6 +135,10 @@ class Llamacpp(LlamacppPlaces):
         self.check_options(options)
         named = read_settings(Request(seq=1, batch=max(1, batch), options=options), hparams_of(model))
         return min(named.n_ctx_asked, named.n_ctx_seq) or None
+
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """As many sequences as there may be slots; outside llama-server no more than a batch has tokens, which a short context cuts."""
+        return super().turns(model, options).also(sequences=(MAX_SEQUENCES, hparams_of(model).n_ctx_train))
 
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
         request, one = opened.request, of_llamacpp(opened).settings

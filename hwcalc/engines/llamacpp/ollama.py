@@ -18,6 +18,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
+from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import smaller
 from hwcalc.formulas.frozen import replace
@@ -150,6 +151,13 @@ class Ollama(Llamacpp):
         if own.hparams.n_ctx_train and opened.tokens > own.hparams.n_ctx_train:
             message = f"Ollama cuts num_ctx to the {own.hparams.n_ctx_train:,} tokens that the model was trained for."
             opened.tell(Note(code="context-cut", message=message))
+
+    def names_sizes(self, options: Mapping[str, str]) -> bool:
+        return bool(options.keys() & {"num_ctx", "num_parallel"})
+
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """Some models have one slot."""
+        return super().turns(model, options).also(sequences=(1,))
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         return super().length_named(model, batch, options) if "num_ctx" not in options else _number("num_ctx", options["num_ctx"])

@@ -156,6 +156,9 @@ class Sglang(GeneralEngine):
         page = of_sglang(opened).settings.page_size
         return prefix // page * page, prompt // page * page
 
+    def curve(self, opened: Opened) -> None:
+        """None, as :meth:`form`."""
+
     def form(self, opened: Opened) -> None:
         """Pools of several kinds share a budget by fixed parts, which no sum of stairs says."""
 

@@ -24,6 +24,7 @@ from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
 from hwcalc.engines.tgi.models import check_class, check_weights, is_native
 from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi, wiggle_room
 from hwcalc.engines.tgi.pool import block_bytes, plan_pool
+from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.frozen import replace
@@ -171,6 +172,11 @@ class Tgi(GeneralEngine):
         from hwcalc.engines.general_form import constant_parts, form_with
 
         return form_with(opened, constant_parts(opened), blocks=Blocks(bytes=block_bytes(own), null=1))
+
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """ROCm takes no prompt that is longer than a window, and a prompt has a token less than its sequence."""
+        window = model.config.get("sliding_window")
+        return super().turns(model, options).also(tokens=(window + 1,) if isinstance(window, int) else ())
 
     def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
         tokens = of_tgi(opened).settings.prefill_tokens

@@ -1,0 +1,73 @@
+"""The lengths and batches of a grid, in pieces that a block of rows can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.sweep.blocks import Column
+
+__all__ = ["Axes", "Piece"]
+
+_ROWS: Final = 65_536
+"""The most rows of one block, which limits the memory that a sweep takes."""
+
+
+@frozen
+class Piece:
+    """Some lengths, each with some batches; the batch changes fastest. Alone, a length may be ``None``: nobody named one."""
+
+    seqs: tuple[Any, ...]
+    batches: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of points."""
+        return len(self.seqs) * len(self.batches)
+
+    @property
+    def points(self) -> Iterator[tuple[int | None, int]]:
+        """Length and batch of each point, in order."""
+        return ((seq, batch) for seq in self.seqs for batch in self.batches)
+
+    @property
+    def halves(self) -> tuple[Piece, Piece]:
+        """The first and the second half, which follow each other."""
+        if len(self.seqs) > 1:
+            middle = len(self.seqs) // 2
+            return replace(self, seqs=self.seqs[:middle]), replace(self, seqs=self.seqs[middle:])
+        middle = len(self.batches) // 2
+        return replace(self, batches=self.batches[:middle]), replace(self, batches=self.batches[middle:])
+
+
+class Axes:
+    """The pieces of a grid, with what depends on lengths and batches alone. That of the last piece is kept."""
+
+    def __init__(self, seqs: Sequence[int | None], batches: Sequence[int]) -> None:
+        self.batches = tuple(batches)
+        self.pieces = tuple(_pieces(Piece(seqs=tuple(seqs), batches=self.batches)))
+        self._last: tuple[Piece | None, dict[str, Column]] = (None, {})
+
+    def columns(self, piece: Piece) -> dict[str, Column]:
+        """The columns ``seq`` and ``batch``."""
+        last, columns = self._last
+        if last is not piece:
+            columns = {
+                "seq": [seq for seq in piece.seqs for _ in piece.batches],
+                "batch": list(piece.batches) * len(piece.seqs),
+            }
+            self._last = piece, columns
+        return columns
+
+
+def _pieces(whole: Piece) -> Iterator[Piece]:
+    """Parts of at most :data:`_ROWS` points, in order."""
+    if whole.size <= _ROWS:
+        yield whole
+        return
+    wide = min(len(whole.batches), _ROWS)
+    tall = max(1, _ROWS // wide)
+    for start in range(0, len(whole.seqs), tall):
+        for left in range(0, len(whole.batches), wide):
+            yield Piece(seqs=whole.seqs[start : start + tall], batches=whole.batches[left : left + wide])

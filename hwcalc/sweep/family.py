@@ -1,0 +1,266 @@
+"""One setting of a grid in the engine's own normal form: what its plans say at every length and for every batch, as arrays.
+
+The form is that of the engine (:mod:`hwcalc.engines.forms`), and what does not depend on length and batch comes from one opened request. A
+setting that has no form is planned point by point.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.budget import Section
+from hwcalc.engines.encoder import follows_output
+from hwcalc.engines.forms import ENDS, Curve, MemoryForm
+from hwcalc.formulas import Span
+from hwcalc.formulas.arithmetic import larger
+from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.stairs import stairs_at
+from hwcalc.planner.memory import plan_memory
+from hwcalc.planner.plan import lasting_warnings
+from hwcalc.planner.result import Verdict
+from hwcalc.sweep.axes import Piece
+from hwcalc.sweep.blocks import Column
+from hwcalc.sweep.reach import reached
+
+__all__ = ["Family", "family_of"]
+
+_WORDS: Final = np.array([Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS], dtype=object)
+_MOST: Final = 2**62
+_WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
+_SPARE_BITS: Final = 10
+_WORDS[:] = [str(word.value) for word in _WORDS]
+
+
+@frozen
+class Family:
+    """The requests of one setting, which differ in length and batch alone. ``form`` is that of a GPU, ``curve`` that of the cache."""
+
+    opened: Opened
+    curve: Curve
+    form: MemoryForm | None
+    row: dict[str, Any]
+    """The columns that are the same at every point."""
+    warnings: tuple[str, ...]
+    """The codes of the warnings that every point has."""
+    grown: dict[Span, int] = field(repr=False)
+    """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
+
+    def agrees(self, piece: Piece, refused: Any) -> bool:
+        """Whether the form refuses no more than these points."""
+        most_tokens, most_sequences = self.curve.most_tokens, self.curve.most_sequences
+        if most_tokens is None and most_sequences is None:
+            return True
+        tokens, sequences = _axes(piece)
+        beyond = tokens < 0 if most_tokens is None else tokens > most_tokens
+        if most_sequences is not None:
+            beyond = beyond | (-(-sequences // self.opened.request.parallel.dp) > most_sequences)
+        return bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
+
+    def holds_for(self, piece: Piece) -> bool:
+        """Whether the form speaks of these lengths, and no number needs more than 64 bits."""
+        if max(*piece.seqs, *piece.batches) > _MOST:
+            return False
+        tokens, sequences = self._accepted(piece)
+        far = int(tokens.max()), int(sequences.max())
+        if self.form is not None and tokens.min() < self.form.least_tokens:
+            return False
+        caches = self.curve.total_bytes(*far) + self.curve.needed_bytes(*far)
+        simple = caches + sum(self.row[name] or 0 for name in _WEIGHTS) + self._most_grown(far[0])
+        if self.form is None:
+            # No step of a plain curve is larger than the sum, which grows with both.
+            return simple <= (_MOST if type(self.curve) is Curve else _MOST >> _SPARE_BITS)
+        rules = self._rules(self.form)
+        most = reached((1, far[0] + 1), (1, far[1]), rules)
+        if most is not None:
+            return max(most, simple) <= _MOST
+        # Such a rule takes arrays alone. Its numbers grow with both, and no step is a thousand times what comes of it.
+        rules = self._rules(self.form.prepared(*far))
+        return bool(max(simple, *(rule(*far) for rule in rules)) <= _MOST >> _SPARE_BITS)
+
+    def _most_grown(self, tokens: int) -> int:
+        """More bytes than any step of the growth has."""
+        longest = max(tokens + 1, self.opened.encoder_tokens)
+        return sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
+
+    def _rules(self, form: MemoryForm) -> list[Any]:
+        """All that is asked of a form and is a number or a verdict."""
+        parts = [partial(form.parts_bytes, end="expected", section=section.value) for section in Section]
+        total = [] if self.row["weights_bytes"] is None else [partial(self._total, form)]
+        return [form.needed_bytes, *total, *parts, *(partial(form.holds, end=end) for end in ENDS)]
+
+    def columns(self, piece: Piece) -> dict[str, Column]:
+        """All columns but length and batch."""
+        tokens, sequences = self._accepted(piece)
+        shape = len(piece.seqs), len(piece.batches)
+        form = None if self.form is None else self.form.prepared(tokens, sequences)
+        total = self.curve.total_bytes(tokens, sequences) if form is None else form.at(tokens, sequences).total_bytes
+        arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": total}
+        arrays |= self._without_gpu(tokens, sequences) if form is None else self._on_gpu(form, tokens, sequences)
+        return {
+            **self.row,
+            **{name: _column(array, shape) for name, array in arrays.items()},
+            "warning": self._warning(piece),
+        }
+
+    def _accepted(self, piece: Piece) -> tuple[Any, Any]:
+        """Lengths and batches; the largest that are accepted in place of larger ones, whose rows nobody reads."""
+        tokens, sequences = _axes(piece)
+        if self.curve.most_tokens is not None:
+            tokens = tokens.clip(max=self.curve.most_tokens)
+        if self.curve.most_sequences is not None:
+            sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
+        return tokens, sequences
+
+    def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
+        needed = self.curve.needed_bytes(tokens, -(-sequences // self.opened.request.parallel.dp))
+        return {"cache_per_gpu_bytes": needed, **self._beside_weights(needed, tokens, sequences)}
+
+    def _beside_weights(self, needed: Any, tokens: Any, sequences: Any) -> dict[str, Any]:
+        """The sums of weights and cache alone."""
+        weights, on_gpu = (self.row[name] for name in _WEIGHTS)
+        return {
+            "total_bytes": None if weights is None else self.curve.total_bytes(tokens, sequences) + weights,
+            "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
+        }
+
+    def _on_gpu(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
+        usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
+        low, high = (usable - form.left(tokens, sequences, end) + needed for end in ("high", "low"))
+        return {
+            "cache_per_gpu_bytes": needed,
+            **(self._beside_weights(needed, tokens, sequences) if self.is_given else self._equation(form, tokens, sequences)),
+            "total_per_gpu_low_bytes": larger(0, low),
+            "total_per_gpu_high_bytes": high,
+            "usable_bytes": usable,
+            "fits": _verdicts(*(form.holds(tokens, sequences, end) for end in ENDS)),
+        }
+
+    def _equation(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
+        parts = {section: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
+        return {
+            "weights_per_gpu_bytes": parts[Section.WEIGHTS],
+            "total_bytes": self._total(form, tokens, sequences),
+            "total_per_gpu_bytes": sum(parts.values()) + form.needed_bytes(tokens, sequences),
+        }
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user gives the budget, of which nothing is taken but the cache."""
+        return self.opened.request.hardware.kv_memory is not None
+
+    def _total(self, form: MemoryForm, tokens: Any, sequences: Any) -> Any:
+        """The memory of all GPUs, as a plan has it: what the fullest has beside its cache, as often as there are GPUs."""
+        devices = form.devices_bytes(tokens, sequences)
+        if devices is not None:
+            return devices
+        weights, cache = self.row["weights_bytes"], form.at(tokens, sequences).total_bytes
+        if weights is None:
+            return None
+        beside = sum(
+            form.parts_bytes(tokens, sequences, "expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD)
+        )
+        return cache + weights + self.opened.request.gpus * beside
+
+    def _growth(self, tokens: Any) -> Any:
+        """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
+        encoder: Any = tokens if follows_output(self.opened.model, self.opened.request) else self.opened.encoder_tokens
+        grown: Any = 0
+        for span, size in self.grown.items():
+            stairs = span.stairs(encoder)
+            grown = grown + size * (stairs_at(stairs, tokens + 1) - stairs_at(stairs, tokens))
+        return grown
+
+    def _warning(self, piece: Piece) -> Column:
+        """The codes of a plan's warnings, row by row."""
+        always, longest = " ".join(self.warnings) or None, self.opened.model.max_position_embeddings
+        if longest is None or max(piece.seqs) <= longest:
+            return always
+        both = " ".join(("beyond-maximum", *self.warnings))
+        if min(piece.seqs) > longest:
+            return both
+        return [both if seq > longest else always for seq in piece.seqs for _ in piece.batches]
+
+
+def family_of(opened: Opened, gpu: str | None) -> Family | None:
+    """The family of an opened request; ``None`` if its engine has no form of it. ``gpu`` is the accelerator that the rows name."""
+    request, hardware = opened.request, opened.request.hardware
+    if request.policy is not None or request.lengths or request.sharing.asked:
+        return None
+    judged = hardware.gpu is not None or hardware.kv_memory is not None
+    form = opened.engine.form(opened) if judged else None
+    if judged and form is None and (hardware.kv_memory is not None or opened.budget is not None):
+        return None
+    curve = opened.engine.curve(opened) if form is None else form.curve
+    if curve is None:
+        return None
+    definition = opened.model.definition(opened.engine.definition)
+    # The weights and the bytes of the cache do not depend on each other: of any point, the weights are those of all.
+    memory = plan_memory(opened, cache_bytes=0, rank_bytes=0, definition=definition, budget=None)
+    known = memory.weights.bytes is not None
+    warnings = lasting_warnings(opened, known_weights=known, verdict=form is not None)
+    row: dict[str, Any] = {
+        "model": opened.model.id,
+        "engine": opened.engine.name,
+        "engine_version": opened.version or None,
+        "dtype": opened.dtypes.kv,
+        "gpu": gpu if form is None or hardware.gpu is None else hardware.gpu.id,
+        "gpus": None if form is None else request.gpus,
+        "tp": request.parallel.tp,
+        "policy": None,
+        "definition": definition,
+        "weights_bytes": memory.weights.bytes,
+        "weights_per_gpu_bytes": memory.per_gpu.weights,
+        **dict.fromkeys(_OF_A_VERDICT),
+        "error": None,
+    }
+    return Family(
+        opened=opened,
+        curve=curve,
+        form=form,
+        row=row,
+        warnings=tuple(note.code for note in warnings),
+        grown=_grown(opened),
+    )
+
+
+_OF_A_VERDICT: Final = (
+    *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
+    *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
+)
+"""Columns that are empty without a GPU or a policy."""
+
+
+def _grown(opened: Opened) -> dict[Span, int]:
+    roles = opened.dtypes.roles
+    sizes: dict[Span, int] = {}
+    for group in opened.model.stack.groups:
+        for tensor in group.kind.tensors():
+            size = group.count * tensor.bytes_per_position(roles[tensor.role])
+            sizes[tensor.span] = sizes.get(tensor.span, 0) + size
+    return {span: size for span, size in sizes.items() if size}
+
+
+def _axes(piece: Piece) -> tuple[Any, Any]:
+    """Lengths as a column and batches as a row."""
+    return np.array(piece.seqs)[:, None], np.array(piece.batches)[None, :]
+
+
+def _verdicts(low: Any, expected: Any, high: Any) -> Any:
+    """The words of verdicts, from what holds at the ends of the estimates: :meth:`Verdict.of`, place by place."""
+    certain = (low == expected) & (high == expected)
+    words = np.where(expected, np.where(certain, 3, 2), np.where(certain, 0, 1))
+    return _WORDS[words]
+
+
+def _column(array: Any, shape: tuple[int, int]) -> Column:
+    """A number for all points, or one for each."""
+    if array is None or isinstance(array, int):
+        return array
+    if array.dtype != object:
+        return np.broadcast_to(array, shape).ravel()
+    words: list[Any] = np.broadcast_to(array, shape).ravel().tolist()
+    return words if len(set(words)) > 1 else words[0]
