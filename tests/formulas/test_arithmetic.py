@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import ge
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ NUMBERS = st.lists(st.integers(-1000, 1000), min_size=1, max_size=20)
 def test_the_last_good_number_is_found_for_each_place(numbers: list[int], bound: int) -> None:
     """Whether one limit is asked for or an array of them; of a bound below them all it is the bound."""
     limits = np.array(numbers)
-    alone = [last_good(bound, lambda number, limit=limit: number <= limit) for limit in numbers]
+    alone = [last_good(bound, partial(ge, limit)) for limit in numbers]
 
     assert alone == [max(0, min(bound, limit)) for limit in numbers]
     found: Any = last_good(bound, lambda number: number <= limits)
