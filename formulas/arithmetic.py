@@ -20,8 +20,10 @@ __all__ = [
     "floored",
     "larger",
     "largest",
+    "last_good",
     "mapped",
     "nearest",
+    "picked",
     "smaller",
     "some",
 ]
@@ -85,6 +87,25 @@ def some(condition: Any) -> bool:
     return condition if isinstance(condition, bool) else bool(condition.any())
 
 
+def picked(condition: Any, yes: Any, no: Any) -> Any:
+    """As :func:`either`, of numbers of any kind."""
+    return (yes if condition else no) if isinstance(condition, bool) else (condition * 1).choose([no, yes])
+
+
+def last_good(bound: Any, good: Callable[[Any], Any]) -> Any:
+    """The largest number from 0 to ``bound`` that is good, by bisection; every smaller one is, and 0 counts as good.
+
+    >>> last_good(100, lambda number: number * number <= 50)
+    7
+    """
+    low, high = 0 * bound, bound
+    while some(between := low < high):
+        middle = (low + high) // 2 + 1
+        found = good(smaller(middle, bound))
+        low, high = either(between & found, middle, low), either(between & (found ^ True), middle - 1, high)
+    return low
+
+
 class Table:
     """Numbers by their place, from 0: of an array of places, an array of numbers.
 
@@ -94,7 +115,7 @@ class Table:
 
     __slots__ = ("_array", "numbers")
 
-    def __init__(self, numbers: Iterable[int]) -> None:
+    def __init__(self, numbers: Iterable[float]) -> None:
         self.numbers = tuple(numbers)
         self._array: Any = None
 

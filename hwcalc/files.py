@@ -11,12 +11,14 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import shown
 from hwcalc.unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["SUFFIX", "whole_file", "write_atomically", "write_file"]
 

@@ -236,12 +236,18 @@ def csv_cell(text: str) -> str:
     return _FORMULA.sub(r"\1'", text)
 
 
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-")
+"""What a shell takes as it stands: most words of a command have nothing else."""
+
+
 def shell_word(text: str) -> str:
     """``text`` as one word of a POSIX shell.
 
     >>> shell_word("org/name"), shell_word("my model; $(x)")
     ('org/name', "'my model; $(x)'")
     """
+    if text and _PLAIN.issuperset(text):
+        return text
     from shlex import quote
 
     if all(not unsafe(letter) for letter in text):

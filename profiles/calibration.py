@@ -13,15 +13,18 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id
+from hwcalc.profiles.places import own
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "BANDWIDTH",
@@ -114,13 +117,20 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
     """The path of this file, whether or not it exists; ``None`` without a home folder. Raises ``ValueError`` for a bad name."""
     if not is_id(gpu) or _KIND.fullmatch(kind) is None:
         raise ValueError(f"no calibration is kept of {gpu[:64]!r}, {kind[:64]!r}")
+    from pathlib import Path
+
     place = _place(gpu, kind)
     return None if place is None else Path(place)
 
 
 def _place(gpu: str, kind: str) -> str | None:
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return None if base.startswith("~") else os.path.join(base, "kvplan", "profiles", "calibration", f"{gpu}.{kind}.json")
+    return own("calibration", f"{gpu}.{kind}.json")
+
+
+def calibration_exists(gpu: str, kind: str) -> bool:
+    """Whether there is a file of this kind about this accelerator, broken or not."""
+    place = _place(gpu, kind)
+    return place is not None and is_id(gpu) and os.path.lexists(place)
 
 
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
@@ -134,6 +144,8 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
     # Every plan on a GPU asks, and few users have measured anything.
     if place is None or not os.path.lexists(place):
         return None
+    from pathlib import Path
+
     path = Path(place)
     try:
         changed = os.stat(path)
@@ -150,7 +162,7 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
     """
     path = calibration_path(gpu, kind)
     if path is None:
-        raise ProfileError(Path("~/.config"), "cannot be found: set XDG_CONFIG_HOME")
+        raise ProfileError("~/.config", "cannot be found: set XDG_CONFIG_HOME")
     before = load_calibration(gpu, kind)
     kept = () if before is None else tuple(old for old in before.readings if dict(old.conditions) != dict(reading.conditions))
     document = {

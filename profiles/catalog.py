@@ -10,14 +10,16 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.patterns import pattern
+from hwcalc.profiles.places import built_in, own
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
-    "BUILT_IN",
     "FIELDS",
     "SCHEMA_VERSION",
     "CatalogEntry",
@@ -34,7 +36,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION: Final = 1
-BUILT_IN: Final = Path(__file__).with_name("models")
 
 _LARGEST_FILE = 16 * 1024**2
 _DATE = pattern(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
@@ -44,7 +45,10 @@ _ID = pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95
 class ProfileError(ValueError):
     """A fact file is broken. The message names the file, the line, the key and the problem."""
 
-    def __init__(self, path: Path, problem: str, *, line: int | None = None, key: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], problem: str, *, line: int | None = None, key: str | None = None) -> None:
+        from pathlib import Path
+
+        path = Path(path)
         place = f"{path}, line {line}" if line else str(path)
         super().__init__(f"{place}: {key}: {problem}" if key else f"{place}: {problem}")
         self.path = path
@@ -54,11 +58,18 @@ class ProfileError(ValueError):
 
 @frozen
 class CatalogEntry:
-    """One file of the catalog: its content, its path, and whether it is the user's own."""
+    """One file of the catalog: its content, its path as text, and whether it is the user's own."""
 
     data: Mapping[str, Any]
-    path: Path
+    place: str
     user: bool
+
+    @property
+    def path(self) -> Path:
+        """The path of the file."""
+        from pathlib import Path
+
+        return Path(self.place)
 
 
 def is_model_id(text: str) -> bool:
@@ -71,15 +82,17 @@ def is_model_id(text: str) -> bool:
 
 def user_folder() -> Path | None:
     """The user's own ``models`` folder, whether or not it exists; ``None`` without a home folder."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return None if base.startswith("~") else Path(base) / "kvplan" / "profiles" / "models"
+    from pathlib import Path
+
+    place = own("models")
+    return None if place is None else Path(place)
 
 
-def _folders() -> Iterator[tuple[Path, bool]]:
-    folder = user_folder()
+def _folders() -> Iterator[tuple[str, bool]]:
+    folder = own("models")
     if folder is not None:
         yield folder, True
-    yield BUILT_IN, False
+    yield built_in("models"), False
 
 
 def find_entry(model_id: str) -> CatalogEntry | None:
@@ -90,12 +103,12 @@ def find_entry(model_id: str) -> CatalogEntry | None:
     if not is_model_id(model_id):
         return None
     for folder, user in _folders():
-        path = folder / f"{model_id}.json"
+        path = os.path.join(folder, f"{model_id}.json")
         if os.path.lexists(path):
             data = parse_entry(_read(path), path)
             # A file system that ignores case also opens qwen/qwen3-8b. Such an id gets a suggestion, not an answer.
             if data["id"] == model_id:
-                return CatalogEntry(data=data, path=path, user=user)
+                return CatalogEntry(data=data, place=path, user=user)
     return None
 
 
@@ -113,7 +126,7 @@ def list_models() -> tuple[str, ...]:
 
 def own_models() -> tuple[str, ...]:
     """The ids in the user's own folder, in alphabetical order."""
-    folder = user_folder()
+    folder = own("models")
     return () if folder is None else tuple(sorted(_listed(folder)))
 
 
@@ -123,12 +136,12 @@ def search_models(text: str) -> tuple[str, ...]:
     return tuple(model_id for model_id in list_models() if all(word in model_id.lower() for word in words))
 
 
-def _listed(folder: Path) -> Iterator[str]:
+def _listed(folder: str) -> Iterator[str]:
     if not os.path.isdir(folder):
         return
     try:
         for org in (entry.name for entry in os.scandir(folder) if entry.is_dir()):
-            for name in os.listdir(folder / org):
+            for name in os.listdir(os.path.join(folder, org)):
                 model_id = f"{org}/{name.removesuffix('.json')}"
                 if name.endswith(".json") and is_model_id(model_id):
                     yield model_id
@@ -136,13 +149,15 @@ def _listed(folder: Path) -> Iterator[str]:
         raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise ProfileError(path, "is not a regular file")
-        if path.stat().st_size > _LARGEST_FILE:
+        if os.stat(path).st_size > _LARGEST_FILE:
             raise ProfileError(path, f"is larger than {_LARGEST_FILE // 1024**2} MiB")
-        return path.read_text(encoding="utf-8-sig")
+        with open(path, "rb") as file:
+            text = file.read().decode().removeprefix("\ufeff")
+        return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     except OSError as error:
         raise ProfileError(path, f"cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -199,7 +214,7 @@ FIELDS: Final = tuple(name for name, *_ in _FIELDS)
 """The keys of a file, in the order of the file."""
 
 
-def parse_entry(text: str, path: Path) -> Mapping[str, Any]:
+def parse_entry(text: str, path: str | os.PathLike[str]) -> Mapping[str, Any]:
     """Check the text of one file. ``path`` is ``.../<org>/<name>.json`` and must match the id, except for capitals.
 
     Raises :class:`ProfileError` with line and key.
@@ -222,7 +237,8 @@ def parse_entry(text: str, path: Path) -> Mapping[str, Any]:
             raise ProfileError(path, f"is missing: it must be {allowed}", key=key)
         if not good(data[key]):
             raise ProfileError(path, f"must be {allowed}", line=_line_of(text, key), key=key)
-    named = f"{path.parent.name}/{path.name.removesuffix('.json')}"
+    folder, name = os.path.split(path)
+    named = f"{os.path.basename(folder)}/{name.removesuffix('.json')}"
     if named.lower() != data["id"].lower():
         raise ProfileError(path, f"is {data['id']}, but the file is named {named}.json", line=_line_of(text, "id"), key="id")
     return data

@@ -10,15 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, KeysView, Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.places import built_in
 
 __all__ = ["COMPILED", "TOP", "compile_facts", "names", "record", "records"]
 
-COMPILED: Final = Path(__file__).with_name("compiled.jsonl")
+COMPILED: Final = built_in("compiled.jsonl")
 TOP: Final = "."
 """The folder of the fact files that lie beside this module."""
 
@@ -84,7 +84,7 @@ def _index() -> Mapping[str, Mapping[str, tuple[int, int]]]:
 def _start() -> tuple[int, Mapping[str, Mapping[str, tuple[int, int]]]]:
     """The byte after the index, and the index."""
     try:
-        with COMPILED.open("rb") as file:
+        with open(COMPILED, "rb") as file:
             line = file.readline()
     except OSError as error:
         raise ProfileError(COMPILED, f"cannot be read ({error.strerror})") from error
@@ -92,6 +92,6 @@ def _start() -> tuple[int, Mapping[str, Mapping[str, tuple[int, int]]]]:
 
 
 def _read(start: int, length: int) -> bytes:
-    with COMPILED.open("rb") as file:
+    with open(COMPILED, "rb") as file:
         file.seek(_start()[0] + start)
         return file.read(length)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hwcalc.beside import json_beside
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.frozen import frozen
 
@@ -25,7 +24,7 @@ class PackedDType:
 
 @lru_cache(maxsize=1)
 def _file() -> Mapping[str, Any]:
-    data: Mapping[str, Any] = json.loads(Path(__file__).with_name("dtypes.json").read_text(encoding="utf-8"))
+    data: Mapping[str, Any] = json_beside(__file__, "dtypes.json")
     return data
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 __all__ = [
-    "BUILT_IN",
     "BatchClass",
     "Estimate",
     "EstimateSince",
@@ -29,7 +27,6 @@ __all__ = [
     "vllm_profile",
 ]
 
-BUILT_IN: Final = Path(__file__).with_name("engines")
 
 _NEWEST: Final = 1_000
 """Stands for the newest patch of a minor version."""
@@ -129,6 +126,7 @@ class RuntimeProfile:
         return self.estimates[name]
 
 
+@lru_cache(maxsize=256)
 def planned_version(text: str) -> Version:
     """The numbers of a version that is planned, to compare with ``since``. Two numbers stand for the newest patch of them.
 

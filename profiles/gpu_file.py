@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import field, fields, frozen
 from hwcalc.patterns import pattern
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["HOST", "LONGEST_ID", "NODE", "Gpu", "gpu_of", "is_id"]
 
@@ -63,6 +65,7 @@ class Gpu:
     confidence: str | None = None
     note: str | None = None
     path: Path | None = None
+    """The user's own file."""
     user: bool = False
     """Whether the file is the user's own."""
     part: bool = False
@@ -105,8 +108,8 @@ def is_id(text: str) -> bool:
     return len(text) <= LONGEST_ID and _ID.fullmatch(text) is not None
 
 
-def gpu_of(data: Mapping[str, Any], path: Path, *, user: bool) -> Gpu:
-    """The accelerator of a file's content, which has been checked."""
+def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
+    """The accelerator of a file's content, which has been checked. ``own`` is the file if it is the user's own."""
     seen = data.get("torch_total_mib_seen")
     return Gpu(
         **{key: value for key, value in data.items() if value is not None and key in _SAME},
@@ -115,8 +118,8 @@ def gpu_of(data: Mapping[str, Any], path: Path, *, user: bool) -> Gpu:
         tflops_dense=MappingProxyType(data.get("tflops_dense") or {}),
         interconnect=MappingProxyType(data.get("interconnect") or {}),
         source="; ".join(data["source"].values()),
-        path=path,
-        user=user,
+        path=own,
+        user=own is not None,
     )
 
 

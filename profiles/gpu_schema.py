@@ -128,4 +128,4 @@ FIELDS: Final = tuple(GpuFile.model_fields)
 def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:
     """Check one file. Its stem must be the id. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
     check(file, GpuFile)
-    return gpu_of(file.data, file.path, user=user)
+    return gpu_of(file.data, file.path if user else None)

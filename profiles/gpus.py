@@ -13,20 +13,21 @@ import os
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import replace
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import TOP, names, record, records
 from hwcalc.profiles.gpu_file import LONGEST_ID, NODE, Gpu, gpu_of, is_id
+from hwcalc.profiles.places import own
 from hwcalc.profiles.visible import VisibleMemory, usable_mib, visible_memory
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = [
-    "ALIASES",
-    "BUILT_IN",
     "NODE",
     "Gpu",
     "UnknownGpuError",
@@ -44,9 +45,6 @@ __all__ = [
     "visible_memory",
     "with_memory",
 ]
-
-BUILT_IN: Final = Path(__file__).with_name("gpus")
-ALIASES: Final = Path(__file__).with_name("gpu_aliases.yaml")
 
 _SPOKEN = pattern(r"[a-z0-9 _-]{1,64}", re.ASCII)
 _SIZED = pattern(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
@@ -71,8 +69,10 @@ class UnknownGpuError(LookupError):
 
 def user_folder() -> Path | None:
     """The user's own ``gpus`` folder, whether or not it exists; ``None`` without a home folder."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return None if base.startswith("~") else Path(base) / "kvplan" / "profiles" / "gpus"
+    from pathlib import Path
+
+    place = own("gpus")
+    return None if place is None else Path(place)
 
 
 def find_gpu(name: str) -> Gpu:
@@ -133,7 +133,11 @@ def _sized(name: str) -> Gpu:
 def _family(gpu_id: str) -> list[_Place]:
     """The accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
     stem = _CORES.sub("", gpu_id)
-    return [(name, own) for name, own in _places().items() if name != gpu_id and _CORES.sub("", name) == stem]
+    return [
+        (name, file)
+        for name, file in _places().items()
+        if name.startswith(stem) and name != gpu_id and _CORES.sub("", name) == stem
+    ]
 
 
 def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
@@ -164,7 +168,7 @@ def own_gpus() -> frozenset[str]:
 @lru_cache(maxsize=1)
 def built_in_gpus() -> Mapping[str, Gpu]:
     """All built-in accelerators by id, which are read together."""
-    return MappingProxyType({gpu_id: gpu_of(content, _path(gpu_id), user=False) for gpu_id, content in records("gpus").items()})
+    return MappingProxyType({gpu_id: gpu_of(content) for gpu_id, content in records("gpus").items()})
 
 
 def gpu_aliases() -> Mapping[str, str]:
@@ -234,24 +238,24 @@ def _squashed(text: str) -> str:
     return low.replace("mobile", "laptop")
 
 
-_Place = tuple[str, Path | None]
-"""The id of an accelerator, and the user's own file of it."""
+_Place = tuple[str, str | None]
+"""The id of an accelerator, and the path of the user's own file of it."""
 
 
-def _places() -> dict[str, Path | None]:
+def _places() -> dict[str, str | None]:
     """All accelerators: id -> the user's own file."""
     return {**dict.fromkeys(names("gpus")), **_own_files()}
 
 
-def _own_files() -> dict[str, Path]:
-    folder = user_folder()
+def _own_files() -> dict[str, str]:
+    folder = own("gpus")
     if folder is None or not os.path.isdir(folder):
         return {}
     try:
         files = sorted(os.listdir(folder))
     except OSError as error:
         raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
-    return {stem: folder / name for name in files if (stem := name.removesuffix(".yaml")) != name and is_id(stem)}
+    return {stem: os.path.join(folder, name) for name in files if (stem := name.removesuffix(".yaml")) != name and is_id(stem)}
 
 
 def _resolve(name: str) -> _Place | None:
@@ -259,47 +263,58 @@ def _resolve(name: str) -> _Place | None:
     text = name.strip().lower()
     if _SPOKEN.fullmatch(text) is None:
         return None
-    folder = user_folder()
     for gpu_id in (text, gpu_aliases().get(text, "")):
         if not is_id(gpu_id):
             continue
-        if folder is not None and os.path.lexists(folder / f"{gpu_id}.yaml"):
-            return gpu_id, folder / f"{gpu_id}.yaml"
+        file = own("gpus", f"{gpu_id}.yaml")
+        if file is not None and os.path.lexists(file):
+            return gpu_id, file
         if gpu_id in names("gpus"):
             return gpu_id, None
     places, query = _places(), _squashed(text)
     if not query:
         return None
-    for spoken in (*places, *gpu_aliases()):
-        if _squashed(spoken) == query:
-            gpu_id = gpu_aliases().get(spoken, spoken)
-            return (gpu_id, places[gpu_id]) if gpu_id in places else None
-    return None
+    spoken = (
+        _spoken_ids().get(query)
+        or next((name for name in places if _squashed(name) == query), None)
+        or _spoken_aliases().get(query)
+    )
+    gpu_id = "" if spoken is None else gpu_aliases().get(spoken, spoken)
+    return (gpu_id, places[gpu_id]) if gpu_id in places else None
 
 
-def _load(gpu_id: str, own: Path | None) -> Gpu:
+@lru_cache(maxsize=1)
+def _spoken_ids() -> dict[str, str]:
+    """The built-in accelerators as they are spoken of, the first of those that are spoken of alike."""
+    return {_squashed(name): name for name in reversed(tuple(names("gpus")))}
+
+
+@lru_cache(maxsize=1)
+def _spoken_aliases() -> dict[str, str]:
+    return {_squashed(name): name for name in reversed(tuple(gpu_aliases()))}
+
+
+def _load(gpu_id: str, file: str | None) -> Gpu:
     """Load one accelerator. A file of the user's own that has changed is read again."""
-    if own is None:
+    if file is None:
         return _built_in(gpu_id)
     try:
-        changed = os.stat(own).st_mtime_ns
+        changed = os.stat(file).st_mtime_ns
     except OSError as error:
-        raise ProfileError(own, f"cannot be read ({error.strerror})") from error
-    return _own(own, changed)
+        raise ProfileError(file, f"cannot be read ({error.strerror})") from error
+    return _own(file, changed)
 
 
 @lru_cache(maxsize=512)
 def _built_in(gpu_id: str) -> Gpu:
-    return gpu_of(record("gpus", gpu_id), _path(gpu_id), user=False)
-
-
-def _path(gpu_id: str) -> Path:
-    return BUILT_IN / f"{gpu_id}.yaml"
+    return gpu_of(record("gpus", gpu_id))
 
 
 @lru_cache(maxsize=512)
-def _own(path: Path, changed: int) -> Gpu:
+def _own(file: str, changed: int) -> Gpu:
+    from pathlib import Path
+
     from hwcalc.profiles.gpu_schema import parse_gpu
     from hwcalc.profiles.yaml_file import read_yaml
 
-    return parse_gpu(read_yaml(path), user=True)
+    return parse_gpu(read_yaml(Path(file)), user=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.patterns import pattern
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["LONGEST_NAME", "Instance", "file_name", "instance_of", "is_file_name"]
 
@@ -35,6 +37,7 @@ class Instance:
     note: str | None = None
     source: str = ""
     path: Path | None = None
+    """The user's own file."""
     user: bool = False
     """Whether the file is the user's own."""
 
@@ -59,8 +62,8 @@ def is_file_name(stem: str) -> bool:
     return len(stem) <= LONGEST_NAME and _SLUG.fullmatch(stem) is not None
 
 
-def instance_of(data: Mapping[str, Any], path: Path, *, user: bool) -> Instance:
-    """The instance of a file's content, which has been checked."""
+def instance_of(data: Mapping[str, Any], own: Path | None = None) -> Instance:
+    """The instance of a file's content, which has been checked. ``own`` is the file if it is the user's own."""
     part, _, whole = (data.get("fraction") or "").partition("/")
     return Instance(
         id=data["id"],
@@ -72,6 +75,6 @@ def instance_of(data: Mapping[str, Any], path: Path, *, user: bool) -> Instance:
         note=data.get("note"),
         fraction=(int(part), int(whole)) if part else None,
         source="; ".join(data["source"].values()),
-        path=path,
-        user=user,
+        path=own,
+        user=own is not None,
     )

@@ -49,4 +49,4 @@ FIELDS: Final = tuple(InstanceFile.model_fields)
 def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
     """Check one file. Its folder must be the cloud. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
     check(file, InstanceFile)
-    return instance_of(file.data, file.path, user=user)
+    return instance_of(file.data, file.path if user else None)

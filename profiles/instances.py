@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING
 
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import names, record, records
 from hwcalc.profiles.instance_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
+from hwcalc.profiles.places import own
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
-    "BUILT_IN",
     "AmbiguousInstanceError",
     "Instance",
     "UnknownInstanceError",
@@ -32,7 +34,6 @@ __all__ = [
     "user_folder",
 ]
 
-BUILT_IN: Final = Path(__file__).with_name("instances")
 
 _CLOUD = pattern(r"[a-z0-9]{1,32}")
 _AZURE = "standard-"
@@ -59,10 +60,10 @@ class AmbiguousInstanceError(LookupError):
 
 def user_folder() -> Path | None:
     """The user's own ``instances`` folder, whether or not it exists; ``None`` without a home folder."""
-    from hwcalc.profiles import gpus
+    from pathlib import Path
 
-    folder = gpus.user_folder()
-    return None if folder is None else folder.with_name("instances")
+    place = own("instances")
+    return None if place is None else Path(place)
 
 
 def find_instance(name: str) -> Instance:
@@ -79,8 +80,8 @@ def find_instance(name: str) -> Instance:
         raise UnknownInstanceError(name[:LONGEST_NAME], nearest_instances(name))
     if len(matches) > 1:
         raise AmbiguousInstanceError(name[:LONGEST_NAME], tuple(sorted(matches)))
-    ((full, own),) = matches.items()
-    return _load(full, own)
+    ((full, file),) = matches.items()
+    return _load(full, file)
 
 
 def list_instances() -> tuple[str, ...]:
@@ -97,7 +98,7 @@ def own_instances() -> frozenset[str]:
 def built_in_instances() -> Mapping[str, Instance]:
     """All built-in instances by ``cloud/name``, which are read together."""
     found = records("instances").items()
-    return MappingProxyType({name: instance_of(content, _path(name), user=False) for name, content in found})
+    return MappingProxyType({name: instance_of(content) for name, content in found})
 
 
 def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
@@ -128,22 +129,21 @@ def _split(text: str) -> tuple[str | None, str]:
     return (cloud.strip().lower(), file_name(rest)) if slash else (None, file_name(cloud))
 
 
-def _matching(name: str) -> dict[str, Path | None]:
-    """All instances with this name: ``cloud/name`` -> the user's own file."""
+def _matching(name: str) -> dict[str, str | None]:
+    """All instances with this name: ``cloud/name`` -> the path of the user's own file."""
     if len(name) > 2 * LONGEST_NAME:
         return {}
     cloud, query = _split(name)
     if not is_file_name(query):
         return {}
-    folder = user_folder()
-    matches: dict[str, Path | None] = {}
-    for one in _clouds(folder):
+    matches: dict[str, str | None] = {}
+    for one in _clouds():
         if cloud not in {None, one}:
             continue
         for full in (f"{one}/{query}", f"{one}/{_AZURE}{query}"):
-            own = None if folder is None else folder / f"{full}.yaml"
-            if own is not None and os.path.lexists(own):
-                matches[full] = own
+            file = own("instances", f"{full}.yaml")
+            if file is not None and os.path.lexists(file):
+                matches[full] = file
                 break
             if full in names("instances"):
                 matches[full] = None
@@ -151,25 +151,25 @@ def _matching(name: str) -> dict[str, Path | None]:
     return matches
 
 
-def _clouds(folder: Path | None) -> list[str]:
+def _clouds() -> list[str]:
     """All clouds, with those of the user's own folder."""
     known = {name.partition("/")[0] for name in names("instances")}
-    return sorted(known.union(name for name in _names(folder) if _CLOUD.fullmatch(name)))
+    return sorted(known.union(name for name in _names(own("instances")) if _CLOUD.fullmatch(name)))
 
 
-def _own_files() -> dict[str, Path]:
-    """The user's own instances: ``cloud/name`` -> the file."""
-    folder = user_folder()
+def _own_files() -> dict[str, str]:
+    """The user's own instances: ``cloud/name`` -> the path of the file."""
+    folder = own("instances")
     return {
-        f"{cloud}/{stem}": folder / cloud / name
+        f"{cloud}/{stem}": os.path.join(folder, cloud, name)
         for cloud in _names(folder)
         if folder is not None and _CLOUD.fullmatch(cloud)
-        for name in _names(folder / cloud)
+        for name in _names(os.path.join(folder, cloud))
         if (stem := name.removesuffix(".yaml")) != name and is_file_name(stem)
     }
 
 
-def _names(folder: Path | None) -> list[str]:
+def _names(folder: str | None) -> list[str]:
     if folder is None:
         return []
     try:
@@ -180,29 +180,27 @@ def _names(folder: Path | None) -> list[str]:
         raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
 
 
-def _path(name: str) -> Path:
-    return BUILT_IN / f"{name}.yaml"
-
-
-def _load(name: str, own: Path | None) -> Instance:
+def _load(name: str, file: str | None) -> Instance:
     """Load one instance. A file of the user's own that has changed is read again."""
-    if own is None:
+    if file is None:
         return _built_in(name)
     try:
-        changed = os.stat(own).st_mtime_ns
+        changed = os.stat(file).st_mtime_ns
     except OSError as error:
-        raise ProfileError(own, f"cannot be read ({error.strerror})") from error
-    return _own(own, changed)
+        raise ProfileError(file, f"cannot be read ({error.strerror})") from error
+    return _own(file, changed)
 
 
 @lru_cache(maxsize=512)
 def _built_in(name: str) -> Instance:
-    return instance_of(record("instances", name), _path(name), user=False)
+    return instance_of(record("instances", name))
 
 
 @lru_cache(maxsize=512)
-def _own(path: Path, changed: int) -> Instance:
+def _own(file: str, changed: int) -> Instance:
+    from pathlib import Path
+
     from hwcalc.profiles.instance_schema import parse_instance
     from hwcalc.profiles.yaml_file import read_yaml
 
-    return parse_instance(read_yaml(path), user=True)
+    return parse_instance(read_yaml(Path(file)), user=True)

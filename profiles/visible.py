@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
@@ -14,9 +13,8 @@ from hwcalc.profiles.estimate import Estimate, estimate_of
 if TYPE_CHECKING:
     from hwcalc.profiles.gpu_file import Gpu
 
-__all__ = ["BUILT_IN", "Hardware", "MetalReading", "MetalStep", "VisibleMemory", "hardware", "usable_mib", "visible_memory"]
+__all__ = ["Hardware", "MetalReading", "MetalStep", "VisibleMemory", "hardware", "usable_mib", "visible_memory"]
 
-BUILT_IN: Final = Path(__file__).with_name("hardware.yaml")
 _MIB: Final = 1024**2
 
 

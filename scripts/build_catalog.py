@@ -27,9 +27,11 @@ from typing import Any
 
 import yaml
 
-from hwcalc.profiles.catalog import BUILT_IN, FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
+from hwcalc.profiles.catalog import FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
+from hwcalc.profiles.places import built_in
 from hwcalc.sources.quantized import with_quantization
 
+BUILT_IN = Path(built_in("models"))
 WIDTH = 120
 MENDED = Path(__file__).with_name("catalog_mended.yaml")
 

@@ -24,7 +24,8 @@ from typing import Any
 import yaml
 
 from hwcalc.profiles.instance_schema import FIELDS, parse_instance
-from hwcalc.profiles.instances import BUILT_IN, file_name
+from hwcalc.profiles.instances import file_name
+from hwcalc.profiles.places import built_in
 from hwcalc.profiles.yaml_file import parse_yaml
 
 WIDEST = 10_000
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("table", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is missing or differs")
-    parser.add_argument("--folder", type=Path, default=BUILT_IN, help="where the files are")
+    parser.add_argument("--folder", type=Path, default=Path(built_in("instances")), help="where the files are")
     options = parser.parse_args(arguments)
     table = yaml.safe_load(options.table.read_text(encoding="utf-8"))
     unused = set(table["sources"]) - {entry["source"] for entry in table["instances"]}

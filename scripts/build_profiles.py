@@ -13,13 +13,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hwcalc.profiles import catalog, engines, gpus, instances, visible
+from hwcalc.profiles import catalog
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts
 from hwcalc.profiles.engine_schema import FORMS
 from hwcalc.profiles.gpu_schema import Aliases, GpuFile
 from hwcalc.profiles.hardware_schema import HardwareFile
 from hwcalc.profiles.instance_schema import InstanceFile
 from hwcalc.profiles.known_models import listed_facts
+from hwcalc.profiles.places import built_in
 from hwcalc.profiles.schema import check
 from hwcalc.profiles.yaml_file import read_yaml
 
@@ -31,10 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
     check = parser.parse_args(arguments).check
     written = compile_facts(facts())
     if not check:
-        COMPILED.write_bytes(written)
+        Path(COMPILED).write_bytes(written)
         return 0
-    same = COMPILED.exists() and COMPILED.read_bytes() == written
-    print("up to date" if same else f"{COMPILED.name} is out of date: python scripts/build_profiles.py", file=sys.stderr)
+    same = Path(COMPILED).exists() and Path(COMPILED).read_bytes() == written
+    print("up to date" if same else f"{COMPILED} is out of date: python scripts/build_profiles.py", file=sys.stderr)
     return 0 if same else 1
 
 
@@ -49,21 +50,21 @@ def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 def models() -> dict[str, tuple[Any, ...]]:
     """What lists say of each model of the catalog. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first file that is broken."""
-    paths = sorted(catalog.BUILT_IN.glob("*/*.json"))
+    paths = sorted(Path(built_in("models")).glob("*/*.json"))
     entries = [catalog.parse_entry(path.read_text(encoding="utf-8"), path) for path in paths]
     return {entry["id"]: tuple(listed_facts(entry)) for entry in entries}
 
 
 def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
     """Folder, name, path and form of each fact file."""
-    for path in gpus.BUILT_IN.glob("*.yaml"):
+    for path in Path(built_in("gpus")).glob("*.yaml"):
         yield "gpus", path.stem, path, GpuFile
-    for path in instances.BUILT_IN.glob("*/*.yaml"):
+    for path in Path(built_in("instances")).glob("*/*.yaml"):
         yield "instances", f"{path.parent.name}/{path.stem}", path, InstanceFile
     for name, form in FORMS.items():
-        yield "engines", name, engines.BUILT_IN / f"{name}.yaml", form
-    yield TOP, visible.BUILT_IN.stem, visible.BUILT_IN, HardwareFile
-    yield TOP, gpus.ALIASES.stem, gpus.ALIASES, Aliases
+        yield "engines", name, Path(built_in("engines", f"{name}.yaml")), form
+    yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
+    yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
 
 
 if __name__ == "__main__":

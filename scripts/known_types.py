@@ -28,7 +28,7 @@ from hwcalc.parsers.config import Config  # noqa: E402
 from hwcalc.parsers.find import find_language_model  # noqa: E402
 from hwcalc.parsers.known_types import family_of  # noqa: E402
 from hwcalc.parsers.registry import known_families  # noqa: E402
-from hwcalc.profiles.catalog import BUILT_IN  # noqa: E402
+from hwcalc.profiles.places import built_in  # noqa: E402
 from tests.hwcalc.parsers import remote_configs  # noqa: E402
 
 TARGET: Final = ROOT / "hwcalc" / "parsers" / "types.json"
@@ -51,7 +51,7 @@ NOISE: Final = re.compile(r"_act$|_function$|activation|norm|bias|^tie_|^vocab_s
 
 def documents() -> Iterator[tuple[Mapping[str, Any], bool]]:
     """Every description at hand, and whether it is of a published model."""
-    for path in sorted(BUILT_IN.glob("*/*.json")):
+    for path in sorted(Path(built_in("models")).glob("*/*.json")):
         yield json.loads(path.read_text(encoding="utf-8"))["config"], True
     for value in vars(remote_configs).values():
         if isinstance(value, dict) and "model_type" in value:

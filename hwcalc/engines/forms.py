@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENDS",
     "HOST",
+    "OPPOSITE",
     "Amount",
     "Asked",
     "AskedCurve",
@@ -63,7 +64,7 @@ __all__ = [
 ENDS: Final = ("low", "expected", "high")
 HOST: Final = "host"
 """The section of parts that lie in the memory of the host."""
-_OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of what there is -> that of what is needed. The low end takes every part at its high end."""
 
 
@@ -278,7 +279,7 @@ class Memory:
 
     def left(self, end: str) -> int:
         """Bytes that the fullest GPU has left for the cache."""
-        return self.form.usable[ENDS.index(end)] - self.parts_bytes(_OPPOSITE[end])
+        return self.form.usable[ENDS.index(end)] - self.parts_bytes(OPPOSITE[end])
 
     def holds(self, end: str = "expected") -> bool:
         """Whether they fit at one end of the estimates."""
@@ -286,7 +287,7 @@ class Memory:
         if held is False:
             return False
         if self.form.gpus_differ:
-            usable, opposite = self.form.usable[ENDS.index(end)], _OPPOSITE[end]
+            usable, opposite = self.form.usable[ENDS.index(end)], OPPOSITE[end]
             for gpu in range(len(self._caches)):
                 held = held & (self._needed_on(gpu, opposite) <= usable)
         else:
@@ -330,7 +331,7 @@ class Memory:
 
     def _host_holds(self, host: HostRoom, end: str) -> bool:
         """Whether the host has the memory that is needed there."""
-        opposite = _OPPOSITE[end]
+        opposite = OPPOSITE[end]
         needed = self._parts_on(0, opposite, HOST)
         if host.shared:
             needed = needed + sum(self._needed_on(gpu, opposite) for gpu in range(len(self._caches)))

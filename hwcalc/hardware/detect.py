@@ -11,11 +11,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.unfinished import Unfinished
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["PROBES", "FoundGpu", "bounded_output", "gpu_in_sight"]
 
@@ -27,20 +29,20 @@ _MOST: Final = 256
 _NAME: Final = 96
 _LARGEST_MIB: Final = 2**30
 _MIB: Final = 1024**2
-_SYS: Final = Path("/sys")
+_SYS: Final = "/sys"
 
 
-_DEVICES: Final = (Path("/dev/nvidia0"), Path("/dev/kfd"), Path("/usr/lib/wsl/lib/libnvidia-ml.so.1"))
+_DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 """Files that are there with an accelerator: NVIDIA's driver, AMD's, and NVIDIA's within WSL."""
 
 
 def gpu_in_sight() -> bool:
     """Whether this machine seems to have an accelerator: by the files of its drivers alone, so that the question costs nothing."""
     if sys.platform == "win32":
-        return Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvml.dll").exists()
+        return os.access(f"{os.environ.get('SYSTEMROOT', 'C:/Windows')}/System32/nvml.dll", os.F_OK)
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
-    return any(path.exists() for path in _DEVICES)
+    return any(os.access(path, os.F_OK) for path in _DEVICES)
 
 
 @frozen
@@ -164,10 +166,12 @@ def nvidia_smi() -> list[FoundGpu]:
     return gpus
 
 
-def amdgpu(root: Path = _SYS) -> list[FoundGpu]:
+def amdgpu(root: str | os.PathLike[str] = _SYS) -> list[FoundGpu]:
     """Read the files of the amdgpu driver."""
+    from pathlib import Path
+
     try:
-        cards = [path for path in (root / "class" / "drm").iterdir() if re.fullmatch(r"card[0-9]{1,3}", path.name)]
+        cards = [path for path in (Path(root) / "class" / "drm").iterdir() if re.fullmatch(r"card[0-9]{1,3}", path.name)]
     except OSError:
         return []
     gpus = []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
+
+from hwcalc.beside import json_beside
 
 __all__ = ["ClassDefaults", "architecture_types", "class_defaults", "defaults_version", "tower_defaults", "towers"]
 
@@ -24,7 +24,7 @@ class ClassDefaults:
 
 @lru_cache(maxsize=2)
 def _table(name: str = "class_defaults.json") -> Mapping[str, Any]:
-    table: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    table: dict[str, Any] = json_beside(__file__, name)
     return table
 
 

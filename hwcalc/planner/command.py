@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from hwcalc.formulas.frozen import frozen
@@ -35,7 +34,9 @@ class CommandLine:
     @property
     def words(self) -> tuple[str, ...]:
         """The options and their values."""
-        return tuple(word for row in OPTIONS for word in _words(row, self.given.get(row.name)))
+        given = self.given
+        chosen = ((row, value) for row in OPTIONS if (value := given.get(row.name)) is not None and value != row.default)
+        return tuple(word for row, value in chosen for word in _words(row, value))
 
     @property
     def text(self) -> str:
@@ -60,12 +61,18 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
     return CommandLine(model=_model_word(spec, model), given=given)
 
 
+def _is_there(address: str) -> bool:
+    from pathlib import Path
+
+    return Path(address).exists()
+
+
 def _model_word(spec: ModelSpec, model: object) -> str | None:
     if spec.source == "options":
         return None
     if isinstance(model, (str, os.PathLike)):
         word = os.fsdecode(os.fspath(model))
-    elif spec.source in _NO_ADDRESS or (spec.source == "local" and not Path(spec.address).exists()):
+    elif spec.source in _NO_ADDRESS or (spec.source == "local" and not _is_there(spec.address)):
         word = STANDARD_INPUT
     else:
         word = spec.address

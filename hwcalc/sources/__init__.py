@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
@@ -23,6 +22,9 @@ from hwcalc.sources.hf_cache import find_cached
 from hwcalc.sources.local import from_path, from_standard_input, from_stream, has_path_syntax, no_such_path
 from hwcalc.sources.wanted import Absent, Source, Wanted, split_revision
 from hwcalc.text import operand, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["resolve", "resolve_stream"]
 
@@ -61,38 +63,47 @@ def resolve(
     if not text or "\0" in text or len(text) > _LONGEST:
         raise _not_a_model(text)
     if not isinstance(model, str):
-        return _without_revision(from_path(Path(text), weights=weights), revision)
+        return _without_revision(from_path(_path(text), weights=weights), revision)
     if not os.path.lexists(text):
         # Blanks come along where a name is copied.
         text = text.strip() or text
     if text == "-":
         return _without_revision(from_standard_input(), revision)
-    path = Path(os.path.expanduser(text))
+    # An id that is no file here needs no path.
+    path = None if is_model_id(text) and not os.path.lexists(text) else _path(os.path.expanduser(text))
     looks_like_id = _looks_like_id(text.partition("@")[0]) and not has_path_syntax(text)
-    if os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
+    if path is not None and os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
         return _without_revision(from_path(path, weights=weights), revision)
     if text.lower().startswith(OLLAMA):
         from hwcalc.sources.ollama import find_in_ollama
 
         return _without_revision(find_in_ollama(text[len(OLLAMA) :]), revision)
     access = Wanted(id="", offline=offline or _forbidden(), token=token, endpoint=endpoint, weights=weights)
-    if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, path, revision, access, refresh=refresh)):
+    if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, revision, access, refresh=refresh)):
         return found
     if not looks_like_id:
         raise no_such_path(text) if has_path_syntax(text) and not _HUB_ADDRESS.fullmatch(text) else _not_a_model(text)
     model_id, asked = split_revision(text, revision)
-    folder = Absent(place="the folder of that name here (it has no config.json)") if os.path.lexists(path) else None
+    folder = (
+        Absent(place="the folder of that name here (it has no config.json)")
+        if path is not None and os.path.lexists(path)
+        else None
+    )
     return _ask(replace(access, id=model_id, revision=asked), folder, refresh=refresh)
 
 
-def _as_gguf(text: str, path: Path, revision: str | None, access: Wanted, *, refresh: bool) -> RawModel | None:
+def _as_gguf(text: str, revision: str | None, access: Wanted, *, refresh: bool) -> RawModel | None:
     """The model of a GGUF file on the Hub; ``None`` if the text is something else."""
     from hwcalc.sources.gguf.named import gguf_name
 
     named = None if has_path_syntax(text) else gguf_name(text)
     if named is None:
         # As a path it is not there, which the error says.
-        return from_path(path) if text.lower().endswith(".gguf") and not _HUB_ADDRESS.fullmatch(text) else None
+        return (
+            from_path(_path(os.path.expanduser(text)))
+            if text.lower().endswith(".gguf") and not _HUB_ADDRESS.fullmatch(text)
+            else None
+        )
     model_id, asked = split_revision(
         named.repository if named.revision is None else f"{named.repository}@{named.revision}", revision
     )
@@ -232,6 +243,12 @@ def _unknown_here(error: KvplanError, wanted: Wanted) -> KvplanError:
 def _looks_like_id(text: str) -> bool:
     """Whether ``text`` is ``org/name`` or a bare name. A few of the oldest models have bare names (``gpt2``)."""
     return is_model_id(text) or is_model_id(f"org/{text}")
+
+
+def _path(text: str) -> Path:
+    from pathlib import Path
+
+    return Path(text)
 
 
 def _is_folder_without_config(path: Path) -> bool:

@@ -11,12 +11,14 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError
 from hwcalc.patterns import pattern
 from hwcalc.text import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "GGUF_MAGIC",

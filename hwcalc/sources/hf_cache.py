@@ -8,14 +8,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.patterns import pattern
-from hwcalc.sources.hf_folder import cache_folder, commit_of, repository_folder
+from hwcalc.sources.hf_folder import cache_place, commit_of, repository_folder
 from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["cached_config", "cached_ids", "find_cached"]
 
@@ -25,7 +28,7 @@ _WHOLE_COMMIT = pattern(r"[0-9a-f]{40}")
 def cached_ids() -> tuple[str, ...]:
     """The ids of all models with a folder in the cache, in alphabetical order. The folder may lack a config."""
     try:
-        names = os.listdir(cache_folder())
+        names = os.listdir(cache_place())
     except OSError:
         return ()
     ids = (name.removeprefix("models--").replace("--", "/", 1) for name in names if name.startswith("models--"))
@@ -42,7 +45,7 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
     """The model from the cache. Raises :class:`~hwcalc.errors.ConfigError` for a broken config."""
     located = _locate(wanted)
     if isinstance(located, str):
-        return Absent(place=f"the Hugging Face cache ({printable(str(cache_folder()))})", remark=located)
+        return Absent(place=f"the Hugging Face cache ({printable(cache_place())})", remark=located)
     from hwcalc.sources.folder import read_config
 
     path, commit, remark = located
@@ -83,7 +86,7 @@ def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> R
 def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:
     """Config, commit and a remark, or only the reason why the cache has no config. The reason is empty for an unknown model."""
     folder = repository_folder(wanted.id)
-    if not os.path.isdir(folder):
+    if folder is None:
         return ""
     commit, remark = commit_of(folder, wanted.revision)
     if commit is None:

@@ -4,33 +4,49 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hwcalc.patterns import pattern
 
-__all__ = ["cache_folder", "commit_of", "repository_folder", "snapshot"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["cache_folder", "cache_place", "commit_of", "repository_folder", "snapshot"]
 
 _COMMIT = pattern(r"[0-9A-Za-z_-]{1,128}")
 _COMMIT_START = pattern(r"[0-9a-f]{4,64}")
 
 
-def cache_folder() -> Path:
-    """The folder of the cache, whether or not it exists. An empty variable counts as not set."""
+def cache_place() -> str:
+    """The path of the cache, whether or not it exists. An empty variable counts as not set."""
     environment = os.environ.get
     home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     place = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    return Path(os.path.expandvars(os.path.expanduser(place)))
+    place = os.path.expandvars(os.path.expanduser(place))
+    return place if os.path.normpath(place) == place else str(_path(place))
 
 
-def repository_folder(model_id: str) -> Path:
-    """The folder of one repository, whether or not it exists."""
-    return cache_folder() / f"models--{model_id.replace('/', '--')}"
+def cache_folder() -> Path:
+    """The folder of the cache, whether or not it exists."""
+    return _path(cache_place())
+
+
+def _path(place: str) -> Path:
+    from pathlib import Path
+
+    return Path(place)
+
+
+def repository_folder(model_id: str) -> Path | None:
+    """The folder of one repository; ``None`` if the cache does not have it."""
+    place = os.path.join(cache_place(), f"models--{model_id.replace('/', '--')}")
+    return _path(place) if os.path.isdir(place) else None
 
 
 def snapshot(model_id: str, revision: str | None) -> tuple[Path, str] | None:
     """The folder of a revision's files and its commit; ``None`` if the cache does not have it."""
     folder = repository_folder(model_id)
-    if not os.path.isdir(folder):
+    if folder is None:
         return None
     commit, _ = commit_of(folder, revision)
     return None if commit is None else (folder / "snapshots" / commit, commit)

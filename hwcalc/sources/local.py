@@ -6,8 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
 from hwcalc.model import Note, RawModel
@@ -15,6 +14,9 @@ from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
 from hwcalc.text import printable, shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["MODEL_FILES", "OPEN_FILE", "from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
 
@@ -92,6 +94,8 @@ def _what_else(folder: Path) -> str:
 
 def _identity(file: Path) -> tuple[str, str | None]:
     """The id and the commit. They come from the folder names of the cache, the name of the folder, or the name of the file."""
+    from pathlib import Path
+
     where = Path(os.path.abspath(file))
     folder = where.parent
     if folder.parent.name == "snapshots" and (match := _SNAPSHOT.fullmatch(folder.parent.parent.name)):
@@ -134,6 +138,8 @@ def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
     config = read_stream(opened, called, start)
     if path is None:
         return RawModel(id=_own_name(config), config=config, source="local", location=OPEN_FILE)
+    from pathlib import Path
+
     model_id, revision = _identity(Path(path))
     return RawModel(id=printable(model_id), config=config, source="local", location=called, revision=revision)
 

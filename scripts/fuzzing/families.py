@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from hwcalc.profiles import catalog, gpus, instances
+from hwcalc.profiles.places import built_in
 from scripts.fuzzing import pictures
 from scripts.fuzzing.case import CONFIG_HOME, Case
 from scripts.fuzzing.gguf_files import gguf
@@ -36,7 +36,7 @@ checks:
 @lru_cache(maxsize=1)
 def configs() -> tuple[dict[str, Any], ...]:
     """The configs of the catalog. They are not changed: what damages a document copies it first."""
-    return tuple(json.loads(path.read_bytes())["config"] for path in sorted(Path(catalog.BUILT_IN).glob("*/*.json")))
+    return tuple(json.loads(path.read_bytes())["config"] for path in sorted(Path(built_in("models")).glob("*/*.json")))
 
 
 @lru_cache(maxsize=1)
@@ -49,9 +49,9 @@ def logs() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def profiles() -> tuple[tuple[str, str], ...]:
     """Folder and text of built-in profiles."""
-    found = [("gpus", path.read_text(encoding="utf-8")) for path in sorted(Path(gpus.BUILT_IN).glob("*.yaml"))]
+    found = [("gpus", path.read_text(encoding="utf-8")) for path in sorted(Path(built_in("gpus")).glob("*.yaml"))]
     return *found, *(
-        ("instances", path.read_text(encoding="utf-8")) for path in sorted(Path(instances.BUILT_IN).glob("*/*.yaml"))
+        ("instances", path.read_text(encoding="utf-8")) for path in sorted(Path(built_in("instances")).glob("*/*.yaml"))
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import pytest
 
+from hwcalc.profiles import catalog
 from hwcalc.profiles.catalog import (
-    BUILT_IN,
     FIELDS,
     ProfileError,
     find_entry,
@@ -27,8 +27,10 @@ from hwcalc.profiles.catalog import (
     search_models,
     user_folder,
 )
+from hwcalc.profiles.places import built_in
 from tests.paths import ROOT
 
+BUILT_IN: Final = Path(built_in("models"))
 FILES: Final = sorted(BUILT_IN.glob("*/*.json"))
 PUBLISHED_FILES: Final = (
     r"(a copy in [\w.-]+/[\w.-]+, [\w./-]+, )?config\.json( and hf_quant_config\.json)? of https://huggingface\.co/"
@@ -114,13 +116,13 @@ def test_ids_are_unique_in_any_case() -> None:
 def test_listing_opens_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids come from file names; one model is one file."""
     opened: list[str] = []
-    read = Path.read_text
+    read = catalog._read
 
-    def spy(path: Path, *args: Any, **options: Any) -> str:
-        opened.append(path.name)
-        return read(path, *args, **options)
+    def spy(path: str) -> str:
+        opened.append(Path(path).name)
+        return read(path)
 
-    monkeypatch.setattr(Path, "read_text", spy)
+    monkeypatch.setattr(catalog, "_read", spy)
 
     assert list_models() == tuple(sorted(list_models(), key=str.lower))
     assert opened == []

@@ -13,14 +13,15 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc.profiles import catalog, compiled, engines, gpus, instances, visible
+from hwcalc.profiles import compiled
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, names, record, records
 from hwcalc.profiles.known_models import listed_facts
+from hwcalc.profiles.places import built_in
 from hwcalc.profiles.yaml_file import read_yaml
 from tests.paths import ROOT
 
-FOLDERS: Final = {"engines": engines.BUILT_IN, "gpus": gpus.BUILT_IN, "instances": instances.BUILT_IN}
+FOLDERS: Final = {folder: Path(built_in(folder)) for folder in ("engines", "gpus", "instances")}
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +39,12 @@ def fact_files() -> Iterator[tuple[str, str, Path]]:
     """Folder, name and path of every fact file in YAML, found without the script."""
     for folder, path in FOLDERS.items():
         yield from ((folder, file.relative_to(path).with_suffix("").as_posix(), file) for file in path.rglob("*.yaml"))
-    yield from ((TOP, file.stem, file) for file in visible.BUILT_IN.parent.glob("*.yaml"))
+    yield from ((TOP, file.stem, file) for file in Path(built_in()).glob("*.yaml"))
 
 
 def test_the_script_writes_the_file_as_it_is(builder: ModuleType) -> None:
     """After a change of a fact file: ``python scripts/build_profiles.py``."""
-    assert compile_facts(builder.facts()) == COMPILED.read_bytes()
+    assert compile_facts(builder.facts()) == Path(COMPILED).read_bytes()
     assert builder.main(["--check"]) == 0
 
 
@@ -55,7 +56,7 @@ def test_every_fact_file_is_in_it() -> None:
 
     found[TOP]["models"] = {
         f"{path.parent.name}/{path.stem}": list(listed_facts(json.loads(path.read_text(encoding="utf-8"))))
-        for path in sorted(catalog.BUILT_IN.glob("*/*.json"))
+        for path in sorted(Path(built_in("models")).glob("*/*.json"))
     }
     assert {*FOLDERS, TOP} == set(found)
     for folder, contents in found.items():
@@ -80,12 +81,12 @@ def test_one_accelerator_is_read_without_the_others(monkeypatch: pytest.MonkeyPa
     assert record("gpus", "h100-sxm5-80gb") is record("gpus", "h100-sxm5-80gb")
     ((start, length),) = places
     assert json.loads(read(start, length))["id"] == "h100-sxm5-80gb"
-    assert compiled._start()[0] + length < COMPILED.stat().st_size / 10
+    assert compiled._start()[0] + length < Path(COMPILED).stat().st_size / 10
 
 
 def test_a_lost_file_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As any fact file that cannot be read."""
-    monkeypatch.setattr(compiled, "COMPILED", tmp_path / "lost.jsonl")
+    monkeypatch.setattr(compiled, "COMPILED", str(tmp_path / "lost.jsonl"))
     compiled._start.cache_clear()
     try:
         with pytest.raises(ProfileError, match=r"lost\.jsonl: cannot be read"):

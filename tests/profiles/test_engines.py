@@ -10,12 +10,13 @@ import pytest
 
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.engine_schema import FORMS, RuntimeFile, VllmFile
-from hwcalc.profiles.engines import BUILT_IN, runtime_profile, vllm_profile
+from hwcalc.profiles.engines import runtime_profile, vllm_profile
+from hwcalc.profiles.places import built_in
 from hwcalc.profiles.schema import check
 from hwcalc.profiles.yaml_file import parse_yaml
 
-TEXT: Final = (BUILT_IN / "vllm.yaml").read_text(encoding="utf-8")
-RUNTIME_TEXT: Final = (BUILT_IN / "runtime.yaml").read_text(encoding="utf-8")
+TEXT: Final = Path(built_in("engines", "vllm.yaml")).read_text(encoding="utf-8")
+RUNTIME_TEXT: Final = Path(built_in("engines", "runtime.yaml")).read_text(encoding="utf-8")
 
 
 def test_vllm() -> None:

@@ -16,7 +16,6 @@ from hwcalc.model import Note
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.gpu_schema import FIELDS, parse_gpu
 from hwcalc.profiles.gpus import (
-    BUILT_IN,
     UnknownGpuError,
     _squashed,
     find_gpu,
@@ -25,9 +24,11 @@ from hwcalc.profiles.gpus import (
     nearest,
     user_folder,
 )
+from hwcalc.profiles.places import built_in
 from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
 from tests.paths import ROOT
 
+BUILT_IN: Final = Path(built_in("gpus"))
 FILES: Final = sorted(BUILT_IN.glob("*.yaml"))
 IDS: Final = [path.stem for path in FILES]
 

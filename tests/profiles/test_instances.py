@@ -17,7 +17,6 @@ from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.profiles.instance_schema import FIELDS, parse_instance
 from hwcalc.profiles.instances import (
-    BUILT_IN,
     AmbiguousInstanceError,
     UnknownInstanceError,
     file_name,
@@ -26,9 +25,11 @@ from hwcalc.profiles.instances import (
     nearest_instances,
     user_folder,
 )
+from hwcalc.profiles.places import built_in
 from hwcalc.profiles.yaml_file import read_yaml
 from tests.paths import ROOT
 
+BUILT_IN: Final = Path(built_in("instances"))
 FILES: Final = sorted(BUILT_IN.glob("*/*.yaml"))
 MIB: Final = 1024**2
 

@@ -10,12 +10,13 @@ import pytest
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus, usable_mib, visible_memory, with_memory
 from hwcalc.profiles.hardware_schema import HardwareFile
+from hwcalc.profiles.places import built_in
 from hwcalc.profiles.schema import check
-from hwcalc.profiles.visible import BUILT_IN, hardware
+from hwcalc.profiles.visible import hardware
 from hwcalc.profiles.yaml_file import parse_yaml
 
 MIB: Final = 1024**2
-TEXT: Final = BUILT_IN.read_text(encoding="utf-8")
+TEXT: Final = Path(built_in("hardware.yaml")).read_text(encoding="utf-8")
 
 
 def sizes(gpu: Gpu) -> tuple[float, float, float]:

@@ -9,12 +9,13 @@ The numbers of layers are integers for one context, and arrays for many contexts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, assign
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.arithmetic import Table, either, every, smaller, some
+from hwcalc.formulas.arithmetic import Table, either, every, last_good, smaller, some
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["Fitting", "Run", "Runs", "fitted", "runs_of"]
 
@@ -103,16 +104,6 @@ def _chosen(condition: bool, yes: TupleT, no: TupleT) -> TupleT:
     return type(yes)._make(made) if hasattr(yes, "_make") else type(yes)(made)
 
 
-def _most(bound: int, good: Callable[[int], bool]) -> int:
-    """The largest number from 0 to ``bound`` that is good; every smaller one is, and 0 counts as good."""
-    low, high = 0 * bound, bound
-    while some(open_ := low < high):
-        middle = (low + high) // 2 + 1
-        found = good(smaller(middle, bound))
-        low, high = either(open_ & found, middle, low), either(open_ & (found ^ True), middle - 1, high)
-    return low
-
-
 def _on_one(fitting: Fitting, whole: Runs, gpus: tuple[int, ...]) -> Runs:
     """On one GPU: the experts of the first layers go to the host, as ``--n-cpu-moe`` says it; then whole layers from the front."""
     blocks, (gpu,) = fitting.blocks, gpus
@@ -122,12 +113,12 @@ def _on_one(fitting: Fitting, whole: Runs, gpus: tuple[int, ...]) -> Runs:
 
     last = _tails(fitting, whole, gpu)
     if not fitting.experts:
-        return last(_most(blocks + 1, lambda layers: fitting.all_hold(last(layers), gpus)))
+        return last(last_good(blocks + 1, lambda layers: fitting.all_hold(last(layers), gpus)))
     bare = fitting.all_hold(without(blocks), gpus)
-    kept = _most(blocks, lambda number: fitting.all_hold(without(blocks - number), gpus)) if some(bare) else 0
+    kept = last_good(blocks, lambda number: fitting.all_hold(without(blocks - number), gpus)) if some(bare) else 0
     if every(bare):
         return without(blocks - kept)
-    some_layers = last(_most(blocks + 1, lambda layers: fitting.all_hold(last(layers), gpus)))
+    some_layers = last(last_good(blocks + 1, lambda layers: fitting.all_hold(last(layers), gpus)))
     return _chosen(bare, without(blocks - kept), some_layers) if some(bare) else some_layers
 
 
@@ -190,13 +181,13 @@ def _filled(fitting: Fitting, parts: Parts, place: int, gpus: tuple[int, ...]) -
         return (*parts[:place], _Part(whole, layers - whole), *parts[place + 1 :])
 
     left = fitting.blocks + 1 - sum(part.layers for part in parts)
-    return given(_most(left, lambda layers: fitting.holds(_laid(fitting, given(layers), gpus), gpus[place])))
+    return given(last_good(left, lambda layers: fitting.holds(_laid(fitting, given(layers), gpus), gpus[place])))
 
 
 def _made_whole(fitting: Fitting, parts: Parts, place: int, gpus: tuple[int, ...]) -> Parts:
     """Give a GPU as many more whole layers as it holds: its own that lack their experts first, then those of the GPUs after it."""
     bound = sum(part.part for part in parts[place:])
-    count = _most(bound, lambda count: fitting.holds(_laid(fitting, _converted(parts, place, count), gpus), gpus[place]))
+    count = last_good(bound, lambda count: fitting.holds(_laid(fitting, _converted(parts, place, count), gpus), gpus[place]))
     return _converted(parts, place, count)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
+from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.compute import copies_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
@@ -22,7 +23,6 @@ from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, device_weig
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.moments import Factor, Fullest, Moment, Product
-from hwcalc.engines.request import UNSHARED
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
@@ -58,9 +58,11 @@ _FACTORS: Final[Mapping[str, Factor]] = {
 def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     """The form of the family; ``None`` if the sizes of a context are fixed by options, or the memory is not known."""
     request = opened.request
-    if request.hardware.gpu is None or request.hardware.kv_memory is not None or not _follows(opened):
+    if not _follows(opened):
         return None
-    if weighed_of(opened) is None:
+    if request.hardware.kv_memory is not None:
+        return form_with(opened, ())
+    if request.hardware.gpu is None or weighed_of(opened) is None:
         return None
     # What is the same at all lengths is in the numbers that a page can draw.
     return _drawn_form(opened) or _placed_form(opened)
@@ -68,11 +70,11 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
 
 def curve_of(opened: LlamacppOpened) -> Curve | None:
     """The cache of the family; ``None`` if the sizes of a context are fixed by options."""
-    form = form_of(opened)
-    if form is not None:
-        return form.curve
     if not _follows(opened):
         return None
+    form = form_of(opened) if opened.request.hardware.kv_memory is None else None
+    if form is not None:
+        return form.curve
     alone = not opened.gpus or (opened.gpus == 1 and opened.request.hardware.gpu is None)
     if opened.request.hardware.gpu is not None and weighed_of(opened) is not None:
         return _placed_curve(opened, Places(opened, assignment_of(opened)))
@@ -89,8 +91,7 @@ def _placed_curve(opened: LlamacppOpened, places: Places) -> PlacedCurve:
 def _follows(opened: LlamacppOpened) -> bool:
     """Whether a context follows from length and number of sequences."""
     request = opened.request
-    plain = request.policy is None and request.sharing == UNSHARED and not request.lengths and request.draft is None
-    return plain and not request.options.keys() & _FIXED and opened.settings.server
+    return is_plain(request) and not request.options.keys() & _FIXED and opened.settings.server
 
 
 def _placed_form(opened: LlamacppOpened) -> MemoryForm | None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.command import CommandInput, EmittedFile
-    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.request import Request
@@ -111,8 +111,7 @@ class TensorrtLlm(GeneralEngine):
         return extra_tensors(of_tensorrt(opened))
 
     def needed_bytes(self, opened: Opened) -> int:
-        replica = of_tensorrt(opened.replica)
-        return max((replica.needed_on(stage) for stage in replica.layout.stages), default=0)
+        return of_tensorrt(opened.replica).needs.most
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         return buffers(of_tensorrt(opened), stage)
@@ -139,9 +138,15 @@ class TensorrtLlm(GeneralEngine):
         tokens = of_tensorrt(opened).settings.batched_tokens
         return tokens, tokens, tokens
 
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.tensorrt_llm.form import plan_curve
+
+        return plan_curve(of_tensorrt(opened))
+
     def form(self, opened: Opened) -> MemoryForm | None:
-        """There is none: what stays free is a share of what the other parts leave."""
-        return None
+        from hwcalc.engines.tensorrt_llm.form import plan_form
+
+        return plan_form(of_tensorrt(opened))
 
     def sharing_support(self, opened: Opened) -> Support:
         """Block reuse, and beams that fork from one prompt."""

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Mapping
 from functools import cached_property
 
 from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.settings import Settings
-from hwcalc.engines.tensorrt_llm.storage import Storage, ceil_div, storage_of
+from hwcalc.engines.tensorrt_llm.storage import Dealt, Storage, ceil_div, storage_of
 from hwcalc.formulas import LayerKind
+from hwcalc.formulas.arithmetic import ceiled, either, floored, largest, picked, smaller, some
 from hwcalc.formulas.frozen import frozen
 
 __all__ = ["FOREVER", "Layout", "Stage"]
@@ -95,17 +97,16 @@ class Layout:
         one = self.settings
         return one.sequences * one.pp + 1 + one.attention_dp if any(stage.state for stage in self.stages) else 0
 
-    def storages(self, length: int) -> tuple[Storage, ...]:
+    def storages(self, length: int) -> tuple[Dealt, ...]:
         """V2: the pools of every stage. The longest sequence divides them where the model has states, or where it says so itself."""
         by_length = self.compressed or self.slots or self.settings.expected is not None
-        return self._storages(length) if by_length else self._usual_storages
+        if not by_length:
+            return self._usual_storages
+        return tuple(storage.sized(self.settings, length, compressed=self.compressed) for storage in self._usual_storages)
 
     @cached_property
     def _usual_storages(self) -> tuple[Storage, ...]:
-        return self._storages(1)
-
-    def _storages(self, length: int) -> tuple[Storage, ...]:
-        return tuple(storage_of(stage.kinds, self.settings, length, compressed=self.compressed) for stage in self.stages)
+        return tuple(storage_of(stage.kinds, self.settings, 1, compressed=self.compressed) for stage in self.stages)
 
     def rows(self, stage: Stage, window: int | None) -> int:
         """Bytes for each token of the layers of a stage with this window."""
@@ -117,9 +118,12 @@ class Layout:
         V1 keeps one more, so that the window is always whole (kSWAExtraBlock); V2 those that tokens of a window lie in wherever it begins.
         """
         size = self.settings.block
-        if window is None or tokens <= window:
-            return ceil_div(tokens, size)
-        return min(ceil_div(tokens, size), ceil_div(window - 1, size) + 1) if self.settings.v2 else ceil_div(window, size) + 1
+        whole = ceil_div(tokens, size)
+        if window is None:
+            return whole
+        kept = smaller(whole, ceil_div(window - 1, size) + 1) if self.settings.v2 else ceil_div(window, size) + 1
+        blocks: int = either(tokens <= window, whole, kept)
+        return blocks
 
     def window_bytes(self, stage: Stage) -> int:
         """Bytes of one request's windows under V2."""
@@ -134,41 +138,47 @@ class Layout:
     def _cost(self, stage: Stage, tokens: float) -> int:
         """V2: the bytes that a stage takes for so many tokens, as the manager reckons."""
         one = self.settings
-        kept = self.snapshots(int(tokens))
-        return int(
+        kept = 0 if one.interval is None else self.snapshots(int(tokens))
+        cost: int = floored(
             tokens * stage.growing
-            + min(tokens, one.batched_tokens) * stage.reading(one.scratch)
+            + smaller(tokens, one.batched_tokens) * stage.reading(one.scratch)
             + one.sequences * self.window_bytes(stage)
             + ((self.slots + kept) * stage.state if stage.state else 0)
             + (one.sequences * one.pp * stage.growing * one.block if kept else 0)
             + (_PADDING if self.compressed else 0)
         )
+        return cost
 
     def _tokens_for(self, stage: Stage, quota: int) -> float:
         """V2: the tokens that a quota holds on one stage, by the same reckoning. It is exact where there are no kept states."""
         one, fixed = self.settings, self._cost(stage, 0)
-        if fixed > quota:
-            return 0
         each = stage.growing + stage.reading(one.scratch)
-        if quota <= one.batched_tokens * each + fixed or not each:
-            return (quota - fixed) / each if each else math.inf
-        if not stage.growing:
-            return math.inf
-        if stage.state and self.snapshots(FOREVER):
-            return bisect_right(range(1, (quota - fixed) // stage.growing + 1), quota, key=lambda count: self._cost(stage, count))
-        return one.batched_tokens + (quota - fixed - one.batched_tokens * each) / stage.growing
+        few: float = (quota - fixed) / each if each else math.inf
+        many: float = math.inf
+        if stage.growing:
+            many = one.batched_tokens + (quota - fixed - one.batched_tokens * each) / stage.growing
+        found: float = picked(quota <= one.batched_tokens * each + fixed, few, many)
+        if one.interval is not None and stage.state and stage.growing and self.snapshots(FOREVER) and found is many:
+            found = bisect_right(
+                range(1, (quota - fixed) // stage.growing + 1), quota, key=lambda count: self._cost(stage, count)
+            )
+        tokens: float = picked(fixed > quota, 0.0, found)
+        return tokens
 
     def quotas(self, budget: int, *, capped: bool = True) -> tuple[int, ...]:
         """V2: the quota of each stage: the budget, less where ``max_tokens`` or the rank with fewest tokens needs less."""
         one, cap = self.settings, self.settings.most_tokens if capped else None
         found = [budget for _ in self.stages]
         if cap is not None:
-            found = [min(budget, math.ceil(self._cost(stage, cap) / _RESUMED)) for stage in self.stages]
+            found = [smaller(budget, ceiled(self._cost(stage, cap) / _RESUMED)) for stage in self.stages]
         if one.ranks > 1:
-            fewest = min(self._tokens_for(stage, int(quota * _RESUMED)) for stage, quota in zip(self.stages, found, strict=True))
-            if not math.isinf(fewest):
-                needs = (math.ceil(self._cost(stage, fewest) / _RESUMED) for stage in self.stages)
-                found = [min(pair) for pair in zip(found, needs, strict=True)]
+            each = [self._tokens_for(stage, floored(quota * _RESUMED)) for stage, quota in zip(self.stages, found, strict=True)]
+            fewest = -largest(-tokens for tokens in each)
+            ends = fewest < math.inf
+            if some(ends):
+                tokens = picked(ends, fewest, 0.0)
+                needs = [ceiled(self._cost(stage, tokens) / _RESUMED) for stage in self.stages]
+                found = [either(ends, smaller(*pair), pair[0]) for pair in zip(found, needs, strict=True)]
         return tuple(found)
 
     def pool_blocks(self, budget: int) -> dict[int | None, int]:
@@ -189,10 +199,11 @@ class Layout:
             row = row * 8 // 9
         return int(budget * share / row // self.settings.block) if row else FOREVER
 
-    def needed(self, stage: Stage, blocks: dict[int | None, int]) -> int:
+    def needed(self, stage: Stage, blocks: Mapping[int | None, int]) -> int:
         """V1: the budget that holds so many blocks in each pool."""
         size = self.settings.block
         each = [blocks[window] * size * self.rows(stage, window) for window in self.windows]
         if self.settings.kv_dtype == "nvfp4" and self.several:
             each = [ceil_div(bytes_ * 8, 9) for bytes_ in each]
-        return len(each) * max(each, default=0)
+        most: int = largest(each) if each else 0
+        return len(each) * most

@@ -17,6 +17,7 @@ from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
+from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.profiles.engines import runtime_profile
 
@@ -26,10 +27,10 @@ KEPT_FREE: Final = "kept free"
 """The part that ``free_gpu_memory_fraction`` leaves."""
 
 
-def dummy_rows(opened: TensorrtOpened) -> int:
+def dummy_rows(batch: int, tokens: int) -> int:
     """Requests of the dummy batch: prompts of a token less than the longest sequence, until the batch is full."""
-    tokens = opened.settings.batched_tokens
-    return -(-tokens // min(tokens, max(1, opened.tokens - 1)))
+    rows: int = -(-batch // smaller(batch, larger(1, tokens - 1)))
+    return rows
 
 
 def plan_budget(opened: TensorrtOpened) -> Noted[Budget | None]:
@@ -41,7 +42,7 @@ def plan_budget(opened: TensorrtOpened) -> Noted[Budget | None]:
     if found.value is None:
         return Noted(None, found.notes)
     gpu, memory, weights = found.value
-    extra, rows, tokens = beside(opened), dummy_rows(opened), one.batched_tokens
+    extra, rows, tokens = beside(opened), dummy_rows(one.batched_tokens, opened.tokens), one.batched_tokens
     weight_format = format_name(opened.request.weights)
     parts = (
         *weights,

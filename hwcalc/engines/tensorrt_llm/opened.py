@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, cast
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sharing import Blocks, Held, held_blocks
 from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout, Stage
+from hwcalc.engines.tensorrt_llm.needs import Needs
 from hwcalc.engines.tensorrt_llm.pieces import Piece, pieces_of
 from hwcalc.engines.tensorrt_llm.settings import Settings, read_settings
-from hwcalc.engines.tensorrt_llm.storage import Sequences, Storage, ceil_div, page_bytes
+from hwcalc.engines.tensorrt_llm.storage import ceil_div
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LayerKind, SlidingAttention
 
 if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.storage import Storage
     from hwcalc.formulas.hybrid import Group
 
-__all__ = ["TensorrtOpened", "in_pages", "of_tensorrt"]
-
-_STEP: Final = 2**21
-"""The smallest page of V2."""
+__all__ = ["TensorrtOpened", "of_tensorrt"]
 
 
 class TensorrtOpened(Opened):
@@ -44,6 +43,13 @@ class TensorrtOpened(Opened):
     def _windows(self) -> tuple[int | None, ...]:
         """The window of each kind: all of the length that the buffers depend on."""
         return tuple(self._window(group) for group in self.stack.groups)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The windows of sequences that are longer than any of them, the smallest first."""
+        forever = of_tensorrt(self.sized(seq=FOREVER))
+        found = {forever._window(group) for group in forever.stack.groups}  # noqa: SLF001 - a request of the same family
+        return tuple(sorted(window for window in found if window is not None))
 
     def _window(self, group: Group) -> int | None:
         """The window of the layers of one kind, cut to the longest sequence; ``None`` keeps all tokens."""
@@ -101,55 +107,12 @@ class TensorrtOpened(Opened):
     @cached_property
     def storages(self) -> tuple[Storage, ...]:
         """V2: the pools of every stage."""
-        return self.layout.storages(self.tokens)
-
-    def demand(self, storage: Storage, *, reading: bool = True) -> tuple[int, ...]:
-        """V2: the slots of each pool for all sequences, while one of them is read in."""
-        one, found = self.settings, []
-        prompt = Sequences(min(self.tokens, one.batched_tokens), 0)
-        for _, cycles in storage.pools:
-            slots = 0
-            for cycle in cycles:
-                held = self.batch if cycle.state else self.all_blocks[cycle.window]
-                alone = 1 if cycle.state else self.layout.blocks(cycle.window, self.tokens)
-                read = cycle.slots(prompt, one.block, scratch=one.scratch) - alone if reading else 0
-                slots += held + max(0, read)
-            found.append(slots)
-        return tuple(found)
-
-    def holds_in(self, budget: int, *, capped: bool = True) -> bool:
-        """V2: whether the pools of a budget hold the planned sequences, were they all on this replica."""
-        for storage, quota in zip(self.storages, self.layout.quotas(budget, capped=capped), strict=True):
-            slots = storage.slots(quota)
-            if slots is None or any(have < want for have, want in zip(slots, self.demand(storage), strict=True)):
-                return False
-        return True
+        return cast("tuple[Storage, ...]", self.layout.storages(self.tokens))
 
     @cached_property
-    def least_budget(self) -> int:
-        """V2: the smallest budget, in whole pages, whose pools hold the planned sequences."""
-        low, high = 0, 1
-        while not self.holds_in(high * _STEP, capped=False):
-            low, high = high, 2 * high
-            if high * _STEP >= FOREVER:
-                return FOREVER
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.holds_in(middle * _STEP, capped=False) else (middle, high)
-        return in_pages(high * _STEP)
-
-    def needed_on(self, stage: Stage) -> int:
-        """The budget that holds the planned sequences on a stage, were they all on this replica."""
-        if not self.settings.v2:
-            return self.layout.needed(stage, self.all_blocks)
-        quotas = self.layout.quotas(self.least_budget, capped=False)
-        return next(in_pages(quota) for one, quota in zip(self.layout.stages, quotas, strict=True) if one is stage)
-
-
-def in_pages(quota: int) -> int:
-    """A quota in whole pages."""
-    page = page_bytes(quota)
-    return ceil_div(quota, page) * page
+    def needs(self) -> Needs:
+        """What the planned sequences take of the pools, were they all on this replica."""
+        return Needs(self.layout, self.tokens, self.batch, self.all_blocks)
 
 
 def of_tensorrt(opened: Opened) -> TensorrtOpened:

@@ -19,14 +19,7 @@ __all__ = ["group_infos", "holds", "plan_pool"]
 
 def holds(opened: TensorrtOpened, budget: int) -> bool:
     """Whether the planned sequences of the fullest replica fit into the budget, and into ``max_tokens`` where it is given."""
-    replica, cap = of_tensorrt(opened.replica), opened.settings.most_tokens
-    if opened.settings.v2:
-        # What the last page has beyond the budget is not ours: the manager rounds up.
-        whole = budget - budget % page_bytes(budget)
-        return replica.holds_in(whole) and (cap is None or opened.tokens <= cap)
-    if budget < 0 or any(replica.needed_on(stage) > budget for stage in replica.layout.stages):
-        return False
-    return cap is None or replica.layout.several or max(replica.all_blocks.values()) <= cap // opened.settings.block
+    return of_tensorrt(opened.replica).needs.holds(budget)
 
 
 @frozen
@@ -83,7 +76,7 @@ def _v2(opened: TensorrtOpened, budget: int) -> _Sizes:
     shares = [
         have / want
         for storage, _, slots in stages
-        for have, want in zip(slots, single.demand(storage, reading=False), strict=True)
+        for have, want in zip(slots, single.needs.demand(storage, reading=False), strict=True)
         if want
     ]
     return _Sizes(
@@ -119,7 +112,7 @@ def plan_pool(opened: TensorrtOpened, budget: int) -> PoolInfo:
         max_seq=longest,
         swa_tokens=found.window_tokens,
         state_slots=found.states,
-        needed_bytes=max((single.needed_on(stage) for stage in layout.stages), default=0),
+        needed_bytes=single.needs.most,
         fits=fits,
         message=None if fits else _message(opened, found.blocks or 0, longest),
         requires=(),
@@ -162,7 +155,7 @@ def _most_in(one: TensorrtOpened, budget: int) -> int:
         slots = storage.slots(quota)
         if slots is None:
             return 0
-        pairs = zip(slots, one.demand(storage, reading=False), one.demand(storage), strict=True)
+        pairs = zip(slots, one.needs.demand(storage, reading=False), one.needs.demand(storage), strict=True)
         found += [(have - (read - each)) // each for have, each, read in pairs if each]
     return min(found, default=FOREVER)
 

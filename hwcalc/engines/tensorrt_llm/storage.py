@@ -11,14 +11,15 @@ the batches of kv_cache_manager_v2.py _build_base_config, mamba_cache_manager_v2
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from functools import cached_property, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.arithmetic import Table, either, larger, last_good, mapped, nearest, smaller, some
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Cycle", "Sequences", "Storage", "ceil_div", "page_bytes", "storage_of"]
 
 _PAGE: Final = 2**21
-_PAGES: Final = 512
+_GIB: Final = 2**30
 _WIDEST: Final = 4
 _USUAL: Final = 2049
 """Tokens of the one sequence by which pools are divided where nothing else says how long sequences are."""
@@ -41,7 +42,14 @@ def ceil_div(number: int, by: int) -> int:
 
 def page_bytes(quota: int) -> int:
     """The size of a page: 2 MiB, doubled for each doubling of the quota over 1 GiB, up to 32 MiB."""
-    return _PAGE << min(_WIDEST, max(0, int(math.log2(quota / (_PAGE * _PAGES))))) if quota > 0 else _PAGE
+    return _PAGE << _doubled(quota)
+
+
+def _doubled(quota: int) -> int:
+    """How often the size of a page is doubled."""
+    if isinstance(quota, int):
+        return min(_WIDEST, max(0, (max(0, quota) // _GIB).bit_length() - 1))
+    return sum((quota >= _GIB << doubled) * 1 for doubled in range(1, _WIDEST + 1))
 
 
 class Sequences(NamedTuple):
@@ -66,20 +74,131 @@ class Cycle:
 
     def gone(self, history: int, block: int) -> int:
         """Blocks that no token behind ``history`` sees."""
-        return 0 if self.window is None else max(0, (history + 1 - self.window) // block)
+        gone: int = 0 if self.window is None else larger(0, (history + 1 - self.window) // block)
+        return gone
 
     def slots(self, one: Sequences, block: int, *, scratch: bool) -> int:
         """The slots of one sequence."""
         if self.state:
             return 1
-        held = max(0, ceil_div(one.capacity, block) - self.gone(one.history, block))
-        passing = self.gone(one.capacity, block) - ceil_div(one.history, block) if scratch and self.window is not None else 0
-        passing = min(held, max(0, passing))
-        return held - passing + math.ceil(passing * self.alone)
+        held: int = larger(0, ceil_div(one.capacity, block) - self.gone(one.history, block))
+        if not scratch or self.window is None:
+            return held
+        passing = smaller(held, larger(0, self.gone(one.capacity, block) - ceil_div(one.history, block)))
+        kept: int = held - passing + ceil_div(passing * self.alone.numerator, self.alone.denominator)
+        return kept
+
+
+class Division(NamedTuple):
+    """How pages of one size are divided.
+
+    ``least`` are the pages of what must fit. Pools get theirs in this order; ``ratio`` is what each gets of all pages, and ``shares`` of
+    those that are left when its turn comes.
+    """
+
+    least: int
+    order: tuple[int, ...]
+    ratio: tuple[float, ...]
+    shares: tuple[float, ...]
+
+
+def _shares(order: tuple[int, ...], ratio: Sequence[float], active: Sequence[int]) -> tuple[float, ...]:
+    """The share that each active pool gets of what is left when its turn comes, by place."""
+    shares = []
+    for place, pool in enumerate(order):
+        others = sum(ratio[other] * active[other] for other in order[place:])
+        shares.append(ratio[pool] / (others + (others == 0)))
+    return tuple(shares)
+
+
+class Dealt:
+    """How a quota is divided over pools, of one length or of an array of them."""
+
+    pools: tuple[tuple[tuple[int, ...], tuple[Cycle, ...]], ...]
+    block: int
+    scratch: bool
+
+    @property
+    def floor(self) -> Sequence[int]:
+        """The fewest slots of each pool."""
+        raise NotImplementedError
+
+    def divisions(self, doubled: int) -> Iterable[tuple[Division, bool]]:
+        """How pages are divided whose size is doubled so often, and where that is true."""
+        raise NotImplementedError
+
+    def pages(self, slots: Sequence[int], page: int) -> list[int]:
+        """The pages of so many slots of each pool."""
+        return [_pages(count, sizes, page) for count, (sizes, _) in zip(slots, self.pools, strict=True)]
+
+    def pool_of(self, window: int | None, *, state: bool = False) -> int | None:
+        """The place of the pool with this cycle."""
+        for place, (_, cycles) in enumerate(self.pools):
+            if any(cycle.state is state and cycle.window == window for cycle in cycles):
+                return place
+        return None
+
+    def longest(self, slots: Sequence[int]) -> int | None:
+        """The tokens that one sequence could have in so many slots, in whole blocks; ``None`` where no layer keeps all."""
+        if all(cycle.window is not None or cycle.state for _, cycles in self.pools for cycle in cycles):
+            return None
+
+        def fits(blocks: int) -> bool:
+            tokens = blocks * self.block
+            need = (
+                sum(blocks - cycle.gone(tokens, self.block) for cycle in cycles if not cycle.state) for _, cycles in self.pools
+            )
+            return all(count <= have for count, have in zip(need, slots, strict=True))
+
+        low, high = 0, max(slots, default=0) + 1
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low * self.block
+
+    def held(self, quota: int) -> tuple[list[int], bool]:
+        """The slots of each pool, and whether the quota holds what must fit; integers or arrays."""
+        found, enough, doubled = [0] * len(self.pools), False, _doubled(quota)
+        page = _PAGE << doubled
+        total = ceil_div(quota, page)
+        for division, true in self.divisions(doubled):
+            slots, held = self._dealt(division, total, page, (quota > 0) & (division.least <= total) & true)
+            found = [either(held, new, old) for new, old in zip(slots, found, strict=True)]
+            enough = enough | held
+        return found, enough
+
+    def _dealt(self, division: Division, total: int, page: int, fits: bool) -> tuple[list[int], bool]:
+        """The slots of each pool of so many pages, where these fit; a pool that would get less than it must have gets just that."""
+        _, order, ratio, shares = division
+        pools, floor, left = range(len(ratio)), self.floor, total
+        found, active, open_, enough = [0 for _ in pools], [True for _ in pools], fits, False
+        while some(open_):
+            dealt, rest = list(found), left
+            for pool, share in zip(order, shares, strict=True):
+                sizes = self.pools[pool][0]
+                dealt[pool] = active[pool] * _slots(nearest(rest * share), sizes, page)
+                rest = rest - _pages(dealt[pool], sizes, page)
+            short = [active[pool] & (dealt[pool] <= floor[pool]) for pool in pools]
+            lacking = open_ & reduce(or_, short)
+            done = open_ & (lacking ^ True)
+            if some(done):
+                found = [either(done & active[pool], dealt[pool], found[pool]) for pool in pools]
+                enough = enough | done
+            if not some(lacking):
+                return found, enough
+            for pool in pools:
+                sizes, now = self.pools[pool][0], lacking & short[pool]
+                pages = _pages(floor[pool], sizes, page)
+                found[pool] = either(now, _slots(pages, sizes, page), found[pool])
+                left, active[pool] = left - now * pages, active[pool] & (now ^ True)
+            others = reduce(or_, active)
+            enough, open_ = enough | (lacking & (others ^ True)), lacking & others & (left > 0)
+            shares = _shares(order, ratio, active)
+        return found, enough
 
 
 @frozen
-class Storage:
+class Storage(Dealt):
     """The pools of one rank: for each its sizes and its cycles; ``typical`` divides the quota, and ``least`` must fit."""
 
     pools: tuple[tuple[tuple[int, ...], tuple[Cycle, ...]], ...]
@@ -107,82 +226,106 @@ class Storage:
     def _usual(self) -> list[int]:
         return self._taken(self.typical)
 
-    def pages(self, slots: Sequence[int], page: int) -> list[int]:
-        """The pages of so many slots of each pool."""
-        return [_pages(count, sizes, page) for count, (sizes, _) in zip(slots, self.pools, strict=True)]
-
     def usual_pages(self, page: int) -> list[int]:
         """The pages of each pool for the batch by which the quota is divided."""
         return self.pages(self._usual, page)
 
+    @cached_property
+    def by_page(self) -> tuple[Division, ...]:
+        """How pages of each size are divided."""
+        return tuple(self._division(_PAGE << doubled) for doubled in range(_WIDEST + 1))
+
+    def _division(self, page: int) -> Division:
+        weights = self.usual_pages(page)
+        ratio = tuple(weight / sum(weights) for weight in weights)
+        order = tuple(sorted(range(len(ratio)), key=ratio.__getitem__))
+        return Division(sum(self.pages(self.floor, page)), order, ratio, _shares(order, ratio, [1] * len(order)))
+
+    def divisions(self, doubled: int) -> Iterable[tuple[Division, bool]]:
+        return ((self.by_page[doubled], True),) if isinstance(doubled, int) else self._divisions.at(doubled)
+
+    @cached_property
+    def _divisions(self) -> _Divisions:
+        return _Divisions([[one] for one in self.by_page])
+
     def slots(self, quota: int) -> list[int] | None:
         """The slots of each pool; ``None`` where the quota is smaller than what must fit."""
-        page = page_bytes(quota)
-        total = ceil_div(quota, page)
-        if quota <= 0 or sum(self.pages(self.floor, page)) > total:
-            return None
-        weights = self.usual_pages(page)
-        ratio = [weight / sum(weights) for weight in weights]
-        found, active, left = [0] * len(ratio), list(range(len(ratio))), total
-        while active:
-            dealt, rest = {}, left
-            order = sorted(active, key=lambda pool: ratio[pool])
-            for place, pool in enumerate(order):
-                share = ratio[pool] / sum(ratio[other] for other in order[place:])
-                dealt[pool] = _slots(round(rest * share), self.pools[pool][0], page)
-                rest -= _pages(dealt[pool], self.pools[pool][0], page)
-            short = [pool for pool in active if dealt[pool] <= self.floor[pool]]
-            if not short:
-                found = [dealt.get(pool, count) for pool, count in enumerate(found)]
-                break
-            for pool in short:
-                pages = _pages(self.floor[pool], self.pools[pool][0], page)
-                found[pool] = _slots(pages, self.pools[pool][0], page)
-                left -= pages
-            active = [pool for pool in active if pool not in short]
-            if active and left <= 0:
-                return None
-        return found
+        found, enough = self.held(quota)
+        return found if enough else None
 
-    def pool_of(self, window: int | None, *, state: bool = False) -> int | None:
-        """The place of the pool with this cycle."""
-        for place, (_, cycles) in enumerate(self.pools):
-            if any(cycle.state is state and cycle.window == window for cycle in cycles):
-                return place
-        return None
+    def sized(self, settings: Settings, length: int, *, compressed: bool) -> Dealt:
+        """The pools for a longest sequence of so many tokens, or for an array of lengths."""
 
-    def longest(self, slots: Sequence[int]) -> int | None:
-        """The tokens that one sequence could have in so many slots, in whole blocks; ``None`` where no layer keeps all."""
-        if all(cycle.window is not None or cycle.state for _, cycles in self.pools for cycle in cycles):
-            return None
+        def made(tokens: int) -> Storage:
+            typical, least = _batches(settings, tokens, states=states, compressed=compressed)
+            return replace(self, typical=typical, least=least)
 
-        def fits(blocks: int) -> bool:
-            tokens = blocks * self.block
-            need = (
-                sum(blocks - cycle.gone(tokens, self.block) for cycle in cycles if not cycle.state) for _, cycles in self.pools
-            )
-            return all(count <= have for count, have in zip(need, slots, strict=True))
+        states = any(cycle.state for _, cycles in self.pools for cycle in cycles)
+        return made(length) if isinstance(length, int) else _Lengths(made, length)
 
-        low, high = 0, max(slots, default=0) + 1
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low * self.block
+
+class _Lengths(Dealt):
+    """The pools of many lengths: the same, but divided otherwise."""
+
+    def __init__(self, made: Callable[[int], Storage], lengths: Any) -> None:
+        self._places: dict[int, int] = {}
+        for length in lengths.ravel().tolist():
+            self._places.setdefault(length, len(self._places))
+        self._each = [made(length) for length in self._places]
+        self._place = mapped(self._places.__getitem__, lengths)
+        first = self._each[0]
+        self.pools, self.block, self.scratch = first.pools, first.block, first.scratch
+
+    @cached_property
+    def floor(self) -> Sequence[int]:
+        return [Table(one.floor[pool] for one in self._each).at(self._place) for pool in range(len(self.pools))]
+
+    @cached_property
+    def _divisions(self) -> _Divisions:
+        return _Divisions([[one.by_page[doubled] for one in self._each] for doubled in range(_WIDEST + 1)])
+
+    def divisions(self, doubled: int) -> Iterable[tuple[Division, bool]]:
+        return self._divisions.at(doubled, self._place)
+
+
+class _Divisions:
+    """The divisions by how often the size of a page is doubled and, in each row, by place: for arrays of both."""
+
+    def __init__(self, rows: Sequence[Sequence[Division]]) -> None:
+        every = [one for row in rows for one in row]
+        pools = range(len(every[0].order))
+        self._width = len(rows[0])
+        self._orders = tuple(dict.fromkeys(one.order for one in every))
+        self._least = Table(one.least for one in every)
+        self._ratios = [Table(one.ratio[pool] for one in every) for pool in pools]
+        self._shares = [Table(one.shares[pool] for one in every) for pool in pools]
+        self._order = Table(self._orders.index(one.order) for one in every)
+
+    def at(self, doubled: int, place: int = 0) -> Iterator[tuple[Division, bool]]:
+        """One for each order in which pools get their pages, and where it is true."""
+        at = doubled * self._width + place
+        least, ratio, shares = self._least.at(at), self._columns(self._ratios, at), self._columns(self._shares, at)
+        for number, order in enumerate(self._orders):
+            yield Division(least, order, ratio, shares), len(self._orders) == 1 or self._order.at(at) == number
+
+    def _columns(self, tables: Sequence[Table], at: int) -> tuple[float, ...]:
+        return tuple(table.at(at) for table in tables)
 
 
 def _pages(slots: int, sizes: tuple[int, ...], page: int) -> int:
+    if len(sizes) == 1:
+        return -(-slots * sizes[0] // page)
     return sum(ceil_div(slots * size, page) for size in sizes)
 
 
 def _slots(pages: int, sizes: tuple[int, ...], page: int) -> int:
     """The most slots that so many pages hold, each size in pages of its own."""
-    low, high = 0, pages * page // max(sizes) + 1
     if len(sizes) == 1:
-        return high - 1
-    while low + 1 < high:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _pages(middle, sizes, page) <= pages else (low, middle)
-    return low
+        return pages * page // sizes[0]
+    # Each size leaves less than a page unused.
+    least, most = larger(0, (pages - len(sizes)) * page // sum(sizes)), pages * page // sum(sizes)
+    held: int = least + last_good(most - least, lambda more: _pages(least + more, sizes, page) <= pages)
+    return held
 
 
 def storage_of(kinds: Sequence[tuple[tuple[Piece, ...], int]], settings: Settings, length: int, *, compressed: bool) -> Storage:

@@ -8,7 +8,8 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor, beside_layers
 from hwcalc.engines.tensorrt_llm.layout import Stage
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, in_pages, of_tensorrt
+from hwcalc.engines.tensorrt_llm.needs import in_pages
+from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.storage import ceil_div, page_bytes
 
@@ -76,7 +77,7 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
     yield "idle_states", dp * idle - opened.batch * stage.state
     used = sum(replica.all_blocks[window] * one.block * layout.rows(stage, window) for window in layout.windows)
     one_pool = all(sum(len(sizes) for sizes, _ in storage.pools) == 1 for storage in opened.storages)
-    more = replica.needed_on(stage) - used - max(idle, replica.batch * stage.state)
+    more = replica.needs.on_stages[layout.stages.index(stage)] - used - max(idle, replica.batch * stage.state)
     read = max(0, min(more, _read_bytes(replica, layout.stages.index(stage))))
     yield "prompt_read", dp * read
     yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
@@ -85,7 +86,7 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
 def _read_bytes(replica: TensorrtOpened, stage: int) -> int:
     """The slots that the pools have for a prompt while it is read, beside those that stay."""
     storage = replica.storages[stage]
-    demands = zip(storage.pools, replica.demand(storage), replica.demand(storage, reading=False), strict=True)
+    demands = zip(storage.pools, replica.needs.demand(storage), replica.needs.demand(storage, reading=False), strict=True)
     return sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)
 
 
@@ -95,7 +96,7 @@ def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]
     layout, one = replica.layout, opened.settings
     stage, given = layout.stages[stage_number], opened.request.hardware.kv_memory
     if one.v2:
-        return tuple(_v2_buffers(replica, stage_number, replica.least_budget if given is None else given))
+        return tuple(_v2_buffers(replica, stage_number, replica.needs.least_budget if given is None else given))
     pools = layout.pool_blocks(given) if given is not None else replica.all_blocks
     found = []
     for window in layout.windows:

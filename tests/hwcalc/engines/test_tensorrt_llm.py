@@ -126,9 +126,9 @@ def test_fixed_shares_of_windows() -> None:
     assert pool is not None
     assert (pool.tokens, pool.blocks, pool.swa_tokens) == (78_624, 2_457, 35_264)
     # A prompt of 8,192 tokens has 256 blocks in both pools while it is read; another sequence 33 in that of windows.
-    assert (made.demand(storage), made.demand(storage, reading=False)) == ((256, 256), (33, 256))
+    assert (made.needs.demand(storage), made.needs.demand(storage, reading=False)) == ((256, 256), (33, 256))
     two = opened(GEMMA, {"max_batch_size": "8"}, batch=2)
-    assert two.demand(two.storages[0]) == (289, 512)
+    assert two.needs.demand(two.storages[0]) == (289, 512)
     # A usual length of 32,768 tokens in a batch of 2: 256 + 1,024 blocks in 100 pages, 256 + 32 in 117. What must start fits at least.
     long = opened(GEMMA, {"max_batch_size": "2", "avg_seq_len": "32768"}, seq=32_768)
     assert long.storages[0].floor == [256, 1_025]

@@ -20,7 +20,7 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.find import find_language_model
 from hwcalc.parsers.known_types import family_of, known_types
 from hwcalc.parsers.registry import known_families
-from hwcalc.profiles.catalog import BUILT_IN
+from hwcalc.profiles.places import built_in
 from tests import paths
 from tests.hwcalc.command import Capture, run
 
@@ -204,7 +204,7 @@ def test_hostile_values(key: str, value: object) -> None:
 def _published() -> list[tuple[Mapping[str, Any], str, str]]:
     """The level of each catalog model that its family reads, its type, and its kinds of layers."""
     out = []
-    for path in sorted(BUILT_IN.glob("*/*.json")):
+    for path in sorted(Path(built_in("models")).glob("*/*.json")):
         found = find_language_model(Config(json.loads(path.read_text(encoding="utf-8"))["config"]))
         assert found is not None
         family, config = found
@@ -379,6 +379,6 @@ def test_forgotten_dimensions_are_a_warning(capsys: Capture, tmp_path: Path, con
 
 def test_published_files_leave_out_what_they_may() -> None:
     """Models of the catalog rely on the defaults of their classes: a note says so, never a warning."""
-    for path in sorted(BUILT_IN.glob("*/*.json")):
+    for path in sorted(Path(built_in("models")).glob("*/*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         assert all(note.code != LEFT_OUT for note in load_model(document["id"], offline=True).warnings), path.stem

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hwcalc.planner.result import Verdict
-from hwcalc.profiles.gpus import BUILT_IN, find_gpu, list_gpus
+from hwcalc.profiles.gpus import find_gpu, list_gpus
+from hwcalc.profiles.places import built_in
 from tests.hwcalc.command import QWEN
 from tests.hwcalc.planner.test_advice import LLAMA_70B, advice, fit_of, options
 
@@ -19,7 +21,7 @@ def test_one_memory_for_processor_and_accelerator() -> None:
     assert all(find_gpu(name).shares_host_memory for name in shared)
     assert not any(find_gpu(name).shares_host_memory for name in ("gh200-96gb", "l4", "mi300x", "rtx-4090-laptop"))
     for name in list_gpus():
-        text = (BUILT_IN / f"{name}.yaml").read_text(encoding="utf-8")
+        text = Path(built_in("gpus", f"{name}.yaml")).read_text(encoding="utf-8")
         assert ("\nhost_memory: " in text) is ("\n  memory: " in text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
 from hwcalc.planner.offers import Offer
 from hwcalc.planner.result import Layout
-from hwcalc.profiles.gpus import BUILT_IN, find_gpu, list_gpus
+from hwcalc.profiles.gpus import find_gpu, list_gpus
+from hwcalc.profiles.places import built_in
 from tests.hwcalc.command import Capture, run
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
@@ -262,6 +264,6 @@ def test_every_profile_has_a_node() -> None:
     for name in list_gpus():
         gpu = find_gpu(name)
         assert gpu.node in (1, 2, 4, 8)
-        text = (BUILT_IN / f"{name}.yaml").read_text(encoding="utf-8")
+        text = Path(built_in("gpus", f"{name}.yaml")).read_text(encoding="utf-8")
         assert ("\ngpus_per_node: " in text) is ("\n  node: " in text)
         assert (gpu.node == 1) <= gpu.whole_machine

@@ -1,0 +1,23 @@
+"""Where fact files lie: those of the package, and the user's own. Paths are text here, as in :mod:`hwcalc.beside`."""
+
+from __future__ import annotations
+
+import os
+
+from hwcalc.beside import path_beside
+
+__all__ = ["built_in", "own"]
+
+
+def built_in(*names: str) -> str:
+    """The path of a fact file of the package, or of a folder of them."""
+    return path_beside(__file__, *names)
+
+
+def own(*names: str) -> str | None:
+    """The path of a fact file of the user's own, whether or not it exists; ``None`` without a home folder.
+
+    It is in ``$XDG_CONFIG_HOME/kvplan/profiles``, or in ``~/.config`` if the variable is not set.
+    """
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return None if base.startswith("~") else os.path.join(base, "kvplan", "profiles", *names)

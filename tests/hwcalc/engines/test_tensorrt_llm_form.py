@@ -1,0 +1,170 @@
+"""TensorRT-LLM's memory as a form: the same integers as the plan, over a sample of the catalog, one by one and as arrays."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hwcalc import KvplanError, load_model, plan
+from hwcalc.engines.base import Opened
+from hwcalc.engines.forms import ENDS, Curve, MemoryForm
+from hwcalc.engines.tensorrt_llm.form import PoolForm
+from hwcalc.planner import solve
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import differences, form_of
+from hwcalc.profiles.catalog import list_models
+
+SAMPLED = 120
+GIVEN = 20 * 2**30
+"""Bytes of a budget of the user's own."""
+LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+GEMMA = "google/gemma-3-27b-it"
+UNLIKE = (
+    LLAMA,
+    GEMMA,
+    "google/gemma-4-E2B-it",
+    "deepseek-ai/DeepSeek-V3.2",
+    "deepseek-ai/DeepSeek-V4-Flash",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "openai/gpt-oss-20b",
+    "Qwen/Qwen3-8B",
+)
+"""Models whose pools are divided in different ways: one, several windows, states, lengths."""
+GPUS = ("h100-sxm5-80gb", "l4", "b200-180gb", "b200-180gb", "a100-sxm4-80gb", None)
+LAYOUTS = ((1, 1, 1), (1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 1, 2), (2, 1, 2), (1, 2, 1), (2, 1, 3))
+OPTIONS: tuple[dict[str, str], ...] = (
+    {}, {}, {}, {}, {"manager": "v1"}, {"manager": "v2"}, {"max_attention_window": "512"}, {"avg_seq_len": "3000"},
+    {"max_attention_window": "1024,1024,1024,1024,1024,131072"}, {"max_tokens": "100000"}, {"max_batch_size": "64"},
+    {"max_num_tokens": "2048"}, {"enable_attention_dp": "true"}, {"free_gpu_memory_fraction": "0.5"}, {"max_beam_width": "2"},
+)  # fmt: skip
+LENGTHS = (1, 2, 31, 32, 33, 127, 128, 129, 512, 513, 1_024, 1_025, 8_192, 8_193, 8_194, 32_768, 100_001, 1_000_000)
+BATCHES = (1, 1, 2, 3, 8, 33, 256, 2_048, 2_049, 100_000)
+
+
+def asked_of(draw: random.Random) -> dict[str, Any]:
+    """Options by chance, without length and batch."""
+    tp, pp, dp = draw.choice(LAYOUTS)
+    chosen = {
+        "gpu": draw.choice(GPUS),
+        "dtype": draw.choice(("auto", "auto", "fp8", "nvfp4")),
+        "weights": draw.choice((None, None, "fp8", "nvfp4")),
+        "margin": draw.choice((None, None, "5%")),
+        "kv_memory": draw.choice((None, None, None, None, f"{GIVEN >> 30}GiB")),
+    }
+    return {
+        "engine": "tensorrt-llm",
+        "engine_options": draw.choice(OPTIONS),
+        "tp": tp,
+        "pp": pp,
+        "dp": dp,
+        **{name: value for name, value in chosen.items() if value},
+    }
+
+
+def opened_of(model: str, asked: dict[str, Any], seq: int = 4_096, batch: int = 1) -> Opened:
+    """A request by the options of the command line."""
+    return open_request(load_model(model, offline=True), **read_options({**asked, "seq": seq, "batch": batch}).keywords())
+
+
+def answers(form: MemoryForm | None, curve: Curve) -> list[Callable[[Any, Any], Any]]:
+    """All that is asked of a form, or of a cache alone."""
+    if form is None:
+        return [curve.needed_bytes, curve.total_bytes]
+    at_ends = [partial(rule, end=end) for rule in (form.left, form.holds) for end in ENDS]
+    return [form.needed_bytes, curve.total_bytes, *at_ends]
+
+
+def planned(form: MemoryForm | None, opened: Opened) -> list[Any]:
+    """The same of a request."""
+    found: list[Any] = [opened.needed_bytes, opened.stored_bytes]
+    if form is not None:
+        budget = opened.budget if opened.request.hardware.kv_memory is None else None
+        found += [GIVEN if budget is None else getattr(budget, end) for end in ENDS] + [solve.holds(opened, end) for end in ENDS]
+    return found
+
+
+def test_a_form_is_its_requests() -> None:
+    """Both managers, windows, states and layouts; at lengths and batches by chance, one by one and as arrays."""
+    draw, compared, kinds, verdicts = random.Random(18), 0, set(), set()  # noqa: S311 - a sample
+    models = sorted(list_models())
+    for _ in range(SAMPLED):
+        name, asked = draw.choice((draw.choice(models), draw.choice(UNLIKE))), asked_of(draw)
+        try:
+            opened = opened_of(name, asked)
+        except KvplanError:
+            continue
+        form, curve = opened.engine.form(opened), opened.engine.curve(opened)
+        assert curve is not None, (name, asked)
+        assert (form is None) == (opened.budget is None and "kv_memory" not in asked), (name, asked)
+        points = [(draw.choice((*LENGTHS, draw.randint(1, 40_000))), draw.choice(BATCHES)) for _ in range(4)]
+        if form is None:
+            # A cache alone is asked for the sequences of one replica, and all have as many.
+            points = [(tokens, -(-batch // curve_replicas(opened)) * curve_replicas(opened)) for tokens, batch in points]
+        alone = [[rule(*point) for point in points] for rule in answers(form, curve)]
+        if form is None:
+            alone[0] = [curve.needed_bytes(tokens, batch // curve_replicas(opened)) for tokens, batch in points]
+        for place, (tokens, batch) in enumerate(points):
+            of_request = planned(form, opened.sized(seq=tokens, batch=batch))
+            assert [values[place] for values in alone] == of_request, (name, asked, tokens, batch)
+            verdicts |= {tuple(of_request[5:])}
+            compared += 1
+        compare_arrays(form, curve, points)
+        kinds.add((type(form), opened.settings.v2))  # type: ignore[attr-defined]
+    assert compared > SAMPLED
+    assert {(PoolForm, True), (PoolForm, False), (type(None), True)} <= kinds
+    assert {(True, True, True), (False, False, False)} < verdicts
+
+
+def curve_replicas(opened: Opened) -> int:
+    """How many replicas share the sequences."""
+    return opened.request.parallel.dp
+
+
+def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int, int]]) -> None:
+    """Of arrays of points as of each point, also where what they have in common is worked out once."""
+    tokens, batches = (np.array(column) for column in zip(*points, strict=True))
+    columns: Any = tokens[:, None]
+    rows: Any = batches[None, :]
+    prepared = None if form is None else form.prepared(columns, rows)
+    again = answers(prepared, curve if prepared is None else prepared.curve)
+    for rule, known in zip(answers(form, curve), again, strict=True):
+        alone = [rule(*point) for point in points]
+        assert np.broadcast_to(rule(tokens, batches), tokens.shape).tolist() == alone
+        every = np.broadcast_to(known(columns, rows), (len(points), len(points)))
+        assert every.diagonal().tolist() == alone
+
+
+@pytest.mark.parametrize("model", [LLAMA, GEMMA, "Qwen/Qwen3-8B"])
+@pytest.mark.parametrize(("seq", "batch"), [(4_096, 3), (700, 2_000)])
+def test_a_form_is_its_plan(model: str, seq: int, batch: int) -> None:
+    """Every number, with the solvers; and a page draws it not, which knows no rule of pools."""
+    asked: dict[str, Any] = {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "tp": 2, "dp": 2}
+    form = form_of(opened_of(model, asked, seq, batch))
+    assert form is not None
+    assert not form.drawable
+    assert differences(form, plan(model, seq=seq, batch=batch, offline=True, **asked)) == {}
+
+
+def test_one_pool_has_the_whole_budget() -> None:
+    """Of 32 layers with 8 heads of 128 numbers, keys and values in 16 bits, in blocks of 32 tokens and in whole pages."""
+    curve = opened_of(LLAMA, {"engine": "tensorrt-llm"}).engine.curve(opened_of(LLAMA, {"engine": "tensorrt-llm"}))
+    assert curve is not None
+    block = 32 * 2 * 8 * 128 * 2 * 32
+    # 100 tokens are 4 blocks of 4 MiB, which is a multiple of a page of 2 MiB.
+    assert (block, curve.needed_bytes(100, 1), curve.needed_bytes(100, 3)) == (2**22, 4 * block, 12 * block)
+    # 2,048 sequences have 32 GiB, whose pages have 32 MiB.
+    assert curve.needed_bytes(100, 2_048) == 2_048 * 4 * block
+
+
+def test_there_is_no_form_where_states_are_kept_now_and_then() -> None:
+    """Nor where layers of one kind would have several windows, which the engine refuses of sequences that are longer than the first."""
+    for options in ({"periodic_snapshot_interval": "256"}, {"max_attention_window": "512,131072"}):
+        opened = opened_of(LLAMA, {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "engine_options": options}, seq=256)
+        assert opened.engine.form(opened) is None
+        assert opened.engine.curve(opened) is None
