@@ -96,8 +96,10 @@ class Family:
         """All columns but length and batch."""
         tokens, sequences = self._accepted(piece)
         shape = len(piece.seqs), len(piece.batches)
-        arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": self.curve.total_bytes(tokens, sequences)}
-        arrays |= self._without_gpu(tokens, sequences) if self.form is None else self._on_gpu(self.form, tokens, sequences)
+        form = None if self.form is None else self.form.prepared(tokens, sequences)
+        total = self.curve.total_bytes(tokens, sequences) if form is None else form.at(tokens, sequences).total_bytes
+        arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": total}
+        arrays |= self._without_gpu(tokens, sequences) if form is None else self._on_gpu(form, tokens, sequences)
         return {
             **self.row,
             **{name: _column(array, shape) for name, array in arrays.items()},
@@ -126,7 +128,6 @@ class Family:
         }
 
     def _on_gpu(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
-        form = form.prepared(tokens, sequences)
         usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
         low, high = (usable - form.left(tokens, sequences, end) + needed for end in ("high", "low"))
         return {
@@ -156,7 +157,7 @@ class Family:
         devices = form.devices_bytes(tokens, sequences)
         if devices is not None:
             return devices
-        weights, cache = self.row["weights_bytes"], self.curve.total_bytes(tokens, sequences)
+        weights, cache = self.row["weights_bytes"], form.at(tokens, sequences).total_bytes
         if weights is None:
             return None
         beside = sum(

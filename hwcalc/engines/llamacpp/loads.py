@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.engines.stored import StoredTensor
 
-__all__ = ["Layers", "Load", "cache_bytes", "layers_of", "load_of_run", "loads_in", "loads_of"]
+__all__ = ["Devices", "Layers", "Load", "cache_bytes", "load_of_run", "loads_in", "loads_of"]
 
 _STATES: Final = ""
 """The name of what is there once for each sequence, among the names of cells."""
@@ -82,27 +82,21 @@ class _Largest:
 
 
 class Layers:
-    """The layers of a model as they are loaded and cached, summed up from the first on."""
+    """The layers of a model as they are loaded and cached, summed up from the first on. GPUs of all makers have the same."""
 
     def __init__(self, opened: LlamacppOpened) -> None:
         single = opened.sized(batch=1)
-        self.opened = opened
+        self._opened = opened
         self.blocks = opened.hparams.n_layer_all
-        self.helped = opened.gpus > 0 and helps(opened)
         self._kinds = {kind: _cache_of(tensors) for kind, tensors in single.kind_tensors.items()}
         self._extras = _cache_of(single.extras)
 
     @cached_property
     def loaded(self) -> Weighed:
         """The tensors, which are known."""
-        weighed = weighed_of(self.opened)
+        weighed = weighed_of(self._opened)
         assert weighed is not None
         return weighed
-
-    @cached_property
-    def copies(self) -> int:
-        """How often the inputs are kept where GPUs hold everything."""
-        return whole_copies(self.opened)
 
     @cached_property
     def has_experts(self) -> bool:
@@ -123,7 +117,7 @@ class Layers:
     def total(self) -> Cache:
         """The cache of all layers, those beyond the blocks of the file too."""
         found = dict(self._extras)
-        for group in self.opened.stack.groups:
+        for group in self._opened.stack.groups:
             for name, size in self._kinds[group.kind].items():
                 found[name] = found.get(name, 0) + group.count * size
         return found
@@ -132,7 +126,7 @@ class Layers:
     def _each(self) -> list[dict[str, int]]:
         """The cache of each block."""
         found: list[dict[str, int]] = [{} for _ in range(self.blocks)]
-        for own, kinds in zip(found, self.opened.stack.layers, strict=False):
+        for own, kinds in zip(found, self._opened.stack.layers, strict=False):
             for kind in kinds:
                 for name, size in self._kinds[kind].items():
                     own[name] = own.get(name, 0) + size
@@ -146,7 +140,7 @@ class Layers:
     @cached_property
     def _largest(self) -> tuple[Table, _Largest]:
         """The largest tensor of the first so many blocks, and of the experts of any of them."""
-        largest = self.opened.largest_tensors
+        largest = self._opened.largest_tensors
         first = accumulate((max(pair) for pair in largest), max, initial=0)
         return Table(first), _Largest(experts for experts, _ in largest)
 
@@ -159,7 +153,7 @@ class Layers:
 
     def host_cells_of(self, numbers: Iterable[int]) -> tuple[int, int]:
         """Bytes of a cell of the widest of some blocks, without a window and with one."""
-        read, one, widest = self.opened.hparams, self.opened.settings, [0, 0]
+        read, one, widest = self._opened.hparams, self._opened.settings, [0, 0]
         for number in numbers:
             slides = bool(read.is_swa[number])
             widest[slides] = max(widest[slides], cell_bytes(read, one, number))
@@ -213,10 +207,18 @@ class Layers:
         return full.at(host), sliding.at(host)
 
 
-def layers_of(opened: LlamacppOpened) -> Layers:
-    """The sums of a request. A family shares them."""
-    found: Layers = opened.shared("layers", lambda: Layers(opened))
-    return found
+class Devices:
+    """The devices of a request and the layers that it has for them."""
+
+    def __init__(self, opened: LlamacppOpened) -> None:
+        one = opened.settings
+        key = (one.load_mtp, one.drafts, one.type_k, one.type_v, one.flash_attn, one.n_rs_seq)
+        place = opened.request.weights, opened.place_options.overrides
+        self.opened = opened
+        self.layers: Layers = opened.model.once(("llamacpp sums", *key, *place), lambda: Layers(opened))
+        self.helped = opened.gpus > 0 and helps(opened)
+        self.copies = whole_copies(opened)
+        self.kv_on_host = opened.place_options.kv_on_host
 
 
 @frozen
@@ -236,32 +238,34 @@ class _Left:
         return sum(count for _, count in self.bare)
 
 
-def _left(layers: Layers, runs: Runs) -> _Left:
+def _left(devices: Devices, runs: Runs) -> _Left:
+    layers = devices.layers
     host = smaller(runs.host, layers.blocks)
     bare = tuple(map(layers.experts_of, runs.gpus)) if layers.has_experts else ()
     bare_layers = sum(count for _, count in bare)
-    copying = layers.helped & ((host > 0) | (bare_layers > 0))
+    copying = devices.helped & ((host > 0) | (bare_layers > 0))
     everything = (runs.host == 0) & (bare_layers == 0)
     from_host, cells = NOTHING_COPIED, (0, 0)
     if some(copying):
         from_host, cells = either(copying, layers.copied(host, runs.gpus), NOTHING_COPIED), layers.host_cells(host)
-    return _Left(blocks=host, bare=bare, from_host=from_host, cells=cells, copies=1 + everything * (layers.copies - 1))
+    return _Left(blocks=host, bare=bare, from_host=from_host, cells=cells, copies=1 + everything * (devices.copies - 1))
 
 
-def load_of_run(layers: Layers, runs: Runs, gpu: int) -> Load:
+def load_of_run(devices: Devices, runs: Runs, gpu: int) -> Load:
     """What one GPU has."""
-    return _gpu_load(layers, runs, gpu, _left(layers, runs))
+    return _gpu_load(devices, runs, gpu, _left(devices, runs))
 
 
-def loads_of(layers: Layers, runs: Runs) -> tuple[tuple[Load, ...], Load]:
+def loads_of(devices: Devices, runs: Runs) -> tuple[tuple[Load, ...], Load]:
     """What each GPU has, and the host."""
-    left = _left(layers, runs)
-    gpus = tuple(_gpu_load(layers, runs, gpu, left) for gpu in range(len(runs.gpus)))
-    return gpus, _host_load(layers, runs, left)
+    left = _left(devices, runs)
+    gpus = tuple(_gpu_load(devices, runs, gpu, left) for gpu in range(len(runs.gpus)))
+    return gpus, _host_load(devices, runs, left)
 
 
-def _gpu_load(layers: Layers, runs: Runs, gpu: int, left: _Left) -> Load:
-    weighed, blocks, run = layers.loaded, layers.blocks, runs.gpus[gpu]
+def _gpu_load(devices: Devices, runs: Runs, gpu: int, left: _Left) -> Load:
+    layers, run = devices.layers, runs.gpus[gpu]
+    weighed, blocks = layers.loaded, layers.blocks
     start, end, has_layers = smaller(run.start, blocks), smaller(run.end, blocks), run.end > run.start
     output = has_layers & (run.end > blocks)
     # The scheduler asks the first GPU; without any layer it still multiplies large batches for the host.
@@ -275,7 +279,7 @@ def _gpu_load(layers: Layers, runs: Runs, gpu: int, left: _Left) -> Load:
         + output * (weighed.output + weighed.tied)
         + (end > start) * weighed.copied
         + weighed.overridden.get(gpu, 0),
-        cache={} if layers.opened.place_options.kv_on_host else layers.cache_of(start, end),
+        cache={} if devices.kv_on_host else layers.cache_of(start, end),
         part=GpuPart(
             runs=has_layers | (copied >= 0),
             first=(runs.host > 0) | (has_layers & (run.start == 0)),
@@ -288,8 +292,9 @@ def _gpu_load(layers: Layers, runs: Runs, gpu: int, left: _Left) -> Load:
     )
 
 
-def _host_load(layers: Layers, runs: Runs, left: _Left) -> Load:
-    weighed, host = layers.loaded, left.blocks
+def _host_load(devices: Devices, runs: Runs, left: _Left) -> Load:
+    layers, host = devices.layers, left.blocks
+    weighed = layers.loaded
     everything = runs.host == layers.blocks + 1
     return Load(
         weights=layers.weights_of(0, host)
@@ -298,21 +303,21 @@ def _host_load(layers: Layers, runs: Runs, left: _Left) -> Load:
         + everything * weighed.output
         + (host > 0) * weighed.copied
         + weighed.overridden.get(ON_HOST, 0),
-        cache=layers.total if layers.opened.place_options.kv_on_host else layers.cache_of(0, host),
+        cache=layers.total if devices.kv_on_host else layers.cache_of(0, host),
         part=HostPart(
-            alone=False if layers.helped else everything,
+            alone=False if devices.helped else everything,
             partly=(host > 0) | (left.bare_layers > 0),
-            helped=layers.helped,
+            helped=devices.helped,
             copies=left.copies,
         ),
     )
 
 
-def loads_in(layers: Layers, assignment: Assignment) -> tuple[tuple[Load, ...], Load]:
+def loads_in(devices: Devices, assignment: Assignment) -> tuple[tuple[Load, ...], Load]:
     """The same of an assignment of any form."""
-    opened = layers.opened
+    opened = devices.opened
     hosted = [number for number, device in enumerate(assignment.blocks) if device == ON_HOST]
-    full, sliding = layers.host_cells_of(hosted)
+    full, sliding = devices.layers.host_cells_of(hosted)
     gpus = []
     for number in range(opened.gpus):
         part = part_of(opened, assignment, number)
@@ -328,23 +333,23 @@ def loads_in(layers: Layers, assignment: Assignment) -> tuple[tuple[Load, ...], 
                 full=full,
                 sliding=sliding,
             )
-        gpus.append(_load(layers, assignment, number, own))
+        gpus.append(_load(devices, assignment, number, own))
     moved = bool(assignment.experts_on_host) or bool(assignment.largest_moved)
     on_host = HostPart(
-        alone=not layers.helped and {*assignment.blocks, assignment.output} == {ON_HOST},
+        alone=not devices.helped and {*assignment.blocks, assignment.output} == {ON_HOST},
         partly=bool(hosted) or moved,
-        helped=layers.helped,
+        helped=devices.helped,
         copies=whole_copies(opened) if assignment.everything else 1,
     )
-    return tuple(gpus), _load(layers, assignment, ON_HOST, on_host)
+    return tuple(gpus), _load(devices, assignment, ON_HOST, on_host)
 
 
-def _load(layers: Layers, assignment: Assignment, device: int, part: GpuPart | HostPart) -> Load:
-    opened = layers.opened
-    if opened.place_options.kv_on_host:
-        cache: Cache = layers.total if device == ON_HOST else {}
+def _load(devices: Devices, assignment: Assignment, device: int, part: GpuPart | HostPart) -> Load:
+    opened = devices.opened
+    if devices.kv_on_host:
+        cache: Cache = devices.layers.total if device == ON_HOST else {}
     else:
-        cache = layers.cache_on([number for number, one in enumerate(assignment.blocks) if one == device])
+        cache = devices.layers.cache_on([number for number, one in enumerate(assignment.blocks) if one == device])
     weighed = weighed_of(opened)
     weights = 0 if weighed is None else device_weights(opened, device, assignment, weighed)
     return Load(weights=weights, cache=cache, part=part)

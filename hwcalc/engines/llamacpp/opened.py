@@ -130,6 +130,10 @@ class LlamacppOpened(Opened):
     @cached_property
     def largest_tensors(self) -> tuple[tuple[int, int], ...]:
         """Bytes of the largest tensor of each block: among its experts, and among all else. Empty if they are not known."""
+        largest: tuple[tuple[int, int], ...] = self.model.once(("llamacpp largest", self.request.weights), self._largest_tensors)
+        return largest
+
+    def _largest_tensors(self) -> tuple[tuple[int, int], ...]:
         most = [[0, 0] for _ in range(self.hparams.n_layer_all)]
         for tensor in self.weight_tensors or ():
             if 0 <= tensor.layer < len(most) and not tensor.tower:

@@ -15,7 +15,7 @@ from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.engines.llamacpp.buffers import Buffers, GpuPart
 from hwcalc.engines.llamacpp.equation import OPPOSITE, host_room, process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
-from hwcalc.engines.llamacpp.loads import Load, cache_bytes, layers_of, load_of_run, loads_in, loads_of
+from hwcalc.engines.llamacpp.loads import Devices, Load, cache_bytes, load_of_run, loads_in, loads_of
 from hwcalc.engines.llamacpp.placement import ends_of
 from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.formulas.arithmetic import either, larger
@@ -107,18 +107,18 @@ class Places:
 
     def __init__(self, opened: LlamacppOpened, fixed: Assignment | None) -> None:
         self._opened = opened
-        self._layers = layers_of(opened)
-        self._loads = None if fixed is None else loads_in(self._layers, fixed)
+        self._devices = Devices(opened)
+        self._loads = None if fixed is None else loads_in(self._devices, fixed)
 
     def at(self, tokens: int, sequences: int) -> Placed:
         """What so many sequences of so many tokens need."""
         buffers = Buffers(self._opened, self._opened.settings_at(tokens, sequences))
-        gpus, host = loads_of(self._layers, self._fitted(buffers)) if self._loads is None else self._loads
+        gpus, host = loads_of(self._devices, self._fitted(buffers)) if self._loads is None else self._loads
         return Placed(self, gpus, host, buffers)
 
     def total_bytes(self, tokens: int, sequences: int) -> int:
         """Bytes of the cache of all layers."""
-        return cache_bytes(self._layers.total, self._opened.settings_at(tokens, sequences))
+        return cache_bytes(self._devices.layers.total, self._opened.settings_at(tokens, sequences))
 
     def process_bytes(self, end: str, *, on_gpu: bool) -> int:
         """What a device has beside weights, cache and buffers."""
@@ -146,13 +146,13 @@ class Places:
         }
 
     def _fitted(self, buffers: Buffers) -> Runs:
-        layers, opened = self._layers, self._opened
+        layers, opened = self._devices.layers, self._opened
         room = room_of(opened, opened.place_options, "low")
         assert room is not None
         beside = self.process_bytes("high", on_gpu=True)
 
         def holds(runs: Runs, gpu: int) -> bool:
-            load = load_of_run(layers, runs, gpu)
+            load = load_of_run(self._devices, runs, gpu)
             buffer = buffers.of(load.part, "high")
             return load.weights + cache_bytes(load.cache, buffers.one) + buffer + beside <= room
 

@@ -103,7 +103,7 @@ class LlamacppPlaces(GeneralEngine):
         from hwcalc.engines.llamacpp.weights import grouped, other_sizes
 
         mtp = own.settings.load_mtp
-        groups = grouped(own.weight_tensors or (), mtp=mtp)
+        groups = model.once(("llamacpp groups", own.request.weights, mtp), lambda: grouped(own.weight_tensors or (), mtp=mtp))
         if model.gguf is not None and model.gguf.tensors and own.request.weights is None:
             return ModelWeights(
                 bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
