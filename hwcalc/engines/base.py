@@ -105,9 +105,12 @@ class Engine(
         """The id of the draft model that an engine option names. The caller loads that model as :attr:`Request.option_draft`."""
         return None
 
-    def open(self, model: ModelSpec, request: Request, notes: Iterable[Note] = ()) -> Opened:
+    def open(
+        self, model: ModelSpec, request: Request, notes: Iterable[Note] = (), *, beside: Opened | None = None
+    ) -> Opened:
         """Fill in every default and check the request. ``notes`` say what the caller has assumed already.
 
+        ``beside`` is the request of the same plan that this one is a change of.
         Raises a :class:`~hwcalc.errors.KvplanError` subclass.
         """
         gpu = request.hardware.gpu
@@ -115,7 +118,7 @@ class Engine(
             self.check_host(gpu, request.options, request.gpus)
         opened = self.unchecked(model.as_built_by(self.name), request)
         if self.keeps_families(opened):
-            vars(opened)["family"] = kept_family(self.name, opened.model, request)
+            vars(opened)["family"] = kept_family(self.name, opened.model, request, {} if beside is None else beside.family)
         opened.tell(*notes)
         return opened.checked()
 
@@ -301,7 +304,7 @@ class Opened(Alive):
         """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
-        return self.engine.open(self.model, self.request.changed(**change))
+        return self.engine.open(self.model, self.request.changed(**change), beside=self)
 
     @cached_property
     def parallel(self) -> Parallel:

@@ -6,7 +6,7 @@ plan the solvers ask for hundreds of them; whoever plans many lengths asks for t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from hwcalc.engines.room import Room
     from hwcalc.model import ModelSpec
 
-__all__ = ["MOST_FAMILIES", "Families", "kept_family", "tried"]
+__all__ = ["MOST_FAMILIES", "Families", "is_unmeasured", "kept", "kept_family", "tried"]
 
+T = TypeVar("T")
 OpenedT = TypeVar("OpenedT")
 
 MOST_FAMILIES: Final = 256
@@ -73,8 +74,8 @@ class Families(Generic[OpenedT]):
         return None
 
 
-class _OfModel(dict[Hashable, dict[Hashable, Any]]):
-    """The families of one model, which go with it. A copy of the model begins anew."""
+class _OfModel(dict[Hashable, Any]):
+    """What is kept of one model, which goes with it. A copy of the model begins anew."""
 
     __slots__ = ("__weakref__",)
 
@@ -82,34 +83,46 @@ class _OfModel(dict[Hashable, dict[Hashable, Any]]):
         return _OfModel, ()
 
 
-def kept_family(engine: str, model: ModelSpec, request: Request) -> dict[Hashable, Any]:
+def kept_family(engine: str, model: ModelSpec, request: Request, beside: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
     """The answers that this request shares with those that differ only in length and batch, of earlier plans too.
 
+    ``beside`` is the family of a request of the same plan, whose accelerator is known to be without measurements; empty for the first one.
     Requests with a policy or a draft share none with other plans: each brings a policy or a draft of its own. Nor do those on an accelerator
     that was measured, since a measurement may be replaced at any time.
     """
-    key = _key(engine, request)
+    key = _key(engine, request, beside)
     if key is None:
         return {}
-    own: _OfModel = model.once(_KEY, _OfModel)
-    found = own.get(key)
+    # The key has the address of the accelerator, which must stay taken for as long.
+    return kept(model, _KEY, key, lambda: {_ACCELERATOR: request.hardware.gpu})
+
+
+def kept(model: ModelSpec, name: str, key: Hashable, make: Callable[[], T]) -> T:
+    """As :meth:`ModelSpec.once`, but of all keys under a ``name`` only the last :data:`MOST_FAMILIES` are kept."""
+    own: _OfModel = model.once(name, _OfModel)
+    found: T | None = own.get(key)
     if found is None:
         if len(own) >= MOST_FAMILIES:
             # Another thread may have taken it away, or added one.
             with suppress(KeyError, RuntimeError, StopIteration):
                 del own[next(iter(own))]
-        # The key has the address of the accelerator, which must stay taken for as long.
-        found = own.setdefault(key, {_ACCELERATOR: request.hardware.gpu})
+        found = own.setdefault(key, make())
     return found
 
 
-def _key(engine: str, request: Request) -> Hashable | None:
+def is_unmeasured(family: Mapping[Hashable, Any]) -> bool:
+    """Whether the accelerator of a family has no measurements of the user, as far as its plan has looked already."""
+    return _ACCELERATOR in family
+
+
+def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hashable | None:
     """All of a request but length and batch; ``None`` if that is not the same from plan to plan."""
     if request.policy is not None or request.draft is not None or request.option_draft is not None:
         return None
     hardware = request.hardware
     gpu = hardware.gpu
-    if gpu is not None and calibration_exists(gpu.id, overheads_kind(engine)):
+    looked = gpu is not None and beside.get(_ACCELERATOR) is gpu
+    if gpu is not None and not looked and calibration_exists(gpu.id, overheads_kind(engine)):
         return None
     parallel, sharing = request.parallel, request.sharing
     return (

@@ -9,6 +9,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, memory_of, workspaces
+from hwcalc.engines.families import is_unmeasured
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas.named import NamedTuple
 
@@ -59,6 +60,10 @@ def budget_of(
     ``margin`` is the share that stays free, by default what the user says.
     """
     request = opened.request
-    measured = calibrated(opened.engine.name, opened.model.id, request, parts, tokens=tokens, rows=rows)
+    measured = (
+        Noted(parts)
+        if is_unmeasured(opened.family)
+        else calibrated(opened.engine.name, opened.model.id, request, parts, tokens=tokens, rows=rows)
+    )
     margin = request.hardware.margin or Fraction(0) if margin is None else margin
     return Noted(Budget.of(memory, share, margin, measured.value), measured.notes)

@@ -5,7 +5,7 @@ Whoever computes a figure writes its steps beside it, so that an explanation sho
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen, record
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["Ends", "Number", "Step", "Term", "step"]
 
@@ -47,25 +47,23 @@ def step(name: str, formula: str, result: Ends, /, *, unit: str = "bytes", **ter
     >>> one.expected, [(term.name, term.expected) for term in one.terms]
     (12, [('rows', 4), ('width', 3)])
     """
-    low, expected, high = _ends(result)
-    return record(
-        Step,
-        {
-            "name": name,
-            "unit": unit,
-            "formula": formula,
-            "terms": tuple([_term(name, value) for name, value in terms.items()]),
-            "low": low,
-            "expected": expected,
-            "high": high,
-        },
+    low, expected, high = result if isinstance(result, tuple) else (result, result, result)
+    made = Step.__new__(Step)
+    # A plan has about twenty of them, which nothing checks: their fields are written at once.
+    made.__dict__.update(
+        name=name,
+        unit=unit,
+        formula=formula,
+        terms=tuple([_term(symbol, value) for symbol, value in terms.items()]),
+        low=low,
+        expected=expected,
+        high=high,
     )
-
-
-def _ends(value: Ends) -> tuple[Number, Number, Number]:
-    return value if isinstance(value, tuple) else (value, value, value)
+    return made
 
 
 def _term(name: str, value: Ends) -> Term:
-    low, expected, high = _ends(value)
-    return record(Term, {"name": name, "low": low, "expected": expected, "high": high})
+    low, expected, high = value if isinstance(value, tuple) else (value, value, value)
+    made = Term.__new__(Term)
+    made.__dict__.update(name=name, low=low, expected=expected, high=high)
+    return made

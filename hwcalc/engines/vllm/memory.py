@@ -24,7 +24,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
-from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
+from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident, stage_weights
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.overhead import graphs, outside_torch
 from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
@@ -123,8 +123,11 @@ def _weight_parts(
         return _from_files(model, request, stages)
     offloaded = request.options.get("cpu_offload_gb")
     if offloaded is not None:
-        resident = resident_bytes_rank(model, float(offloaded), parallel, weight_dtype=weight_dtype, scheme=scheme)
-        return Noted(None if resident is None else (ranked("weights", Section.WEIGHTS, resident),))
+        movable = model.once(
+            ("vllm", "movable weights", weight_dtype, weight_format, parallel),
+            lambda: stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
+        )
+        return Noted(None if movable is None else (ranked("weights", Section.WEIGHTS, resident(movable, float(offloaded))),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
     parts: tuple[BudgetPart, ...] = (exact("weights", Section.WEIGHTS, max(stages), source),)
     padding = None
@@ -206,6 +209,10 @@ def _from_files(model: ModelSpec, request: Request, stages: tuple[int, ...] | No
 
 def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
     """The table of rotary embeddings: positions x rotated dimensions, 131,072 x 128 for Llama-3.1."""
+    return model.once(("vllm", "rotary table"), lambda: _rotary_parts(model))
+
+
+def _rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
     dims = [group.kind.dims() for group in model.stack.groups]
     widths = [one.get("qk_rope_head_dim", one.get("head_dim", 0)) for one in dims if "num_attention_heads" in one]
     numbers = (model.max_position_embeddings or 0) * max(widths, default=0)

@@ -14,6 +14,7 @@ from hwcalc.engines.rank_weights import RankBytes, block_bytes, cut_blocks, on_s
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part
 from hwcalc.model import ModelSpec
 from hwcalc.units import GIB
@@ -21,9 +22,20 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["encoder_cache_bytes", "resident_bytes_rank"]
+__all__ = ["StageWeights", "encoder_cache_bytes", "resident", "resident_bytes_rank", "stage_weights"]
 
 _TABLES: Final = frozenset({"embedding", "head"})
+
+
+class StageWeights(NamedTuple):
+    """Bytes of weights on a rank of a pipeline stage: all of them, those that may be moved, and the largest layer of these.
+
+    No parameter is larger than its layer.
+    """
+
+    total: int
+    movable: int
+    largest: int
 
 
 def resident_bytes_rank(
@@ -38,22 +50,39 @@ def resident_bytes_rank(
 
     High assumes that the last moved parameter reaches the limit exactly, low that it exceeds the limit by a whole layer.
     """
+    stages = stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme)
+    return None if stages is None else resident(stages, offload_gib)
+
+
+def resident(stages: tuple[StageWeights, ...], offload_gib: float) -> RankBytes:
+    """The same of stages that are known."""
+    limit = int(offload_gib * GIB)
+    high = max((stage.total - min(stage.movable, limit) for stage in stages), default=0)
+    low = max((stage.total - min(stage.movable, limit + stage.largest if limit else 0) for stage in stages), default=0)
+    source = f"vLLM 0.33 offloader/uva.py: {offload_gib:g} GiB of parameters in host memory"
+    return RankBytes(low=low, expected=high, high=high, source=source)
+
+
+def stage_weights(
+    model: ModelSpec, parallel: Parallel = ALONE, *, weight_dtype: str | None = None, scheme: Scheme | None = None
+) -> tuple[StageWeights, ...] | None:
+    """The weights on a rank of each pipeline stage; ``None`` if the model's weights are not counted."""
     if model.counted is None:
         return None
     unquantized = VLLM.weight_format(model, weight_dtype)
     blocks = cut_blocks(model, VLLM.loaded_blocks(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
-    limit = int(offload_gib * GIB)
-    low = high = 0
+    found = []
     for stage in on_stages(model, blocks, parallel.pp, VLLM):
         sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
-        total = sum(size for _, size in sizes)
-        movable = sum(size for block, size in sizes if _is_layer(block))
-        # No parameter is larger than its layer.
-        largest = max((-(-size // block.count) for block, size in sizes if _is_layer(block)), default=0)
-        high = max(high, total - min(movable, limit))
-        low = max(low, total - min(movable, limit + largest if limit else 0))
-    source = f"vLLM 0.33 offloader/uva.py: {offload_gib:g} GiB of parameters in host memory"
-    return RankBytes(low=low, expected=high, high=high, source=source)
+        movable = [(block, size) for block, size in sizes if _is_layer(block)]
+        found.append(
+            StageWeights(
+                total=sum(size for _, size in sizes),
+                movable=sum(size for _, size in movable),
+                largest=max((-(-size // block.count) for block, size in movable), default=0),
+            )
+        )
+    return tuple(found)
 
 
 def _is_layer(block: Block) -> bool:
