@@ -6,8 +6,7 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step, step
@@ -19,6 +18,9 @@ from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
 from hwcalc.units import GIB
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = ["group_infos", "plan_pool", "usable_blocks"]
 
@@ -157,6 +159,8 @@ def _without_cache(budget: int) -> PoolInfo:
 def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
     """The blocks of one request as the log's concurrency counts them."""
     if layout.rules.concurrency == "length":
+        from fractions import Fraction
+
         return Fraction(length, layout.block_size)
     if layout.rules.packed == "pages" or not layout.packed:
         return layout.total_blocks(length)
