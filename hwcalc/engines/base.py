@@ -15,23 +15,23 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
+from hwcalc.engines.families import is_kept, kept_family
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import Policies
 from hwcalc.engines.request import Parallel, Request, Servers
 from hwcalc.engines.sharing import Alive, Sharers, words_of
+from hwcalc.engines.shortcuts import Shortcuts
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.traits import Traits
 from hwcalc.engines.turns import Sizes
-from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.model import ModelSpec, Note
-from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
@@ -42,7 +42,17 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
+class Engine(
+    Traits,
+    Kinds,
+    Sizes,
+    Shortcuts["Opened"],
+    Commands["Opened"],
+    Places["Opened"],
+    Policies["Opened"],
+    Sharers["Opened"],
+    ABC,
+):
     """The rules of one engine. It keeps no state between calls."""
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
@@ -56,44 +66,6 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
         from hwcalc.quantization.published_mixes import mix_sizes
 
         return {} if self.weight_choices else mix_sizes(model, self.weight_choices_of(model))
-
-    def version(self, requested: str | None) -> str:
-        """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
-        if requested is None:
-            return self.versions[0] if self.versions else ""
-        if not self.versions:
-            raise UnknownNameError(
-                f"--engine {self.name}@{brief(requested, 20)}: {self.name} has no versions.",
-                option="engine",
-                hint=f"Use: --engine {self.name}",
-            )
-        return self.resolve_version(requested)
-
-    def resolve_version(self, requested: str) -> str:
-        """As :meth:`version`, for an engine with versions.
-
-        By default a known release, its line (``0.5`` for 0.5.23), and what was made of it (``1.4.1`` and ``3.3.6-dev0`` for 1.4 and 3.3.6).
-        """
-        asked = requested.removeprefix("v")
-        for known in self.versions:
-            if asked == known or ("." in asked and known.startswith(f"{asked}.")) or asked.startswith((f"{known}.", f"{known}-")):
-                return known
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}.",
-        )
-
-    def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
-        """Parse the engine options. Raises :class:`~hwcalc.errors.UsageError` for an unknown name or a wrong value."""
-        parsed: dict[str, object] = {}
-        for name, value in options.items():
-            option = self.options.get(name)
-            if option is None:
-                known = ", ".join(self.options) or "none"
-                raise UsageError(f"engine option {shown(name, 40)} is not known to {self.name}.", hint=f"Known: {known}.")
-            parsed[name] = option.check(name, value)
-        return parsed
 
     def started_by(self, options: Mapping[str, str]) -> Engine:
         """The engine whose rules hold with these options; almost always this one."""
@@ -112,6 +84,8 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
         if gpu is not None and gpu.is_host:
             self.check_host(gpu, request.options, request.gpus)
         opened = self.unchecked(model.as_built_by(self.name), request)
+        if self.keeps_families(opened):
+            vars(opened)["family"] = kept_family(self.name, opened.model, request)
         opened.tell(*notes)
         return opened.checked()
 
@@ -193,32 +167,6 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
         """The tokens of a sequence that an engine option names, where the user gives no length; ``None`` if none does."""
         return None
 
-    def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
-        """The most tokens, up to ``bound``, that each planned sequence can have.
-
-        ``None`` if the engine has no direct answer; the caller then searches by trying lengths.
-        """
-        return None
-
-    def periods(self, opened: Opened) -> frozenset[int]:
-        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
-        return frozenset()
-
-    def curve(self, opened: Opened) -> Curve | None:
-        """The cache at every length and for every number of sequences, in the normal form, with a GPU or without; ``None`` if there is none.
-
-        It holds for the family of ``opened``.
-        """
-        return None
-
-    def form(self, opened: Opened) -> MemoryForm | None:
-        """The memory of a GPU at every length and for every number of sequences, in the normal form; ``None`` if there is none.
-
-        It holds for the family of ``opened``: what follows from length and batch is not looked at. There is none without a GPU, or where
-        the budget is unknown.
-        """
-        return None
-
     def deals_experts(self, opened: Opened) -> bool:
         """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
         return False
@@ -298,10 +246,11 @@ class Opened(Alive):
 
     def sized(self, *, seq: int | None = None, batch: int | None = None) -> Opened:
         """The request with another length or batch, in the same family. It is not checked again."""
-        seq, batch = self.request.seq if seq is None else seq, self.request.batch if batch is None else batch
-        if (seq, batch) == (self.request.seq, self.request.batch):
+        request = self.request
+        seq, batch = request.seq if seq is None else seq, request.batch if batch is None else batch
+        if seq == request.seq and batch == request.batch:
             return self
-        return self.with_request(replace(self.request, seq=seq, batch=batch))
+        return self.sibling(replace(request, seq=seq, batch=batch))
 
     def beyond(self, tokens: int) -> Opened:
         """The request at a length that the model need not have, to see how its cache grows."""
@@ -312,6 +261,23 @@ class Opened(Alive):
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
+
+    def accepted(self, **change: Any) -> Opened | None:
+        """As :meth:`changed`, but ``None`` if the engine refuses it. The family keeps what the engine accepts or refuses at every size."""
+        if not (is_kept(self.family) and self.engine.accepts_all_sizes(self)):
+            return self._accepted(change)
+        sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
+        # The change is kept beside its key, which has the address of an accelerator.
+        _, found = self.shared(_key_of(change), lambda: (change, self._accepted(change)))
+        if found is None:
+            return None
+        return found.sized(seq=sizes.get("seq", self.request.seq), batch=sizes.get("batch", self.request.batch))
+
+    def _accepted(self, change: Mapping[str, Any]) -> Opened | None:
+        try:
+            return self.changed(**change)
+        except KvplanError:
+            return None
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -419,3 +385,12 @@ class Opened(Alive):
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
         """Store several tensors by the general rule."""
         return tuple(self.store(tensor) for tensor in tensors)
+
+
+def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
+    """A key for the values of a change. An accelerator counts by its address, a mapping by what is in it."""
+    values = (
+        tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
+        for name, value in change.items()
+    )
+    return ("accepted", *change, *values)

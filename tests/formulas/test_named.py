@@ -61,7 +61,7 @@ def test_the_first_value_is_made_as_all_others() -> None:
     with pytest.raises(TypeError, match="Expected 2 arguments, got 1"):
         Other._make([3])
     with pytest.raises(ValueError, match="unexpected field names"):
-        Other(3)._replace(z=1)
+        Other(3)._replace(z=1)  # type: ignore[call-arg]
 
 
 def test_methods_and_properties_are_those_of_the_class() -> None:
