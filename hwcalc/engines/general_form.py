@@ -7,6 +7,7 @@ its rule in :attr:`BudgetPart.grows`. So the form is made of what the plan is ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import TypeAlias
 
 from hwcalc.engines.amounts import Constant, Largest, Measured
@@ -130,8 +131,8 @@ def asked_curve(opened: Opened) -> Curve | None:
     if not is_plain(opened.request):
         return None
     return AskedCurve(
-        one=lambda tokens: opened.sized(seq=tokens, batch=1).needed_bytes,
-        whole=lambda tokens: opened.sized(seq=tokens, batch=1).stored_bytes,
+        one=cache(lambda tokens: opened.sized(seq=tokens, batch=1).needed_bytes),
+        whole=cache(lambda tokens: opened.sized(seq=tokens, batch=1).stored_bytes),
     )
 
 
