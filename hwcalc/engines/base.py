@@ -15,17 +15,16 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
-from hwcalc.engines.families import is_kept, kept_family
+from hwcalc.engines.families import Families, kept_family
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import Policies
 from hwcalc.engines.request import Parallel, Request, Servers
 from hwcalc.engines.sharing import Alive, Sharers, words_of
-from hwcalc.engines.shortcuts import Shortcuts
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.traits import Traits
 from hwcalc.engines.turns import Sizes
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.model import ModelSpec, Note
@@ -43,15 +42,7 @@ _SIZES = frozenset({"seq", "batch"})
 
 
 class Engine(
-    Traits,
-    Kinds,
-    Sizes,
-    Shortcuts["Opened"],
-    Commands["Opened"],
-    Places["Opened"],
-    Policies["Opened"],
-    Sharers["Opened"],
-    ABC,
+    Traits, Kinds, Families["Opened"], Sizes, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC
 ):
     """The rules of one engine. It keeps no state between calls."""
 
@@ -167,6 +158,17 @@ class Engine(
         """The tokens of a sequence that an engine option names, where the user gives no length; ``None`` if none does."""
         return None
 
+    def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
+        """The most tokens, up to ``bound``, that each planned sequence can have.
+
+        ``None`` if the engine has no direct answer; the caller then searches by trying lengths.
+        """
+        return None
+
+    def periods(self, opened: Opened) -> frozenset[int]:
+        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
+        return frozenset()
+
     def deals_experts(self, opened: Opened) -> bool:
         """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
         return False
@@ -261,23 +263,6 @@ class Opened(Alive):
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
-
-    def accepted(self, **change: Any) -> Opened | None:
-        """As :meth:`changed`, but ``None`` if the engine refuses it. The family keeps what the engine accepts or refuses at every size."""
-        if not (is_kept(self.family) and self.engine.accepts_all_sizes(self)):
-            return self._accepted(change)
-        sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
-        # The change is kept beside its key, which has the address of an accelerator.
-        _, found = self.shared(_key_of(change), lambda: (change, self._accepted(change)))
-        if found is None:
-            return None
-        return found.sized(seq=sizes.get("seq", self.request.seq), batch=sizes.get("batch", self.request.batch))
-
-    def _accepted(self, change: Mapping[str, Any]) -> Opened | None:
-        try:
-            return self.changed(**change)
-        except KvplanError:
-            return None
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -385,12 +370,3 @@ class Opened(Alive):
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
         """Store several tensors by the general rule."""
         return tuple(self.store(tensor) for tensor in tensors)
-
-
-def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
-    """A key for the values of a change. An accelerator counts by its address, a mapping by what is in it."""
-    values = (
-        tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
-        for name, value in change.items()
-    )
-    return ("accepted", *change, *values)
