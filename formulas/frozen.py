@@ -10,7 +10,7 @@ from _thread import RLock
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, dataclass_transform
 
-__all__ = ["Field", "field", "fields", "frozen", "is_frozen", "replace"]
+__all__ = ["Field", "field", "fields", "frozen", "is_frozen", "record", "replace"]
 
 T = TypeVar("T")
 
@@ -88,14 +88,26 @@ def fields(of: object) -> tuple[Field, ...]:
 
 def replace(record: T, /, **change: Any) -> T:
     """The same with other values in some fields, as :func:`dataclasses.replace` does it."""
-    values = record.__dict__
-    return type(record)(**{name: values[name] for name in record.__frozen__.set} | change)  # type: ignore[attr-defined]
+    known: _Fields = record.__frozen__  # type: ignore[attr-defined]
+    values, cls = record.__dict__, type(record)
+    if not (known.plain and change.keys() <= known.names):
+        return cls(**{name: values[name] for name in known.set} | change)
+    made = cls.__new__(cls)
+    made.__dict__.update([(name, values[name]) for name in known.set], **change)
+    return made
+
+
+def record(cls: type[T], values: dict[str, Any]) -> T:
+    """A record of a class without a check of its own, from the values of all its fields, by name: unchecked, for where very many are made."""
+    made = cls.__new__(cls)
+    made.__dict__.update(values)
+    return made
 
 
 class _Fields:
     """The fields of a class, those of its bases first, and what the shared methods need of them."""
 
-    __slots__ = ("all", "checked", "compared", "defaults", "factories", "names", "own", "set", "unset")
+    __slots__ = ("all", "checked", "compared", "defaults", "factories", "names", "own", "plain", "set", "unset")
 
     def __init__(self, cls: type) -> None:
         self.own = tuple(_own_fields(cls))
@@ -109,6 +121,7 @@ class _Fields:
         self.factories = tuple((each.name, each.default_factory) for each in self.all if each.default_factory is not _MISSING)
         self.compared = tuple(each.name for each in self.all if each.compare)
         self.checked = hasattr(cls, "__post_init__")
+        self.plain = not (self.checked or self.unset) and cls.__dict__.get("__init__", _init) is _init
 
 
 class _Unread:

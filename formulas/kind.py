@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -46,9 +45,8 @@ class LayerKind:
     """Tokens that a cache policy leaves of each sequence, where the layer would keep them all; ``None`` without a policy."""
 
     def __init_subclass__(cls) -> None:
-        # Solvers ask for the same tensors thousands of times.
         if "tensors" in cls.__dict__:
-            cls.tensors = lru_cache(maxsize=1024)(_kept(cls.__dict__["tensors"]))  # type: ignore[method-assign]
+            cls.tensors = _kept(cls.__dict__["tensors"])  # type: ignore[method-assign, assignment]
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -100,14 +98,17 @@ def _kept(formula: Callable[[Any], tuple[CacheTensor, ...]]) -> Callable[[Any], 
     """The formula of a kind, with the tokens that a policy leaves in place of all tokens."""
 
     def tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
-        whole = formula(kind)
-        if kind.kept is None:
-            return whole
-        span = Kept(kind.kept)
-        return tuple(
-            replace(tensor, span=span) if tensor.role in BY_TOKEN and isinstance(tensor.span, Full) else tensor
-            for tensor in whole
-        )
+        # Kept beside the kind: every engine and every question asks for them.
+        known: tuple[CacheTensor, ...] | None = vars(kind).get("_tensors")
+        if known is None:
+            known = vars(kind)["_tensors"] = formula(kind)
+            if kind.kept is not None:
+                span = Kept(kind.kept)
+                known = vars(kind)["_tensors"] = tuple(
+                    replace(tensor, span=span) if tensor.role in BY_TOKEN and isinstance(tensor.span, Full) else tensor
+                    for tensor in known
+                )
+        return known
 
     tensors.__doc__ = formula.__doc__
     return tensors

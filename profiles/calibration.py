@@ -127,6 +127,12 @@ def _place(gpu: str, kind: str) -> str | None:
     return own("calibration", f"{gpu}.{kind}.json")
 
 
+def calibration_exists(gpu: str, kind: str) -> bool:
+    """Whether there is a file of this kind about this accelerator, broken or not."""
+    place = _place(gpu, kind)
+    return place is not None and is_id(gpu) and os.path.lexists(place)
+
+
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
     """The readings of this kind on this accelerator, or ``None``. The function does not ask :func:`enabled`.
 

@@ -126,6 +126,7 @@ class RuntimeProfile:
         return self.estimates[name]
 
 
+@lru_cache(maxsize=256)
 def planned_version(text: str) -> Version:
     """The numbers of a version that is planned, to compare with ``since``. Two numbers stand for the newest patch of them.
 

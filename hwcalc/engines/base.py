@@ -15,6 +15,7 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
+from hwcalc.engines.families import is_kept, kept_family
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import Policies
@@ -23,7 +24,7 @@ from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.traits import Traits
 from hwcalc.engines.turns import Sizes
-from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.model import ModelSpec, Note
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.room import Room
     from hwcalc.engines.saving import Saving
 
 __all__ = ["Engine", "Opened"]
@@ -112,12 +114,33 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
         if gpu is not None and gpu.is_host:
             self.check_host(gpu, request.options, request.gpus)
         opened = self.unchecked(model.as_built_by(self.name), request)
+        if self.keeps_families(opened):
+            vars(opened)["family"] = kept_family(self.name, opened.model, request)
         opened.tell(*notes)
         return opened.checked()
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         """The opened request without the check. An engine that keeps more for a request returns its own subclass of :class:`Opened`."""
         return Opened(engine=self, model=model, request=request, version=self.version(request.engine_version))
+
+    def accepts_all_sizes(self, opened: Opened) -> bool:
+        """Whether the engine accepts each change of a request in a kept family at every length and number of sequences, or at none."""
+        return False
+
+    def room(self, opened: Opened) -> Room | None:
+        """What decides whether requests of the family fit, from some length on; ``None`` if that is not a number of blocks alone.
+
+        Then a longer sequence takes no less, at any length.
+        """
+        return None
+
+    def first_room(self, opened: Opened) -> Room | None:
+        """The same for sequences of one token; it says nothing of longer ones."""
+        return None
+
+    def keeps_families(self, opened: Opened) -> bool:
+        """Whether later plans of a family may take the answers of earlier ones: no shared answer follows from length or batch."""
+        return False
 
     @abstractmethod
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
@@ -198,6 +221,14 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
 
         ``None`` if the engine has no direct answer; the caller then searches by trying lengths.
         """
+        return None
+
+    def stores_alike(self, opened: Opened) -> bool:
+        """Whether each stored tensor is so many times that of one sequence by itself, as many as are planned."""
+        return False
+
+    def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
+        """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` without a direct answer."""
         return None
 
     def periods(self, opened: Opened) -> frozenset[int]:
@@ -295,10 +326,11 @@ class Opened(Alive):
 
     def sized(self, *, seq: int | None = None, batch: int | None = None) -> Opened:
         """The request with another length or batch, in the same family. It is not checked again."""
-        seq, batch = self.request.seq if seq is None else seq, self.request.batch if batch is None else batch
-        if (seq, batch) == (self.request.seq, self.request.batch):
+        request = self.request
+        seq, batch = request.seq if seq is None else seq, request.batch if batch is None else batch
+        if seq == request.seq and batch == request.batch:
             return self
-        return self.with_request(replace(self.request, seq=seq, batch=batch))
+        return self.sibling(replace(request, seq=seq, batch=batch))
 
     def beyond(self, tokens: int) -> Opened:
         """The request at a length that the model need not have, to see how its cache grows."""
@@ -309,6 +341,23 @@ class Opened(Alive):
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
+
+    def accepted(self, **change: Any) -> Opened | None:
+        """As :meth:`changed`, but ``None`` if the engine refuses it. The family keeps what the engine accepts or refuses at every size."""
+        if not (is_kept(self.family) and self.engine.accepts_all_sizes(self)):
+            return self._accepted(change)
+        sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
+        # The change is kept beside its key, which has the address of an accelerator.
+        _, found = self.shared(_key_of(change), lambda: (change, self._accepted(change)))
+        if found is None:
+            return None
+        return found.sized(seq=sizes.get("seq", self.request.seq), batch=sizes.get("batch", self.request.batch))
+
+    def _accepted(self, change: Mapping[str, Any]) -> Opened | None:
+        try:
+            return self.changed(**change)
+        except KvplanError:
+            return None
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -416,3 +465,12 @@ class Opened(Alive):
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
         """Store several tensors by the general rule."""
         return tuple(self.store(tensor) for tensor in tensors)
+
+
+def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
+    """A key for the values of a change. An accelerator counts by its address, a mapping by what is in it."""
+    values = (
+        tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
+        for name, value in change.items()
+    )
+    return ("accepted", *change, *values)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import field, frozen, replace
+from hwcalc.formulas.frozen import field, fields, frozen, record, replace
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -232,9 +232,9 @@ class Family:
 
     def sibling(self, request: Request) -> Self:
         """Another request of the same family. It is not checked."""
-        other = replace(self, request=request)
-        vars(other)["family"] = self.family
-        return other
+        own = vars(self)
+        values = {each.name: own[each.name] if each.init else each.default_factory() for each in fields(self)}
+        return record(type(self), values | {"request": request, "family": self.family})
 
     def with_request(self, request: Request) -> Self:
         """The sibling with this request; the same one if it is no other."""

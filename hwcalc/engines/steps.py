@@ -5,7 +5,7 @@ Whoever computes a figure writes its steps beside it, so that an explanation sho
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, record
 
 __all__ = ["Ends", "Number", "Step", "Term", "step"]
 
@@ -48,14 +48,17 @@ def step(name: str, formula: str, result: Ends, /, *, unit: str = "bytes", **ter
     (12, [('rows', 4), ('width', 3)])
     """
     low, expected, high = _ends(result)
-    return Step(
-        name=name,
-        unit=unit,
-        formula=formula,
-        terms=tuple(_term(name, value) for name, value in terms.items()),
-        low=low,
-        expected=expected,
-        high=high,
+    return record(
+        Step,
+        {
+            "name": name,
+            "unit": unit,
+            "formula": formula,
+            "terms": tuple([_term(name, value) for name, value in terms.items()]),
+            "low": low,
+            "expected": expected,
+            "high": high,
+        },
     )
 
 
@@ -65,4 +68,4 @@ def _ends(value: Ends) -> tuple[Number, Number, Number]:
 
 def _term(name: str, value: Ends) -> Term:
     low, expected, high = _ends(value)
-    return Term(name=name, low=low, expected=expected, high=high)
+    return record(Term, {"name": name, "low": low, "expected": expected, "high": high})

@@ -31,13 +31,26 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
     None is slower, and none is of those that few people can get, unless ``gpu`` is one itself. Of those of the same size, the first is
     the one of which a buyer would miss least: the chip, the architecture, one that is not older, the link, the date.
     """
+    from hwcalc.profiles.gpus import find_gpu
+
+    # Kept beside the accelerator: advice asks again and again.
+    known: tuple[tuple[int, str], ...] | None = vars(gpu).get("_larger")
+    if known is None:
+        known = vars(gpu)["_larger"] = _larger(gpu)
+    for sold in islice((sold for size, sold in known if size * GIB >= needed_bytes), most):
+        with profile_errors():
+            yield find_gpu(sold)
+
+
+def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
+    """Size and name of the built-in accelerators that are larger, the nearest ones first, one of each size."""
     from hwcalc.profiles.examples import UNCOMMON
-    from hwcalc.profiles.gpus import built_in_gpus, find_gpu
+    from hwcalc.profiles.gpus import built_in_gpus
 
     left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
     own = gpu.memory_marketing_gb
     if own is None:
-        return
+        return ()
     steps = _STEPS.get(gpu.category or "", (gpu.category,))
     ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
     for name, other in built_in_gpus().items():
@@ -45,13 +58,11 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
             continue
         options = other.memory_options_gb if len(other.memory_options_gb) > 1 else ()
         for size in options or (other.memory_marketing_gb or 0,):
-            if size > own and size * GIB >= needed_bytes:
+            if size > own:
                 sold = f"{name}-{size}gb" if options else name
                 place, one = (steps.index(other.category), size), ((not gpu.id.startswith(name), *_missed(gpu, other)), sold)
                 ranked[place] = min(ranked.get(place, one), one)
-    for _, (_, sold) in islice(sorted(ranked.items()), most):
-        with profile_errors():
-            yield find_gpu(sold)
+    return tuple((size, sold) for (_, size), (_, sold) in sorted(ranked.items()))
 
 
 def _slower(gpu: Gpu, other: Gpu) -> bool:

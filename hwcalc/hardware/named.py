@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -49,23 +50,36 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
     elif (host := host_named(name)) is not None:
         gpu = host
     else:
-        from hwcalc.profiles.gpus import other_forms, with_memory
+        from hwcalc.profiles.gpus import user_folder
 
-        found = gpu_named(name, "--gpu")
-        gpu, others = found, other_forms(name, found.id)
-        if len(found.memory_options_gb) > 1 and found.memory_marketing_gb is not None:
-            # A name with its size and one without are the same accelerator in every table.
-            gpu = with_memory(found, found.memory_marketing_gb)
-        if others:
-            notes.append(
-                Note(
-                    code=MEMORY_OPTION if _stem(gpu.id) in map(_stem, others) else "gpu-name",
-                    message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.",
-                )
-            )
-        notes += _assumed_memory(name, found)
+        own = user_folder()
+        # Files of the user's own may change between two calls; those of kvplan do not.
+        gpu, assumed = _built_in(name) if own is None or not own.is_dir() else _in_profiles(name)
+        notes += assumed
     _remarks(gpu, notes)
     return gpu
+
+
+def _in_profiles(name: str) -> tuple[Gpu, tuple[Note, ...]]:
+    """The accelerator of this name, and what is assumed of it where the name leaves something open."""
+    from hwcalc.profiles.gpus import other_forms, with_memory
+
+    found = gpu_named(name, "--gpu")
+    gpu, others, notes = found, other_forms(name, found.id), []
+    if len(found.memory_options_gb) > 1 and found.memory_marketing_gb is not None:
+        # A name with its size and one without are the same accelerator in every table.
+        gpu = with_memory(found, found.memory_marketing_gb)
+    if others:
+        notes.append(
+            Note(
+                code=MEMORY_OPTION if _stem(gpu.id) in map(_stem, others) else "gpu-name",
+                message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.",
+            )
+        )
+    return gpu, (*notes, *_assumed_memory(name, found))
+
+
+_built_in: Final = lru_cache(maxsize=512)(_in_profiles)
 
 
 def _stem(name: str) -> str:

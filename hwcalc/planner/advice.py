@@ -33,7 +33,6 @@ from hwcalc.planner.change import (
     first_of,
     flags_of,
     larger_gpus_of,
-    largest,
     layout_of,
     layouts_of,
     of_cloud,
@@ -192,10 +191,10 @@ class _Adviser:
         if changed is None or other is None:
             return False
         try:
-            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, other)]
+            (given, needed), (before, needed_before) = (solve.given_and_needed(one, "low") for one in (changed, other))
         except KvplanError:
             return False
-        return sizes[0][0] > sizes[1][0] or sizes[0][1] < sizes[1][1]
+        return given > before or needed < needed_before
 
     def _changed(self, change: Change) -> Opened | None:
         """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
@@ -225,10 +224,7 @@ class _Adviser:
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
         self.left -= 1
-        try:
-            return self.opened.changed(**{**self._chosen(change), **settings})
-        except KvplanError:
-            return None
+        return self.opened.accepted(**{**self._chosen(change), **settings})
 
     def _chosen(self, change: Change) -> Sizes:
         """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
@@ -242,11 +238,11 @@ class _Adviser:
         """Fewer sequences, and shorter ones, beside a change."""
         planned = opened.request.batch
         if planned > 1:
-            count = largest(opened, "batch", planned - (not self.fits))
+            count = solve.largest(opened, "batch", planned - (not self.fits))
             if count and count != planned:
                 self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {planned:,}", batch=count))
         longest = opened.model.max_position_embeddings or opened.tokens
-        tokens = largest(opened, "seq", min(longest, opened.tokens))
+        tokens = solve.largest(opened, "seq", min(longest, opened.tokens))
         if tokens and tokens != opened.tokens:
             shorter = {"prompt": None} if (opened.request.prompt or 0) > tokens else {}
             what = f"{tokens:,} tokens instead of {opened.tokens:,}"
@@ -378,9 +374,9 @@ class _Adviser:
         # As the plan of the line counts: with the layers where it puts them.
         opened = opened.engine.pinned(opened)
         if self.opened.request.batch > 1:
-            return largest(opened, "batch", MOST_TOKENS, end)
+            return solve.largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings
-        return largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
+        return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
 
     def _written(self, offer: Offer) -> Try:
         settings = dict(offer.change.settings)
@@ -405,8 +401,8 @@ class _Adviser:
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"
-        size = solve.budget_bytes(offer.opened, "low" if offer.sure else "expected") or 0
-        return f"leaves {human_bytes(size - offer.opened.needed_bytes)}"
+        given, needed = solve.given_and_needed(offer.opened, "low" if offer.sure else "expected")
+        return f"leaves {human_bytes(given - needed)}"
 
 
 def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:

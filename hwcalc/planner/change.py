@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.saving import Cost, Saving
-from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.planner import layouts, solve
+from hwcalc.planner import layouts
 from hwcalc.planner.result import Layout
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ __all__ = [
     "first_of",
     "flags_of",
     "larger_gpus_of",
-    "largest",
     "layout_of",
     "layouts_of",
     "of_cloud",
@@ -92,18 +90,6 @@ def with_numbers(change: Change, cost: Cost, what: str, **settings: Any) -> Chan
     """A change with other numbers beside it."""
     other = Change(cost=cost, what=what, settings=settings)
     return other if change is NOTHING else change | other
-
-
-def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
-    """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does."""
-
-    def good(value: int) -> bool:
-        try:
-            return solve.holds(opened.changed(**{name: value}), end)
-        except KvplanError:
-            return False
-
-    return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
 
 
 def first_of(changes: list[Change], cost: Cost) -> list[Change]:

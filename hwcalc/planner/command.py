@@ -34,7 +34,9 @@ class CommandLine:
     @property
     def words(self) -> tuple[str, ...]:
         """The options and their values."""
-        return tuple(word for row in OPTIONS for word in _words(row, self.given.get(row.name)))
+        given = self.given
+        chosen = ((row, value) for row in OPTIONS if (value := given.get(row.name)) is not None and value != row.default)
+        return tuple(word for row, value in chosen for word in _words(row, value))
 
     @property
     def text(self) -> str:

@@ -80,6 +80,14 @@ def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: b
     if opened.engine.splits_layers:
         return (Layout(pp=gpus),) if gpus <= max(1, len(opened.model.stack)) else ()
     node = node_of(opened.request.hardware.gpu) if node is None else node
+    # No replica is idle where there are as many sequences as GPUs.
+    return opened.shared(
+        ("layouts", gpus, node, any_layout, min(opened.batch, gpus)), lambda: _ranked(opened, gpus, node, any_layout)
+    )
+
+
+def _ranked(opened: Opened, gpus: int, node: int, any_layout: bool) -> tuple[Layout, ...]:
+    """The layouts in their order."""
     deals = opened.engine.deals_experts(opened) and has_experts(opened.model)
     every = tuple(_every(opened, gpus, node) if any_layout else _sensible(opened, gpus, node, deals=deals))
     copies = {tp: _copies(opened, tp) for tp in {layout.tp for layout in every}}
@@ -139,8 +147,12 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 def divides(model: ModelSpec, tp: int) -> bool:
     """Whether ``tp`` divides the attention heads of every layer."""
-    heads = {dims["num_attention_heads"] for group in model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())}
-    return not any(count % tp for count in heads)
+    groups = model.stack.groups
+
+    def heads() -> frozenset[int]:
+        return frozenset(dims["num_attention_heads"] for group in groups if "num_attention_heads" in (dims := group.kind.dims()))
+
+    return not any(count % tp for count in model.once("attention heads", heads))
 
 
 def _copies(opened: Opened, tp: int) -> int:

@@ -166,16 +166,15 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
 
 
 def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
-    single = opened.single
-    of_single = stored if single is opened else stored_layers(single)
+    each, fixed = _of_one(opened, stored)
     chosen = _chosen_bytes(opened)
     # Each sequence reads what it has in common with others for itself.
     read = _read_bytes(stored if opened.unshared is opened else stored_layers(opened.unshared)) if chosen is None else chosen
     return CacheInfo(
         definition=definition,
         bytes_per_token=_growth(opened),
-        state_bytes_per_sequence=sum(count * tensor.bytes for _, _, count, tensor in of_single if tensor.role in FIXED_ROLES),
-        bytes_per_sequence=single.stored_bytes,
+        state_bytes_per_sequence=fixed,
+        bytes_per_sequence=each,
         total_bytes=opened.stored_bytes,
         copied_bytes=_copied_bytes(opened, stored),
         per_gpu_bytes=opened.needed_bytes,
@@ -183,6 +182,16 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
         groups=opened.groups,
         read_bytes_per_step=read,
     )
+
+
+def _of_one(opened: Opened, stored: list[Stored]) -> tuple[int, int]:
+    """The bytes of one sequence, and those of them that do not grow with its length."""
+    many, single = opened.batch if opened.engine.stores_alike(opened) else 1, opened
+    if many == 1:
+        single = opened.single
+        stored = stored if single is opened else stored_layers(single)
+    fixed = sum(count * tensor.bytes for _, _, count, tensor in stored if tensor.role in FIXED_ROLES)
+    return single.stored_bytes // many, fixed // many
 
 
 def _copied_bytes(opened: Opened, stored: list[Stored]) -> int:

@@ -19,6 +19,7 @@ from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import UNLIMITED, Layout
 
 if TYPE_CHECKING:
+    from hwcalc.engines.room import Room
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "best_layout",
     "budget_bytes",
     "fewest_gpus",
+    "given_and_needed",
     "holds",
     "holds_in",
+    "largest",
     "last_yes",
     "longest",
     "most",
@@ -65,8 +68,25 @@ def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
     return None if budget is None else int(getattr(budget, end))
 
 
+def room_of(opened: Opened) -> Room | None:
+    """What decides whether the planned sequences fit, if it is that simple."""
+    room = opened.engine.room(opened)
+    return None if room is None or opened.tokens < room.least_tokens else room
+
+
+def given_and_needed(opened: Opened, end: str) -> tuple[int, int]:
+    """Bytes of the fullest GPU for the cache at this end of the budget, 0 if that is unknown, and those that the planned sequences take."""
+    room = room_of(opened)
+    if room is not None:
+        return room.bytes[end], room.needed_bytes(opened.tokens, opened.request.batch)
+    return budget_bytes(opened, end) or 0, opened.needed_bytes
+
+
 def holds(opened: Opened, end: str = "expected") -> bool:
     """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
+    room = room_of(opened)
+    if room is not None:
+        return room.holds(opened.tokens, opened.request.batch, end)
     size = budget_bytes(opened, end)
     return size is not None and holds_in(opened, size, end=end)
 
@@ -159,6 +179,8 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
         return Most(value=0, limiting=limit[1])
     most_tokens = min(bound, at_most)
     largest = opened.engine.longest(opened, size, most_tokens)
+    if largest is None and _holds_nothing(opened, end):
+        largest = 0
     if largest is None:
         guess = _length_guess(opened, end, most_tokens)
         largest = last_yes(lambda seq: _is_short(opened, seq) or _holds_changed(opened, end, seq=seq), most_tokens, guess)
@@ -184,9 +206,13 @@ def most(
     size = budget_bytes(opened, end) if size is None else size
     if size is None:
         return Most(value=0, limiting="weights")
-    pool = opened.engine.pool(opened, max(0, size)).value if pool is None else pool
+    served = opened.engine.most_served(opened, max(0, size)) if pool is None and opened.request.policy is None else None
+    if pool is None and served is None:
+        pool = opened.engine.pool(opened, max(0, size)).value
     # What a policy takes beside the pool may depend on how many requests there are.
-    if pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
+    if served is not None:
+        largest = min(bound, served) if size >= 0 else 0
+    elif pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
         largest = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
@@ -196,6 +222,29 @@ def most(
     if pool is not None and pool.state_slots is not None and pool.state_slots <= largest:
         return Most(value=largest, limiting="state slots")
     return Most(value=largest, limiting=_binding(opened, largest, end, batch=1))
+
+
+def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
+    """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does.
+
+    ``name`` is ``batch`` or ``seq``. Unlike :func:`most` and :func:`longest` it goes by :func:`holds` alone.
+    """
+    room = room_of(opened)
+    if room is not None:
+        direct = room.most(opened.tokens, end, bound) if name == "batch" else room.longest(opened.request.batch, end, bound)
+        if direct is not None or _holds_nothing(opened, end):
+            return direct or 0
+
+    def good(value: int) -> bool:
+        return _holds_changed(opened, end, **{name: value})
+
+    return last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
+
+
+def _holds_nothing(opened: Opened, end: str) -> bool:
+    """Whether even a single token does not fit, where a longer sequence takes no less for certain."""
+    first = opened.engine.first_room(opened)
+    return first is not None and not first.holds(1, opened.request.batch, end)
 
 
 def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
@@ -328,9 +377,9 @@ def most_joined(gpu: Gpu, gpus: int) -> int:
 
 def _at_least(opened: Opened) -> int:
     """A lower bound on the number of GPUs: they must have memory for the weights."""
+    single = opened.accepted(tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
     try:
-        single = opened.changed(tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
-        budget = single.budget
+        budget = None if single is None else single.budget
     except KvplanError:
         return 1
     if budget is None or budget.requested_bytes <= 0:
@@ -344,8 +393,10 @@ def accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     dealt = replace(layout, ep=layout.tp * layout.dp)
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
+        changed = opened.accepted(**vars(each), dcp=1)
+        if changed is None:
+            continue
         try:
-            changed = opened.changed(**vars(each), dcp=1)
             return each, changed.engine.entire(changed)
         except KvplanError:
             continue

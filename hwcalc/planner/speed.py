@@ -88,10 +88,15 @@ def speed_bound(
         return Noted(_no_bound(), (*notes, unknown))
     rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
     bandwidth = None if rate is None else rate * 1e9
-    passes = passes or whole_passes(model.stack_for(engine), seq)
+    if passes is None:
+        passes = whole_passes(model.stack_for(engine), seq)
+        kinds = model.once(("rank kinds", engine, parallel.tp), lambda: _rank_kinds(passes.decode, parallel.tp))
+        caches = _caches_of(passes, kinds, roles, seq, encoder_tokens)
+        prefill = caches
+    else:
+        caches = _caches_of(passes, _rank_kinds(passes.decode, parallel.tp), roles, seq, encoder_tokens)
+        prefill = replace(caches, kinds=_rank_kinds(passes.prompt, parallel.tp), seq=passes.prompt_tokens, beside_bytes=0)
     stack = passes.decode
-    caches = _caches_of(passes, roles, seq, encoder_tokens, parallel.tp)
-    prefill = replace(caches, kinds=_rank_kinds(passes.prompt, parallel.tp), seq=passes.prompt_tokens, beside_bytes=0)
     step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
     prompt = _reached(_prompt(counted, prefill, parallel), engine)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
@@ -148,10 +153,12 @@ class _Caches:
         )
 
 
-def _caches_of(passes: Passes, roles: Mapping[Role, DType], seq: int, encoder_tokens: int, tp: int) -> _Caches:
-    """The caches of a decode step."""
+def _caches_of(
+    passes: Passes, kinds: tuple[tuple[int, LayerKind], ...], roles: Mapping[Role, DType], seq: int, encoder_tokens: int
+) -> _Caches:
+    """The caches of a decode step, in layers of these ``kinds``."""
     return _Caches(
-        kinds=_rank_kinds(passes.decode, tp),
+        kinds=kinds,
         roles=roles,
         seq=seq,
         encoder_tokens=encoder_tokens,

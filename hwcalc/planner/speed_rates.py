@@ -43,6 +43,14 @@ def fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
 
     The rate of 32 bits alone says nothing of units for fewer, which are faster if there are any.
     """
+    # Kept beside the accelerator: every plan asks for a few rates, and for each of them several times.
+    known: dict[Sequence[str], tuple[str, float] | None] = vars(gpu).setdefault("_fastest", {})
+    if rates not in known:
+        known[rates] = _fastest(gpu, rates)
+    return known[rates]
+
+
+def _fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
     found = ((_peak(gpu, name), name) for name in rates)
     known = [(rate * 1e12, name) for rate, name in found if rate is not None]
     if not known or ([name for _, name in known] == ["fp32"] and "tf32" not in rates):

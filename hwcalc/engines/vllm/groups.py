@@ -40,7 +40,8 @@ def form_groups(specs: Sequence[LayerSpec], rules: Rules, *, hybrid: bool, packe
         not hybrid or not rules.groups_layers or (rules.chunks == "whole" and any(isinstance(spec, ChunkSpec) for spec in specs))
     )
     chosen = _promoted(specs, rules) if whole else list(specs)
-    distinct = set(chosen)
+    # Layers share their specs: most are told apart by identity alone.
+    distinct = set({id(spec): spec for spec in chosen}.values())
     if len(distinct) == 1:
         return [_group(range(len(chosen)), chosen)]
     if len({spec.family for spec in distinct}) == 1 and (rules.sums_page_sizes or len({spec.page for spec in distinct}) == 1):
@@ -63,8 +64,9 @@ def _unequal_pages() -> UnsupportedError:
 
 
 def _group(members: Sequence[int], specs: Sequence[LayerSpec]) -> BlockGroup:
-    member_specs = tuple(specs[index] for index in members)
-    return BlockGroup(members=tuple(members), specs=member_specs, distinct=tuple(dict.fromkeys(member_specs)))
+    member_specs = tuple([specs[index] for index in members])
+    distinct = {id(spec): spec for spec in member_specs}.values()
+    return BlockGroup(members=tuple(members), specs=member_specs, distinct=tuple(dict.fromkeys(distinct)))
 
 
 def _promoted(specs: Sequence[LayerSpec], rules: Rules) -> list[LayerSpec]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.steps import Step
 from hwcalc.engines.vllm.builder import SpecBuilder
+from hwcalc.engines.vllm.counts import BlockCounts, longest
 from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.rules import Rules
@@ -61,6 +63,17 @@ class RequestBytes(NamedTuple):
         return RequestBytes(kinds, requests * self.layers, requests * self.outer, requests * self.drafts)
 
 
+class _Pages(NamedTuple):
+    """The pages of a layout. ``kinds`` has a layer of each kind, with the number of its group and how many layers there are of the kind.
+
+    ``layers`` and ``drafts`` are bytes of a block in each group.
+    """
+
+    kinds: tuple[tuple[int, LayerCache, LayerSpec, int], ...]
+    layers: tuple[int, ...]
+    drafts: tuple[int, ...]
+
+
 @frozen
 class PoolLayout:
     """The groups of one model. ``stage_bytes`` is the size of a block on a rank of each pipeline stage."""
@@ -93,23 +106,34 @@ class PoolLayout:
 
     def taken(self, count: Callable[[BlockGroup], int]) -> RequestBytes:
         """What so many blocks of each group take on one rank of every stage, all stages together."""
-        kinds: dict[tuple[int, str], tuple[LayerCache, LayerSpec, int]] = {}
-        counts: dict[tuple[int, str], int] = {}
-        total = drafts = 0
-        for group in self.groups:
-            blocks = count(group)
+        pages = self._pages
+        blocks = [count(group) for group in self.groups]
+        total = sum(number * size for number, size in zip(blocks, pages.layers, strict=True))
+        packed = sum(layers * spec.page * blocks[group] for group, _, spec, layers in pages.kinds)
+        return RequestBytes(
+            kinds=tuple((cache, spec, blocks[group]) for group, cache, spec, _ in pages.kinds),
+            layers=packed,
+            outer=total - packed,
+            drafts=sum(number * size for number, size in zip(blocks, pages.drafts, strict=True)),
+        )
+
+    @cached_property
+    def _pages(self) -> _Pages:
+        kinds: dict[tuple[int, str], tuple[int, LayerCache, LayerSpec]] = {}
+        counts: Counter[tuple[int, str]] = Counter()
+        layers, drafts = [0] * len(self.groups), [0] * len(self.groups)
+        for number, group in enumerate(self.groups):
             for member, spec in zip(group.members, group.specs, strict=True):
                 cache = self.caches[member]
                 if cache.kind < 0:
-                    drafts += blocks * spec.page
+                    drafts[number] += spec.page
                     continue
-                total += blocks * spec.page
+                layers[number] += spec.page
                 key = (cache.kind, cache.name)
-                counts[key] = counts.get(key, 0) + 1
-                if key not in kinds or kinds[key][0].outer:
-                    kinds[key] = (cache, spec, blocks)
-        packed = sum(count * kinds[key][1].page * kinds[key][2] for key, count in counts.items())
-        return RequestBytes(kinds=tuple(kinds.values()), layers=packed, outer=total - packed, drafts=drafts)
+                counts[key] += 1
+                if key not in kinds or kinds[key][1].outer:
+                    kinds[key] = (number, cache, spec)
+        return _Pages(tuple((*found, counts[key]) for key, found in kinds.items()), tuple(layers), tuple(drafts))
 
     def blocks(self, group: BlockGroup, length: int) -> int:
         """Blocks of one request of ``length`` tokens in one group: as many as the member that needs most."""
@@ -119,6 +143,13 @@ class PoolLayout:
 
     def counted(self, group: BlockGroup, length: int) -> Step:
         """How :meth:`blocks` comes about, by the member that needs most."""
+        if not self.cut:
+            most = (
+                group.distinct[0]
+                if len(group.distinct) == 1
+                else max(group.distinct, key=lambda spec: spec.blocks(length, self.limits))
+            )
+            return most.counted(length, self.limits)
         uncut = {spec: None for member, spec in zip(group.members, group.specs, strict=True) if member not in self.cut}
         found = [self.cut[member] for member in group.members if member in self.cut]
         if uncut:
@@ -127,7 +158,14 @@ class PoolLayout:
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups together."""
-        return sum(self.blocks(group, length) for group in self.stage_groups[0])
+        if self.cut:
+            return sum(self.blocks(group, length) for group in self.stage_groups[0])
+        return self.counts.at(length)
+
+    @cached_property
+    def counts(self) -> BlockCounts:
+        """How :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
+        return BlockCounts.of(self.stage_groups[0], self.limits)
 
     def stage_pages(self, stage: int) -> list[list[int]]:
         """The pages of each group's layers on one stage."""
@@ -135,16 +173,35 @@ class PoolLayout:
 
     def needed(self, length: int, stage: int) -> int:
         """The bytes of a request of ``length`` tokens by the check before start-up, on a rank of one stage."""
-        if self.rules.check == "layers":
+        width = self._checked_widths[stage]
+        if width is None:
             own = (spec for cache, spec in zip(self.caches, self.declared, strict=True) if cache.stage == stage)
             return sum(spec.page * spec.blocks(length, self.limits) for spec in own)
-        groups = self.groups if self.rules.check in ("groups", "tokens") else self.groups[:1]
-        width = self.stage_bytes[stage]
-        if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
-            width = _tuple_bytes(self._full_first(self.stage_pages(stage)))
-        if self.rules.check == "model":
-            width = max(sum(spec.page for spec in group.specs) for group in self.groups)
+        groups = self._checked_groups
+        if groups is self.stage_groups[0]:
+            return width * self.total_blocks(length)
         return width * sum(self.blocks(group, length) for group in groups)
+
+    @cached_property
+    def _checked_groups(self) -> tuple[BlockGroup, ...]:
+        """The groups that the check before start-up counts."""
+        if self.rules.check not in ("groups", "tokens"):
+            return self.groups[:1]
+        return self.stage_groups[0] if self.stage_groups[0] == self.groups else self.groups
+
+    @cached_property
+    def _checked_widths(self) -> tuple[int | None, ...]:
+        return tuple(map(self._checked_width, range(len(self.stage_bytes))))
+
+    def _checked_width(self, stage: int) -> int | None:
+        """The bytes of a block by the check before start-up, on a rank of one stage; ``None`` if it counts layer by layer."""
+        if self.rules.check == "layers":
+            return None
+        if self.rules.check == "model":
+            return max(sum(spec.page for spec in group.specs) for group in self.groups)
+        if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
+            return _tuple_bytes(self._full_first(self.stage_pages(stage)))
+        return self.stage_bytes[stage]
 
     def _full_first(self, pages: list[list[int]]) -> list[list[int]]:
         """The pages of the groups, those of full layers first."""
@@ -156,12 +213,17 @@ class PoolLayout:
         ]
 
     def longest(self, blocks: int, bound: int) -> int:
-        """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits. Found by bisection."""
-        return longest(lambda length: self.total_blocks(length) <= blocks, bound)
+        """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits."""
+        if self.cut:
+            return longest(lambda length: self.total_blocks(length) <= blocks, bound)
+        return self.counts.longest(blocks, bound)
 
     def longest_checked(self, budget: int, bound: int, stage: int) -> int:
         """As :meth:`longest`, by the check before start-up, in ``budget`` bytes of a rank of one stage."""
-        return longest(lambda length: self.needed(length, stage) <= budget, bound)
+        width = self._checked_widths[stage]
+        if width is None or self.cut or self._checked_groups is not self.stage_groups[0]:
+            return longest(lambda length: self.needed(length, stage) <= budget, bound)
+        return self.counts.longest(budget // width, bound) if width else bound
 
 
 def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
@@ -174,18 +236,6 @@ def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
             "This release forms groups of layers on each pipeline stage, and those of two stages differ.",
             hint="Use another --pp, or --engine vllm@0.11",
         )
-
-
-def longest(fits: Callable[[int], bool], bound: int) -> int:
-    """The largest number up to ``bound`` that fits, by bisection; 0 if none does."""
-    low, high = 0, bound
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLayout:
@@ -202,6 +252,8 @@ def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLa
 
     def grouped(members: Sequence[int]) -> tuple[BlockGroup, ...]:
         groups = form_groups([specs[member] for member in members], rules, hybrid=settings.hybrid, packed=packed)
+        if len(members) == len(specs):
+            return tuple(groups)
         return tuple(group._replace(members=tuple(members[index] for index in group.members)) for group in groups)
 
     groups = grouped(range(len(specs)))

@@ -100,11 +100,20 @@ def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileR
 
 def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights on the pipeline stage that holds most, and the 16-bit copies that quantised latent attention keeps."""
+    request, gpu, dtype = opened.request, opened.request.hardware.gpu, _requested_dtype(opened)
+    capability = compute_capability(gpu) if gpu is not None and gpu.vendor.lower() == "nvidia" else None
+    key = ("vllm", "weight parts", request.weights, dtype, request.parallel, request.options.get("cpu_offload_gb"), capability)
+    return opened.model.once(key, lambda: _weight_parts(opened.model, request, dtype, capability))
+
+
+def _weight_parts(
+    model: ModelSpec, request: Request, dtype: str | None, capability: int | None
+) -> Noted[tuple[BudgetPart, ...] | None]:
+    """The same for weights in this dtype, on a GPU of NVIDIA's of this compute capability or on another one."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    model, request, parallel = opened.model, opened.request, opened.request.parallel
-    weight_format = format_name(request.weights)
-    weight_dtype = weight_format if weight_format in FLOATS else _requested_dtype(opened)
+    parallel, weight_format = request.parallel, format_name(request.weights)
+    weight_dtype = weight_format if weight_format in FLOATS else dtype
     scheme, known = planned_scheme(model, weight_format)
     stages = model.once(
         ("vllm", "weights", weight_dtype, weight_format, parallel),
@@ -118,10 +127,9 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         return Noted(None if resident is None else (ranked("weights", Section.WEIGHTS, resident),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
     parts: tuple[BudgetPart, ...] = (exact("weights", Section.WEIGHTS, max(stages), source),)
-    gpu = request.hardware.gpu
     padding = None
-    if scheme is not None and gpu is not None and gpu.vendor.lower() == "nvidia":
-        padding = padded_expert_bytes_rank(model, parallel, scheme, compute_capability(gpu))
+    if scheme is not None and capability is not None:
+        padding = padded_expert_bytes_rank(model, parallel, scheme, capability)
     if padding is not None:
         parts = (*parts, ranked("padded experts", Section.WEIGHTS, padding))
     absorbed = 0 if scheme is None else absorbed_bytes_rank(model, parallel)

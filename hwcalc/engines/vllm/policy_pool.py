@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
+from hwcalc.engines.vllm.counts import longest
 from hwcalc.engines.vllm.evicting import most_requests
-from hwcalc.engines.vllm.layout import longest
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import usable_blocks
 from hwcalc.errors import UsageError

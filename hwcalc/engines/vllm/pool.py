@@ -17,10 +17,11 @@ from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import record
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
-__all__ = ["group_infos", "plan_pool", "usable_blocks"]
+__all__ = ["group_infos", "plan_pool", "starts_with", "usable_blocks"]
 
 _NO_MEMORY: Final = "No available memory for the cache blocks."
 
@@ -189,6 +190,20 @@ def _checked_bytes(layout: PoolLayout, settings: VllmSettings, budget: int, stag
     return budget - size if layout.rules.null_block_reserved else budget
 
 
+def starts_with(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> bool:
+    """Whether vLLM starts with a pool of so many bytes, to serve requests of ``length`` tokens."""
+    return _lacking(layout, settings, budget, length) is None
+
+
+def _lacking(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> tuple[int, int, int] | None:
+    """The first pipeline stage that lacks memory, the bytes that it has, and those that a request needs; ``None`` if vLLM starts."""
+    for stage in _checked_stages(layout):
+        available, needed = _checked_bytes(layout, settings, budget, stage), layout.needed(length, stage)
+        if available <= 0 or needed > available:
+            return stage, available, needed
+    return None
+
+
 def _checked_stages(layout: PoolLayout) -> list[int]:
     return [stage for stage, size in enumerate(layout.stage_bytes) if size]
 
@@ -205,23 +220,22 @@ def _longest(layout: PoolLayout, settings: VllmSettings, budget: int, bound: int
 
 def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> str | None:
     """The error message of vLLM if it does not start, for the first pipeline stage that lacks memory; else ``None``."""
-    rules = layout.rules
-    for stage in _checked_stages(layout):
-        available, needed = _checked_bytes(layout, settings, budget, stage), layout.needed(length, stage)
-        if available <= 0:
-            return _NO_MEMORY
-        if needed > available and rules.check == "tokens":
-            held = available // layout.stage_bytes[stage] * layout.block_size
-            said = f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
-            return said if held else _NO_MEMORY
-        if needed > available:
-            estimate = _estimate(layout.longest_checked(available, min(length, bound), stage), rules)
-            return (
-                f"To serve at least one request with the {rules.possessive} max seq len ({length}), ({_gib(needed, rules)} {rules.gib_unit} "
-                "KV cache is needed, which is larger than the available KV cache memory "
-                f"({_gib(available, rules)} {rules.gib_unit}).{estimate}"
-            )
-    return None
+    rules, lacking = layout.rules, _lacking(layout, settings, budget, length)
+    if lacking is None:
+        return None
+    stage, available, needed = lacking
+    if available <= 0:
+        return _NO_MEMORY
+    if rules.check == "tokens":
+        held = available // layout.stage_bytes[stage] * layout.block_size
+        said = f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
+        return said if held else _NO_MEMORY
+    estimate = _estimate(layout.longest_checked(available, min(length, bound), stage), rules)
+    return (
+        f"To serve at least one request with the {rules.possessive} max seq len ({length}), ({_gib(needed, rules)} {rules.gib_unit} "
+        "KV cache is needed, which is larger than the available KV cache memory "
+        f"({_gib(available, rules)} {rules.gib_unit}).{estimate}"
+    )
 
 
 def _estimate(longest: int, rules: Rules) -> str:
@@ -251,10 +265,20 @@ def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tup
 
 def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
     """The groups as a plan reports them."""
-    return tuple(_group_info(layout, group, length) for group in layout.groups)
+    # Kept beside the layout: the groups as they are at every length.
+    alike: list[PoolGroup] | None = vars(layout).get("_infos")
+    if alike is None:
+        alike = vars(layout)["_infos"] = [_group_info(layout, group) for group in layout.groups]
+    return tuple(
+        record(
+            PoolGroup,
+            {**vars(info), "blocks_per_request": layout.blocks(group, length), "steps": (layout.counted(group, length),)},
+        )
+        for group, info in zip(layout.groups, alike, strict=True)
+    )
 
 
-def _group_info(layout: PoolLayout, group: BlockGroup, length: int) -> PoolGroup:
+def _group_info(layout: PoolLayout, group: BlockGroup) -> PoolGroup:
     pages = [spec.page for spec in group.specs]
     parts = [layout.caches[member] for member in group.members]
     layers = [part.layer for part in parts if part.layer >= 0]
@@ -266,6 +290,5 @@ def _group_info(layout: PoolLayout, group: BlockGroup, length: int) -> PoolGroup
         block_size=group.specs[0].block_size,
         page_bytes=pages[0] if len(set(pages)) == 1 else None,
         block_bytes=sum(pages),
-        blocks_per_request=layout.blocks(group, length),
-        steps=(layout.counted(group, length),),
+        blocks_per_request=0,
     )

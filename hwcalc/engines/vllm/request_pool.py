@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import step
-from hwcalc.engines.vllm.layout import longest
+from hwcalc.engines.vllm.counts import longest
 from hwcalc.engines.vllm.pool import usable_blocks
 from hwcalc.formulas.frozen import replace
 

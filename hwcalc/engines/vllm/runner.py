@@ -21,7 +21,7 @@ def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bo
     planned = planned_version(version)
     rule = next(entry for entry in vllm_profile().runner2 if entry.since <= planned)
     listed = model.architecture in rule.architectures
-    has_experts = bool(expert_width(model, VllmRank(model, Parallel()))[0])
+    has_experts = model.once("vllm experts", lambda: bool(expert_width(model, VllmRank(model, Parallel()))[0]))
     if rule.models == "all":
         return True
     if rule.models == "dense":
@@ -33,4 +33,5 @@ def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bo
 
 def has_states(model: ModelSpec) -> bool:
     """Whether layers keep a recurrent state."""
-    return any(tensor.role is Role.STATE for group in model.stack.groups for tensor in group.kind.tensors())
+    tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())
+    return model.once("has states", lambda: any(tensor.role is Role.STATE for tensor in tensors))

@@ -106,10 +106,13 @@ class VllmSettings:
 
     def sized(self, request: Request) -> VllmSettings:
         """The settings for a request that differs only in length and batch."""
-        sequences, batched, full = _batches(request, self.version, whole_from=self.whole_from)
-        if (sequences, batched, full) == (self.sequences, self.batched_tokens, self.full_batch):
+        if self.rules.engine == "V0":
+            sequences, batched, full = _batches(request, self.version, whole_from=self.whole_from)
+            return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
+        if self.full_batch is None:
             return self
-        return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
+        batched = min(self.full_batch, self.sequences * request.seq)
+        return self if batched == self.batched_tokens else replace(self, batched_tokens=batched)
 
     def same_batches(self, seq: int) -> bool:
         """Whether the batch sizes are the same if the longest sequence has ``seq`` tokens."""
@@ -192,8 +195,12 @@ def _delta_capability(back_end: str | None, capability: int) -> int:
 
 def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     """The kinds of layers that have their own cache."""
-    kinds = {type(group.kind) for group in model.stack_for("vllm").groups if group.kind.tensors()}
-    return frozenset(kinds - {SharedCache})
+    groups = model.stack_for("vllm").groups
+    found: frozenset[type[LayerKind]] = model.once(
+        "vllm cached kinds",
+        lambda: frozenset({type(group.kind) for group in groups if group.kind.tensors()} - {SharedCache}),
+    )
+    return found
 
 
 def _whole_from(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:

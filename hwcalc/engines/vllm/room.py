@@ -1,0 +1,54 @@
+"""The room of one family of vLLM's requests: blocks of a pool whose size does not depend on them."""
+
+from __future__ import annotations
+
+from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.room import Room
+from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
+from hwcalc.engines.vllm.pool import usable_blocks
+from hwcalc.engines.vllm.specs import ceil_div
+
+__all__ = ["plan_room"]
+
+_ENDS = ("low", "expected", "high")
+
+
+def plan_room(opened: VllmOpened, *, first: bool = False) -> Room | None:
+    """``None`` where the layout or the batch follows from the length, where requests are unlike, or where the budget is unknown.
+
+    The ``first`` room is that of sequences of one token.
+    """
+    request, settings = opened.request, opened.settings
+    if request.policy is not None or request.sharing != UNSHARED or request.lengths or settings.rules.engine == "V0":
+        return None
+    # A batch has no more tokens than all requests together, which are few only where they are very short.
+    least = 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
+    long = of_vllm(opened.sized(seq=1 if first else max(least, opened.tokens)))
+    layout = long.layout
+    if layout.depends_on_length:
+        return None
+    sizes = _sizes(long)
+    if sizes is None:
+        return None
+    width = max(layout.stage_bytes, default=0)
+    return Room(
+        counts=layout.counts,
+        block_bytes=width,
+        bytes=sizes,
+        blocks={
+            end: usable_blocks(layout, long.settings, size) // layout.schedulers if width else 0 for end, size in sizes.items()
+        },
+        least_tokens=1 if first else least,
+        most_requests=settings.sequences * request.parallel.dp,
+        dp=request.parallel.dp,
+        schedulers=layout.schedulers,
+    )
+
+
+def _sizes(opened: VllmOpened) -> dict[str, int] | None:
+    """Bytes of each GPU for the cache by the end of the budget; ``None`` if they are unknown."""
+    hardware = opened.request.hardware
+    if hardware.kv_memory is not None:
+        return dict.fromkeys(_ENDS, hardware.kv_memory)
+    budget = None if hardware.gpu is None else opened.budget
+    return None if budget is None else {end: getattr(budget, end) for end in _ENDS}

@@ -1,0 +1,109 @@
+"""Plans of a family share what they have in common, and each is what it is by itself."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import pytest
+
+from hwcalc import load_model, plan
+from hwcalc.engines import families
+from hwcalc.engines.vllm import Vllm
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import replace
+from hwcalc.model import ModelSpec
+from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
+
+MODELS = (
+    "meta-llama/Llama-3.1-8B",
+    "google/gemma-3-27b-it",
+    "openai/gpt-oss-120b",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "state-spaces/mamba-2.8b-hf",
+    "facebook/bart-large",
+)
+SIZES = ((1, 1), (40, 300), (8192, 64), (20_000, 3), (300, 2000), (131_072, 8))
+"""Lengths and batches: below the tokens of a batch, more sequences than run at once, what fits and what does not."""
+
+
+def planned(model: ModelSpec, size: tuple[int, int], **options: Any) -> dict[str, Any] | str:
+    """The plan as a document, or the error."""
+    seq, batch = size
+    try:
+        return plan(model, engine="vllm", gpu="h100", seq=seq, batch=batch, **options).to_dict()
+    except KvplanError as error:
+        return f"{error} {error.hint}"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_earlier_plans_change_no_later_one(name: str) -> None:
+    """Whatever was planned of a model before, a plan is that of a model of which nothing was planned."""
+    model, options = load_model(name), {"tp": 2, "dtype": "fp8"}
+    alone = {size: planned(replace(model), size, **options) for size in SIZES}
+    for order in (SIZES, SIZES[::-1], (*SIZES[3:], *SIZES[:3])):
+        together = replace(model)
+        planned(together, SIZES[0], tp=3)
+
+        assert {size: planned(together, size, **options) for size in order} == {size: alone[size] for size in order}
+        assert planned(together, order[0], **options) == alone[order[0]]
+
+
+@pytest.mark.parametrize("name", MODELS[:4])
+def test_room_decides_as_the_search_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the room of a family, the solvers and the advice try one length and number after the other, to the same end."""
+    model = load_model(name)
+    decided = [planned(replace(model), size) for size in SIZES]
+    for question in ("room", "first_room", "most_served"):
+        monkeypatch.setattr(Vllm, question, lambda *_: None)
+
+    assert [planned(replace(model), size) for size in SIZES] == decided
+
+
+def test_threads_plan_one_model_together() -> None:
+    """Several threads that plan one family at once have the plans of one thread."""
+    model = load_model(MODELS[0])
+    one = [planned(replace(model), size) for size in SIZES * 4]
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        several = list(threads.map(lambda size: planned(model, size), SIZES * 4))
+
+    assert several == one
+
+
+def test_a_measurement_counts_from_the_next_plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured between two plans of a family is in the second one."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    model, size = load_model(MODELS[0]), (4096, 1)
+    before = planned(model, size)
+    measured = Measured(device="an accelerator", date="2026-11-20", source="a log")
+    conditions = {"tp": 1, "pp": 1, "ep": 1}
+    save_reading(
+        "h100-sxm5-80gb",
+        overheads_kind("vllm"),
+        Measurement(values={"non_torch_bytes": 123_456_789}, measured=measured, conditions=conditions),
+    )
+
+    after = planned(model, size)
+    assert after == planned(replace(model), size)
+    assert after != before
+
+
+def test_families_go_with_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that nobody needs takes its families along, and of all models together there are no more than so many."""
+    monkeypatch.setattr(families, "MOST_FAMILIES", 5)
+    monkeypatch.setattr(families, "_order", type(families._order)())
+    model = replace(load_model(MODELS[0]))
+    for tp in (1, 2, 4, 8):
+        planned(model, (4096, 1), tp=tp)
+    kept = model.worked_out["families"]
+
+    assert 0 < len(kept) <= 5
+    assert copy.deepcopy(kept) == {}
+    gone = ref(kept)
+    del model, kept
+    gc.collect()
+    assert gone() is None
