@@ -40,6 +40,7 @@ from hwcalc.formulas.weights import Weight
 from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Lmdeploy"]
@@ -184,6 +185,16 @@ class Lmdeploy(Engine):
         return Support(
             offered=False, how="LMDeploy has no cache policies; a window frees blocks only where the whole model has one"
         )
+
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.lmdeploy.form import plan_curve
+
+        return plan_curve(of_lmdeploy(opened))
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        from hwcalc.engines.lmdeploy.form import plan_form
+
+        return plan_form(of_lmdeploy(opened))
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         return savings(of_lmdeploy(opened))

@@ -8,6 +8,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.lmdeploy.layout import PoolLayout, plan_layout
 from hwcalc.engines.lmdeploy.settings import LmdeploySettings, read_settings
 from hwcalc.engines.sharing import Blocks, Held, held_blocks
+from hwcalc.formulas.stairs import Stair, blocks_stair
 
 __all__ = ["LmdeployOpened", "of_lmdeploy"]
 
@@ -30,18 +31,21 @@ class LmdeployOpened(Opened):
         """All slots of recurrent states, on one rank."""
         return self.settings.slots * self.layout.slot_bytes
 
-    def blocks_of(self, tokens: int) -> int:
-        """The most blocks that a sequence holds at once.
+    @cached_property
+    def block_stair(self) -> Stair:
+        """The most blocks that a sequence holds at once, by its tokens.
 
         A prompt is in blocks as a whole. Where the whole model has a window, blocks that have left it are freed behind the prompt.
         """
-        size, window = self.settings.block_size, self.settings.window
-        whole = -(-tokens // size)
-        if not window:
-            return whole
-        prompt = -(-min(tokens, self.request.prompt_tokens) // size)
+        size, window, prompt = self.settings.block_size, self.settings.window, self.request.prompt
+        if not window or prompt is None:
+            return blocks_stair(size)
         # While a token is added, the window of the one before it is held too.
-        return min(whole, max(prompt, (window + size - 2) // size + 1))
+        return blocks_stair(size)._replace(most=max(-(-prompt // size), (window + size - 2) // size + 1))
+
+    def blocks_of(self, tokens: int) -> int:
+        """The most blocks that a sequence of so many tokens holds at once."""
+        return self.block_stair.at(tokens)
 
     @property
     def blocks(self) -> int:

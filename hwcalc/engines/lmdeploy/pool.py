@@ -17,7 +17,7 @@ from hwcalc.formulas import GatedDeltaNet, LayerNumbers, NoCache, SparseIndexer
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
-__all__ = ["group_infos", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks"]
+__all__ = ["group_infos", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks", "refusal"]
 
 
 def pool_blocks(opened: LmdeployOpened, budget: int) -> int:
@@ -90,8 +90,8 @@ def longest(opened: LmdeployOpened, budget: int, bound: int) -> int | None:
     return min(bound, own * opened.settings.block_size, most_tokens(opened, blocks))
 
 
-def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> str | None:
-    """Why LMDeploy does not start, or takes no request of this length, in its own words where it has any."""
+def refusal(opened: LmdeployOpened, budget: int, blocks: int) -> str | None:
+    """Why LMDeploy does not start with this pool, in its own words; ``None`` if it does."""
     settings = opened.settings
     fixed = (settings.num_gpu_blocks or 0) * opened.layout.block_bytes
     if fixed and fixed + opened.state_bytes > budget:
@@ -102,9 +102,19 @@ def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> 
         return "Please decrease max_batch_size to reduce total linear state size or increase cache_max_entry_count."
     if settings.pytorch and blocks < LEAST_BLOCKS:
         return f"No enough gpu memory for {'kv cache' if blocks <= TOO_FEW else 'runtime'}."
+    return None
+
+
+def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> str | None:
+    """Why LMDeploy does not start, or takes no request of this length."""
+    settings, refused = opened.settings, refusal(opened, budget, blocks)
     # With a window a session has no end, but its blocks must be there.
-    if opened.tokens <= longest or (settings.window and opened.blocks <= blocks - settings.reserved_blocks):
-        return None
+    if (
+        refused is not None
+        or opened.tokens <= longest
+        or (settings.window and opened.blocks <= blocks - settings.reserved_blocks)
+    ):
+        return refused
     if settings.pytorch:
         return f"A session has at most {longest:,} tokens: one block is reserved, and sessions end a block earlier."
     return f"`session_len` truncated to {longest} due to limited KV cache memory"

@@ -6,18 +6,30 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``de
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.sglang.layout import stage_spans
 from hwcalc.engines.sglang.settings import SglangSettings
-from hwcalc.engines.sglang.sizes import LOADED, Sizes, most_running, request_cap
+from hwcalc.engines.sglang.sizes import LOADED, Figures, Sizes, most_running, request_cap
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.arithmetic import either, floored, larger
+from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 
-__all__ = ["CompressedLayout", "CompressedStage", "compressed_layout", "compressed_sizes", "state_requests", "state_rows_bytes"]
+__all__ = [
+    "CompressedLayout",
+    "CompressedStage",
+    "compressed_checks",
+    "compressed_figures",
+    "compressed_layout",
+    "compressed_sizes",
+    "fixed_bytes",
+    "state_requests",
+    "state_rows_bytes",
+    "window_places",
+]
 
 _ROPE: Final = 64
 _SCALES: Final = 8
@@ -121,7 +133,7 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
 def state_rows_bytes(layout: CompressedLayout, stage: CompressedStage, requests: int) -> int:
     """Bytes of the compressors of 128 tokens, which every request has (``_get_c128_state_fixed_bytes``)."""
     ring = layout.ring(_MANY)
-    rows = ceil(((requests + 1) * ring + ring + 1) / _MANY) * _MANY
+    rows = -(-((requests + 1) * ring + ring + 1) // _MANY) * _MANY
     return rows * 2 * layout.head_dim * _STATE_BYTES * stage.many
 
 
@@ -129,57 +141,82 @@ def state_requests(layout: CompressedLayout, stage: CompressedStage, settings: S
     """Requests that have compressors of 128 tokens in a pool of ``budget`` bytes: all that may run."""
     if settings.own_requests is not None:
         return settings.own_requests
-    return most_running(settings, int(budget / layout.token_bytes(stage, settings.swa_ratio)), None)
+    return most_running(settings, floored(budget / layout.token_bytes(stage, settings.swa_ratio)), None)
+
+
+def compressed_figures(layout: CompressedLayout, settings: SglangSettings, budget: int) -> Figures:
+    """The pools of ``budget`` bytes on each rank; the stage with the fewest tokens counts."""
+    first, *others = layout.stages
+    (tokens, left), fullest = _stage_tokens(layout, first, settings, budget), 0
+    for place, stage in enumerate(others, 1):
+        own, own_left = _stage_tokens(layout, stage, settings, budget)
+        fewer = own < tokens
+        tokens, left, fullest = either(fewer, own, tokens), either(fewer, own_left, left), either(fewer, place, fullest)
+    limit = settings.total_tokens
+    if limit is not None:
+        above = tokens > limit
+        tokens, left = either(above, limit // layout.page_size * layout.page_size, tokens), either(above, budget, left)
+    return Figures(
+        tokens=tokens,
+        swa_tokens=window_places(layout, settings, tokens),
+        slots=None,
+        running=either(tokens > 0, most_running(settings, tokens, None), 0),
+        after_states_bytes=left,
+        fullest=fullest,
+    )
+
+
+def compressed_checks(
+    layout: CompressedLayout, settings: SglangSettings, found: Figures, budget: int
+) -> Iterator[tuple[bool, str]]:
+    """What SGLang checks of its pools before it starts, in this order, and what it says if that does not hold."""
+    yield budget > 0, LOADED
+    yield found.tokens > 0, "Not enough memory. Please try to increase --mem-fraction-static."
+    if settings.swa_ratio is not None:
+        assert found.swa_tokens is not None
+        yield found.swa_tokens > layout.window + layout.page_size, "SWA pool ({swa} tokens) cannot hold even one request."
 
 
 def compressed_sizes(layout: CompressedLayout, settings: SglangSettings, budget: int) -> Sizes:
-    """The pools of ``budget`` bytes on each rank."""
-    found = [_stage_sizes(layout, stage, settings, budget) for stage in layout.stages]
-    one = min(found, key=lambda sizes: sizes.tokens)
-    if budget <= 0:
-        return replace(one, error=LOADED)
-    limit = settings.total_tokens
-    if limit is None or limit >= one.tokens:
-        return one
-    tokens = limit // layout.page_size * layout.page_size
-    return _with_windows(layout, settings, tokens, one.cell, budget)
+    """The pools of ``budget`` bytes on each rank, or what SGLang says where it makes none."""
+    found = compressed_figures(layout, settings, budget)
+    error = next((words for passed, words in compressed_checks(layout, settings, found, budget) if not passed), None)
+    return Sizes(
+        tokens=found.tokens,
+        swa_tokens=found.swa_tokens,
+        slots=None,
+        running=found.running,
+        after_states_bytes=found.after_states_bytes,
+        cell=layout.token_bytes(layout.stages[found.fullest], settings.swa_ratio),
+        error=None if error is None else error.format(swa=found.swa_tokens),
+    )
 
 
-def _swa_cap(layout: CompressedLayout, settings: SglangSettings) -> int | None:
+def fixed_bytes(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, requests: int) -> float:
+    """Bytes of a stage that are no share of its tokens, for so many requests."""
+    fixed = state_rows_bytes(layout, stage, requests)
+    return fixed + (0 if settings.swa_ratio is not None else _capped_windows(layout, settings) * layout.swa_bytes(stage))
+
+
+def window_places(layout: CompressedLayout, settings: SglangSettings, tokens: int) -> int:
+    """Window tokens beside so many tokens."""
+    if settings.swa_ratio is None:
+        return _capped_windows(layout, settings)
+    places: int = floored(tokens * settings.swa_ratio) // layout.page_size * layout.page_size
+    return places
+
+
+def _capped_windows(layout: CompressedLayout, settings: SglangSettings) -> int:
     """Window tokens where they follow from the requests: what these hold at the worst, and the tails of prefixes that are kept."""
-    if settings.swa_ratio is not None:
-        return None
     tails = _TAILS * (settings.own_requests or 1) if settings.radix else 0
     cap = request_cap(settings, layout.window) + tails * (layout.window + layout.page_size)
     return -(-cap // layout.page_size) * layout.page_size
 
 
-def _stage_sizes(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> Sizes:
+def _stage_tokens(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> tuple[int, int]:
+    """Tokens of one stage, and the bytes that are left for them."""
     page, cell = layout.page_size, layout.token_bytes(stage, settings.swa_ratio)
-    cap = _swa_cap(layout, settings)
-    requests = state_requests(layout, stage, settings, budget)
-    fixed = state_rows_bytes(layout, stage, requests) + (0 if cap is None else cap * layout.swa_bytes(stage))
-    left = max(budget - fixed, 0)
-    tokens = int(left / cell) // page * page
-    while tokens > 0 and tokens * cell > left:
-        tokens -= page
-    return _with_windows(layout, settings, tokens, cell, int(left))
-
-
-def _with_windows(layout: CompressedLayout, settings: SglangSettings, tokens: int, cell: float, left: int) -> Sizes:
-    page, cap = layout.page_size, _swa_cap(layout, settings)
-    swa = int(tokens * (settings.swa_ratio or 0)) // page * page if cap is None else cap
-    error = None
-    if tokens <= 0:
-        error = "Not enough memory. Please try to increase --mem-fraction-static."
-    elif cap is None and layout.window + page >= swa:
-        error = f"SWA pool ({swa} tokens) cannot hold even one request."
-    return Sizes(
-        tokens=tokens,
-        swa_tokens=swa,
-        slots=None,
-        running=most_running(settings, tokens, None) if tokens > 0 else 0,
-        after_states_bytes=left,
-        cell=cell,
-        error=error,
-    )
+    left = larger(budget - fixed_bytes(layout, stage, settings, state_requests(layout, stage, settings, budget)), 0)
+    tokens = floored(left / cell) // page * page
+    # A quotient that was rounded up is no whole page more.
+    return either((tokens > 0) & (tokens * cell > left), tokens - page, tokens), floored(left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
@@ -33,6 +33,9 @@ from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
+
+if TYPE_CHECKING:
+    from hwcalc.engines.forms import Curve, MemoryForm
 
 __all__ = ["Sglang"]
 
@@ -156,11 +159,15 @@ class Sglang(GeneralEngine):
         page = of_sglang(opened).settings.page_size
         return prefix // page * page, prompt // page * page
 
-    def curve(self, opened: Opened) -> None:
-        """None, as :meth:`form`."""
+    def curve(self, opened: Opened) -> Curve | None:
+        from hwcalc.engines.sglang.form import plan_curve
 
-    def form(self, opened: Opened) -> None:
-        """Pools of several kinds share a budget by fixed parts, which no sum of stairs says."""
+        return plan_curve(of_sglang(opened))
+
+    def form(self, opened: Opened) -> MemoryForm | None:
+        from hwcalc.engines.sglang.form import plan_form
+
+        return plan_form(of_sglang(opened))
 
 
 _DTYPES = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}

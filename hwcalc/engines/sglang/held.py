@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import repeat
 from typing import Final
 
@@ -12,8 +13,9 @@ from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
+from hwcalc.formulas.named import NamedTuple
 
-__all__ = ["allocations", "extras", "layer_tensors"]
+__all__ = ["PageRow", "allocations", "extras", "layer_tensors", "page_rows"]
 
 _FLOAT8: Final = "fp8_e4m3"
 _RATIOS: Final = (4, 128)
@@ -23,7 +25,7 @@ def layer_tensors(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, 
     """The rows of all sequences in one layer of this kind, and their slots for states, on all tensor-parallel ranks."""
     if opened.compressed is not None:
         assert isinstance(kind, CompressedAttention)
-        return _compressed(kind, opened.compressed, opened)
+        return tuple(_paged(row, opened) for row in page_rows(kind, opened.compressed))
     layout = opened.layout
     windows = layout.pools[kind] == SWA
     rows = tuple(
@@ -75,31 +77,42 @@ def _states(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, ...]:
     )
 
 
-def _compressed(kind: CompressedAttention, layout: CompressedLayout, opened: SglangOpened) -> tuple[StoredTensor, ...]:
-    """The rows of a layer of DeepSeek-V4, with their share of the padding of a page; its states are beside the layers."""
-    out = [_page_rows(opened, "window_latent", Role.LATENT, layout.row_bytes(), 1, windows=True)]
+class PageRow(NamedTuple):
+    """What a layer of DeepSeek-V4 takes of a page of one of its pools, with its share of the padding."""
+
+    name: str
+    role: Role
+    bytes: int
+    windows: bool
+
+
+def page_rows(kind: CompressedAttention, layout: CompressedLayout) -> Iterator[PageRow]:
+    """The rows of a layer of DeepSeek-V4; its states are beside the layers."""
+
+    def row(name: str, role: Role, size: float, ratio: int = 1) -> PageRow:
+        return PageRow(name, role, round(layout.page_size // ratio * size), windows=ratio == 1)
+
+    yield row("window_latent", Role.LATENT, layout.row_bytes())
     ratio = kind.compress_ratio
     if ratio in _RATIOS:
-        out.append(_page_rows(opened, "compressed_latent", Role.LATENT, layout.row_bytes(ratio), ratio, windows=False))
+        yield row("compressed_latent", Role.LATENT, layout.row_bytes(ratio), ratio)
     if kind.index_head_dim is not None and ratio is not None:
-        out.append(_page_rows(opened, "indexer_keys", Role.INDEX, layout.index_bytes, ratio, windows=False))
-    return tuple(out)
+        yield row("indexer_keys", Role.INDEX, layout.index_bytes, ratio)
 
 
-def _page_rows(opened: SglangOpened, name: str, role: Role, size: float, ratio: int, *, windows: bool) -> StoredTensor:
-    page = opened.settings.page_size
-    page_bytes = round(page // ratio * size)
-    pages = opened.held_tokens(windows=windows) // page
+def _paged(row: PageRow, opened: SglangOpened) -> StoredTensor:
+    page, ranks = opened.settings.page_size, opened.settings.tp
+    pages = opened.held_tokens(windows=row.windows) // page
     return StoredTensor(
-        name=name,
-        role=role,
+        name=row.name,
+        role=row.role,
         axes=("bytes of a page",),
-        shape=(page_bytes,),
+        shape=(row.bytes,),
         dtype=_FLOAT8,
         positions=pages,
         span=OwnRule(f"{pages:,} pages of {page:,} tokens", pages),
-        bytes=pages * page_bytes * opened.settings.tp,
-        rule=f"{pages:,} pages of {page:,} tokens x {page_bytes:,} B{_on_ranks(opened.settings.tp)}",
+        bytes=pages * row.bytes * ranks,
+        rule=f"{pages:,} pages of {page:,} tokens x {row.bytes:,} B{_on_ranks(ranks)}",
     )
 
 

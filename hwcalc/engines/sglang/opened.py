@@ -6,17 +6,17 @@ from bisect import bisect_left
 from functools import cached_property
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, compressed_layout, compressed_sizes
+from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, compressed_layout
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.models import is_compressed
+from hwcalc.engines.sglang.room import CompressedRoom, Demand, PoolRoom, Room
 from hwcalc.engines.sglang.settings import SglangSettings, read_settings
-from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, plan_sizes, slots_per_request
+from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, slots_per_request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.stairs import Stair, blocks_stair
 
 __all__ = ["SglangOpened", "of_sglang"]
-
-_LARGEST_BUDGET = 2**60
 
 
 class SglangOpened(Opened):
@@ -39,11 +39,19 @@ class SglangOpened(Opened):
             return None
         return self.shared("compressed", lambda: compressed_layout(self.plain_stack, self.settings))
 
+    @cached_property
+    def room(self) -> Room:
+        """The pools of any budget."""
+        return self.shared("room", self._room)
+
+    def _room(self) -> Room:
+        if self.compressed is not None:
+            return CompressedRoom(settings=self.settings, layout=self.compressed)
+        return PoolRoom(settings=self.settings, layout=self.layout)
+
     def sizes(self, budget: int) -> Sizes:
         """The pools of a budget on each rank."""
-        if self.compressed is not None:
-            return compressed_sizes(self.compressed, self.settings, budget)
-        return plan_sizes(self.layout, self.settings, budget)
+        return self.room.sizes(budget)
 
     def paged(self, tokens: int) -> int:
         """Tokens in whole pages."""
@@ -55,12 +63,21 @@ class SglangOpened(Opened):
         """The window as SGLang counts it, where windows have a pool; else ``None``."""
         return self.layout.window if self.compressed is None else self.compressed.window
 
-    def window_tokens(self, tokens: int) -> int:
-        """Places that a sequence takes in the pool of windows: what has left the window is freed every 128 tokens, in whole pages."""
+    @cached_property
+    def pages(self) -> tuple[Stair, Stair]:
+        """Pages of a sequence in the pool of tokens, and in that of windows, if there is one.
+
+        What has left a window is freed every 128 tokens, in whole pages.
+        """
+        page = self.settings.page_size
         if self.window is None:
-            return 0
-        beyond = EVICTION_INTERVAL * max(1, self.settings.draft_tokens) + self.settings.page_size
-        return min(self.paged(tokens), self.paged(self.window + beyond))
+            return blocks_stair(page), Stair(times=0)
+        beyond = EVICTION_INTERVAL * max(1, self.settings.draft_tokens) + page
+        return blocks_stair(page), blocks_stair(page, self.window + beyond)
+
+    def window_tokens(self, tokens: int) -> int:
+        """Places that a sequence takes in the pool of windows."""
+        return self.settings.page_size * self.pages[1].at(tokens)
 
     def held_tokens(self, *, windows: bool) -> int:
         """Places that all sequences together take in the pool of windows, or in the other one; what they share is kept once."""
@@ -80,15 +97,20 @@ class SglangOpened(Opened):
         """Slots for states that a request takes."""
         return slots_per_request(self.settings) if self.compressed is None and self.layout.has_states else 0
 
+    @cached_property
+    def demand(self) -> Demand:
+        """What the planned sequences of a replica take of the pools."""
+        replica: SglangOpened = self.replica
+        return Demand(replica.batch, replica.held_tokens(windows=False), replica.held_tokens(windows=True))
+
     def held_in(self, sizes: Sizes) -> bool:
         """Whether these pools hold the planned sequences of a replica."""
-        replica: SglangOpened = self.replica
-        if sizes.error is not None or replica.batch > sizes.running:
+        demand = self.demand
+        if sizes.error is not None or demand.requests > sizes.running:
             return False
-        # Where no layer keeps tokens, a pool has as many as one request may have, and they take nothing.
-        if sizes.cell and replica.held_tokens(windows=False) > sizes.tokens:
+        if self.room.keeps_tokens and demand.places > sizes.tokens:
             return False
-        return sizes.swa_tokens is None or replica.held_tokens(windows=True) <= sizes.swa_tokens
+        return sizes.swa_tokens is None or demand.window_places <= sizes.swa_tokens
 
     def at_once(self, sizes: Sizes) -> int:
         """How many requests of the planned length these pools hold."""
@@ -106,14 +128,7 @@ class SglangOpened(Opened):
 
         Where no budget does, because SGLang runs fewer requests or was allowed fewer tokens, it is what the sequences themselves take.
         """
-        own_bytes = self._own_bytes()
-        low, high = 0, max(_LARGEST_BUDGET, 2 * own_bytes)
-        if not own_bytes or not self.held_in(self.sizes(high)):
-            return own_bytes
-        while low + 1 < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.held_in(self.sizes(middle)) else (middle, high)
-        return high
+        return self.room.least(self.demand, self._own_bytes())
 
     def _own_bytes(self) -> int:
         """What the sequences of a replica have in the pools of a rank of the fullest stage."""

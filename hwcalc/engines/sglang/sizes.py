@@ -6,11 +6,14 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and `
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.sglang.layout import PoolLayout, StageCells
 from hwcalc.engines.sglang.settings import SglangSettings
+from hwcalc.formulas.arithmetic import either, floored, larger, smaller
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.units import GIB
 
 __all__ = [
@@ -18,13 +21,19 @@ __all__ = [
     "LEAST_REQUESTS",
     "LOADED",
     "MOST_REQUESTS",
+    "Figures",
     "Sizes",
+    "capped_windows",
     "cell_size",
+    "checks",
     "most_running",
+    "plan_figures",
     "plan_sizes",
     "request_cap",
     "slots_of_budget",
     "slots_per_request",
+    "token_stages",
+    "window_tokens",
 ]
 
 EVICTION_INTERVAL: Final = 128
@@ -108,89 +117,142 @@ def slots_of_budget(layout: PoolLayout, settings: SglangSettings, budget: int) -
     if settings.mamba_slots is not None:
         slots = settings.mamba_slots // settings.dp
         if settings.drafts:
-            left -= slot * (min(requests, slots // each) + 1) * drafted / GIB
+            left = left - slot * (min(requests, slots // each) + 1) * drafted / GIB
     elif not settings.radix and settings.requests is not None:
         slots = requests
         if settings.drafts:
-            left -= slot * (slots + 1) * drafted / GIB
+            left = left - slot * (slots + 1) * drafted / GIB
     else:
         share = left * settings.mamba_ratio / (1 + settings.mamba_ratio) * GIB
         if settings.drafts:
-            slots = int((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
-            left -= slot * (min(requests, slots // each) + 1) * drafted / GIB
+            slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
+            left = left - slot * (smaller(slots // each, requests) + 1) * drafted / GIB
         else:
-            slots = int((share - slot) // slot)
-    left -= (slots + 1) * slot / GIB
-    return slots, int(left * GIB)
+            slots = floored((share - slot) // slot)
+    left = left - (slots + 1) * slot / GIB
+    return slots, floored(left * GIB)
 
 
 def most_running(settings: SglangSettings, tokens: int, slots: int | None) -> int:
     """Requests that run at once (``resolve_max_num_reqs``)."""
-    if settings.own_requests is not None:
-        most = min(settings.own_requests, tokens // 2)
-    else:
-        usual = int(tokens / settings.context * 512)
-        most = min(max(min(usual, MOST_REQUESTS), LEAST_REQUESTS), tokens // 2)
-    return most if slots is None else min(most, slots // slots_per_request(settings))
+    usual = settings.own_requests
+    if usual is None:
+        usual = larger(floored(smaller(tokens / settings.context * 512, MOST_REQUESTS)), LEAST_REQUESTS)
+    most = smaller(tokens // 2, usual)
+    running: int = most if slots is None else smaller(slots // slots_per_request(settings), most)
+    return running
+
+
+class Figures(NamedTuple):
+    """The pools of a budget before anything is refused; of an array of budgets, arrays.
+
+    ``fullest`` is the place of the stage whose tokens count, among :func:`token_stages`.
+    """
+
+    tokens: int
+    swa_tokens: int | None
+    slots: int | None
+    running: int
+    after_states_bytes: int
+    fullest: int
+
+
+def plan_figures(layout: PoolLayout, settings: SglangSettings, budget: int) -> Figures:
+    """The pools of ``budget`` bytes on each rank; the stage with the fewest tokens counts."""
+    slots, left = (None, budget) if not layout.has_states else slots_of_budget(layout, settings, budget)
+    first, *others = token_stages(layout)
+    (tokens, swa), fullest = _stage_tokens(layout, first, settings, left), 0
+    for place, stage in enumerate(others, 1):
+        own, own_swa = _stage_tokens(layout, stage, settings, left)
+        fewer = own < tokens
+        tokens, fullest = either(fewer, own, tokens), either(fewer, place, fullest)
+        swa = None if swa is None else either(fewer, own_swa, swa)
+    limit = settings.total_tokens
+    if limit is not None:
+        most, most_swa = _limited(layout, settings, limit, swa)
+        above = tokens > limit
+        tokens, swa = either(above, most, tokens), None if swa is None else either(above, most_swa, swa)
+    return Figures(
+        tokens=tokens,
+        swa_tokens=swa,
+        slots=slots,
+        running=most_running(settings, tokens, slots),
+        after_states_bytes=left,
+        fullest=fullest,
+    )
+
+
+def checks(layout: PoolLayout, settings: SglangSettings, found: Figures) -> Iterator[tuple[bool, str]]:
+    """What SGLang checks of its pools before it starts, in this order, and what it says if that does not hold."""
+    if found.slots is not None:
+        yield found.slots > 0, "Not enough GPU memory for hybrid (mamba/linear-attention) state cache."
+    yield found.after_states_bytes > 0, LOADED
+    yield found.tokens > 0, "Not enough memory. Please try to increase --mem-fraction-static."
+    if found.swa_tokens is not None and layout.window is not None and settings.swa_ratio is not None:
+        yield found.swa_tokens > layout.window + settings.page_size, "SWA pool ({swa} tokens) cannot hold even one request."
+    yield found.running > 0, "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
 
 
 def plan_sizes(layout: PoolLayout, settings: SglangSettings, budget: int) -> Sizes:
-    """The pools of ``budget`` bytes on each rank; the stage with the fewest tokens counts."""
-    slots, left = (None, budget) if not layout.has_states else slots_of_budget(layout, settings, budget)
-    if slots is not None and slots <= 0:
-        return _refused(slots, left, "Not enough GPU memory for hybrid (mamba/linear-attention) state cache.")
-    if left <= 0:
-        return _refused(slots, left, LOADED)
-    # A stage without attention holds as many tokens as the others.
-    stages = [stage for stage in layout.stages if stage.token_bytes or stage.swa_layers] or layout.stages[:1]
-    found = [_stage_tokens(layout, stage, settings, left) for stage in stages]
-    tokens, swa, cell = min(found, key=lambda one: one[0])
-    limit = settings.total_tokens
-    if limit is not None and limit < tokens:
-        tokens, swa = _limited(layout, settings, limit, swa)
-    if tokens <= 0:
-        return _refused(slots, left, "Not enough memory. Please try to increase --mem-fraction-static.", cell)
-    error = None
-    if (
-        swa is not None
-        and layout.window is not None
-        and settings.swa_ratio is not None
-        and layout.window + settings.page_size >= swa
-    ):
-        error = f"SWA pool ({swa} tokens) cannot hold even one request."
-    running = most_running(settings, tokens, slots)
-    if running <= 0:
-        error = error or "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
-    return Sizes(tokens=tokens, swa_tokens=swa, slots=slots, running=running, after_states_bytes=left, cell=cell, error=error)
+    """The pools of ``budget`` bytes on each rank, or what SGLang says where it makes none."""
+    found = plan_figures(layout, settings, budget)
+    error = next((words for passed, words in checks(layout, settings, found) if not passed), None)
+    slots, left = found.slots, found.after_states_bytes
+    lacking = left <= 0 or (slots is not None and slots <= 0)
+    empty = lacking or found.tokens <= 0
+    return Sizes(
+        tokens=0 if empty else found.tokens,
+        swa_tokens=None if empty else found.swa_tokens,
+        slots=slots,
+        running=0 if empty else found.running,
+        after_states_bytes=left,
+        cell=0 if lacking else cell_size(token_stages(layout)[found.fullest], settings),
+        error=None if error is None else error.format(swa=found.swa_tokens),
+    )
 
 
-def _refused(slots: int | None, left: int, error: str, cell: float = 0) -> Sizes:
-    return Sizes(tokens=0, swa_tokens=None, slots=slots, running=0, after_states_bytes=left, cell=cell, error=error)
+def token_stages(layout: PoolLayout) -> tuple[StageCells, ...]:
+    """The stages that limit the tokens: one without attention holds as many as the others."""
+    return tuple(stage for stage in layout.stages if stage.token_bytes or stage.swa_layers) or layout.stages[:1]
 
 
-def _stage_tokens(layout: PoolLayout, stage: StageCells, settings: SglangSettings, budget: int) -> tuple[int, int | None, float]:
-    """Tokens of one stage, window tokens, and the bytes of a token."""
+def _stage_tokens(layout: PoolLayout, stage: StageCells, settings: SglangSettings, budget: int) -> tuple[int, int | None]:
+    """Tokens of one stage, and window tokens."""
     page, cell = settings.page_size, cell_size(stage, settings)
     if not stage.swa_layers:
-        most = budget // int(cell) if cell else settings.total_tokens or settings.context
-        return most // page * page, (0 if layout.window is not None else None), cell
+        tokens = budget // int(cell) if cell else settings.total_tokens or settings.context
+    elif not stage.full_layers or settings.swa_ratio is not None:
+        tokens = floored(budget // cell)
+    else:
+        tokens = floored((budget - capped_windows(layout, settings) * stage.swa_bytes) // cell)
+    tokens = tokens // page * page
+    return tokens, window_tokens(layout, stage, settings, tokens)
+
+
+def capped_windows(layout: PoolLayout, settings: SglangSettings) -> int:
+    """Window tokens where they follow from the number of requests."""
+    assert layout.window is not None
+    return -(-request_cap(settings, layout.window) // settings.page_size) * settings.page_size
+
+
+def window_tokens(layout: PoolLayout, stage: StageCells, settings: SglangSettings, tokens: int) -> int | None:
+    """Window tokens beside so many tokens of one stage; ``None`` if no windows have a pool."""
+    if not stage.swa_layers:
+        return 0 if layout.window is not None else None
     if not stage.full_layers:
-        tokens = int(budget // cell) // page * page
-        return tokens, tokens, cell
+        return tokens
     if settings.swa_ratio is None:
-        assert layout.window is not None
-        swa = -(-request_cap(settings, layout.window) // page) * page
-        return int((budget - swa * stage.swa_bytes) // cell) // page * page, swa, cell
-    tokens = int(budget // cell) // page * page
-    return tokens, int(tokens * settings.swa_ratio) // page * page, cell
+        return capped_windows(layout, settings)
+    places: int = floored(tokens * settings.swa_ratio) // settings.page_size * settings.page_size
+    return places
 
 
 def _limited(layout: PoolLayout, settings: SglangSettings, limit: int, swa: int | None) -> tuple[int, int | None]:
-    """The same with the tokens that the user allows."""
+    """Tokens and window tokens where the user allows no more than ``limit`` tokens."""
     page = settings.page_size
     tokens = limit // page * page
     if swa is None or not any(stage.swa_layers for stage in layout.stages):
         return tokens, swa
     if not any(stage.full_layers for stage in layout.stages):
         return tokens, tokens
-    return tokens, min(swa, limit) if settings.swa_ratio is None else int(tokens * settings.swa_ratio) // page * page
+    return tokens, smaller(swa, limit) if settings.swa_ratio is None else int(tokens * settings.swa_ratio) // page * page

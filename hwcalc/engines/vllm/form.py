@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Self
 
 from hwcalc.engines.budget import Budget, BudgetPart
-from hwcalc.engines.forms import ENDS, Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
+from hwcalc.engines.forms import ENDS, Blocks, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
@@ -43,7 +43,7 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
     has_cache = any(layout.stage_bytes)
     form = MemoryForm(
         curve=curve,
-        parts=tuple(map(_part, budget.parts)),
+        parts=tuple(map(PartForm.constant, budget.parts)),
         usable=_usable(budget),
         total_bytes=budget.total_bytes,
         blocks=Blocks(bytes=max(layout.stage_bytes), null=1) if has_cache else Blocks(),
@@ -108,11 +108,6 @@ def _usable(budget: Budget) -> tuple[int, int, int]:
         budget.expected + sum(part.expected for part in parts),
         budget.high + sum(part.low for part in parts),
     )
-
-
-def _part(part: BudgetPart) -> PartForm:
-    low, expected, high = (Constant(bytes=size) for size in (part.low, part.expected, part.high))
-    return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
 
 def _stairs(layout: PoolLayout, group: BlockGroup) -> _Stairs:

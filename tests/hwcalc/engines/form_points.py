@@ -1,0 +1,69 @@
+"""What a form says at some lengths and numbers of sequences, beside the requests themselves."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from hwcalc import KvplanError, load_model
+from hwcalc.engines.base import Opened
+from hwcalc.engines.forms import ENDS
+from hwcalc.planner import solve
+from hwcalc.planner.context import open_request
+
+LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 128, 129, 1_000, 4_095, 4_096, 8_193, 40_961, 131_073, 1_000_001)
+BATCHES: Final = (1, 2, 3, 7, 33, 256, 1_025, 2_048, 2_049, 4_096, 4_097, 100_000)
+
+
+class Compared(NamedTuple):
+    """Of one family: whether it has a form, or a curve alone; what was compared; and each place where something differs."""
+
+    has_form: bool
+    verdicts: set[tuple[bool, ...]]
+    unlike: list[tuple[int, int, dict[str, Any]]]
+
+
+def open_drawn(model: str, draw: random.Random, **asked: Any) -> Opened | None:
+    """A request of some length and batch; ``None`` if the engine refuses it."""
+    try:
+        return open_request(load_model(model, offline=True), seq=draw.choice(LENGTHS), batch=draw.choice(BATCHES), **asked)
+    except KvplanError:
+        return None
+
+
+def compare(opened: Opened, draw: random.Random, points: int) -> Compared | None:
+    """Its form at all lengths and batches as arrays, and at some of them one by one; ``None`` if the request has no curve."""
+    form, curve, dp = opened.engine.form(opened), opened.engine.curve(opened), opened.request.parallel.dp
+    if curve is None:
+        return None
+
+    def answers(tokens: Any, sequences: Any) -> dict[str, Any]:
+        own = -(-sequences // dp)
+        found = {"needed": curve.needed_bytes(tokens, own), "total": curve.total_bytes(tokens, sequences)}
+        if form is not None:
+            found |= {end: form.left(tokens, sequences, end) for end in ENDS}
+            found |= {f"holds {end}": form.holds(tokens, sequences, end) for end in ENDS}
+        return found
+
+    def of_request(tokens: int, sequences: int) -> dict[str, Any]:
+        asked = opened.sized(seq=tokens, batch=sequences)
+        found: dict[str, Any] = {"needed": asked.needed_bytes, "total": asked.stored_bytes}
+        if form is not None:
+            found |= {end: solve.budget_bytes(asked, end) for end in ENDS}
+            found |= {f"holds {end}": solve.holds(asked, end) for end in ENDS}
+        return found
+
+    every = answers(np.array(LENGTHS)[:, None], np.array(BATCHES)[None, :])
+    places = {name: np.broadcast_to(array, (len(LENGTHS), len(BATCHES))) for name, array in every.items()}
+    unlike, verdicts = [], set()
+    for _ in range(points):
+        row, column = draw.randrange(len(LENGTHS)), draw.randrange(len(BATCHES))
+        tokens, sequences = LENGTHS[row], BATCHES[column]
+        planned, alone = of_request(tokens, sequences), answers(tokens, sequences)
+        there = {name: array[row, column].item() for name, array in places.items()}
+        verdicts.add(tuple(planned[f"holds {end}"] for end in ENDS) if form is not None else ())
+        if not planned == alone == there:
+            unlike.append((tokens, sequences, {name: (value, alone[name], there[name]) for name, value in planned.items()}))
+    return Compared(has_form=form is not None, verdicts=verdicts, unlike=unlike)
