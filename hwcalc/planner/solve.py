@@ -281,7 +281,6 @@ def _lacking(opened: Opened, end: str, **change: int) -> str | None:
 
 def _length_guess(opened: Opened, end: str, bound: int) -> int:
     """An estimate of the longest length, by the secant of the memory that is left at two lengths; the search starts from it."""
-
     form = _form_of(opened)
 
     def left(length: int) -> int:
