@@ -6,12 +6,12 @@ Every rule here takes arrays of lengths and of numbers of sequences in place of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hwcalc.engines.curves import Term
 from hwcalc.engines.moments import Fullest
-from hwcalc.formulas.arithmetic import either, floored, larger, largest, mapped, smaller
+from hwcalc.formulas.arithmetic import either, floored, larger, largest, mapped, smaller, some
 from hwcalc.formulas.frozen import frozen
 
 __all__ = [
@@ -113,14 +113,17 @@ class Measured:
 class Early:
     """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
 
-    first: tuple[int, ...]
+    first: Sequence[int]
     rule: Amount
 
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
-        size = self.rule.at(tokens, sequences)
-        for length, early in enumerate(self.first, 1):
-            size = either(tokens == length, early, size)
+        last = len(self.first)
+        is_early = tokens <= last
+        if not some(is_early):
+            return self.rule.at(tokens, sequences)
+        early = mapped(lambda length: self.first[length - 1] if length <= last else 0, smaller(tokens, last + 1))
+        size: int = early if is_early is True else either(is_early, early, self.rule.at(tokens, sequences))
         return size
 
 

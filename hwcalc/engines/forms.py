@@ -84,6 +84,16 @@ class PartForm:
         low, expected, high = map(Constant.of, (part.low, part.expected, part.high))
         return cls(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
+    @property
+    def amounts(self) -> tuple[Amount, Amount, Amount]:
+        """Low, expected and high."""
+        return self.low, self.expected, self.high
+
+    def by(self, change: Callable[[Amount], Amount]) -> PartForm:
+        """The part with another amount in place of each."""
+        low, expected, high = map(change, self.amounts)
+        return replace(self, low=low, expected=expected, high=high)
+
     def on(self, gpu: int, end: str) -> Amount:
         """The amount at an end of the range on one of the GPUs of the curve."""
         amount: Amount = getattr(self, end)
@@ -176,7 +186,7 @@ class MemoryForm:
     @cached_property
     def drawable(self) -> bool:
         """Whether the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
-        amounts = (getattr(part, end) for part in self.parts for end in ENDS)
+        amounts = (amount for part in self.parts for amount in part.amounts)
         return self.pools is None and type(self.curve) is Curve and all(isinstance(one, DRAWN) for one in amounts)
 
     def replica(self, sequences: int) -> int:

@@ -12,6 +12,7 @@ from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, Meas
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.forms import form_of
 
@@ -26,7 +27,31 @@ Place = tuple[int, ...]
 def drawn_form(opened: Opened) -> MemoryForm | None:
     """The form of a request, if it has one that the page can evaluate."""
     form = form_of(opened)
-    return form if form is not None and form.drawable else None
+    return _without_first(form) if form is not None and form.drawable else None
+
+
+def _without_first(form: MemoryForm) -> MemoryForm:
+    """The form without the lengths of its rules for the first ones, where no answer lies there.
+
+    Where more than anybody asks for fits at the next length, none does; nor does one where nothing fits at all.
+    """
+    least = 1 + max((len(one.first) for part in form.parts for one in part.amounts if isinstance(one, Early)), default=0)
+    if least == 1:
+        return form
+    most = form.most_sequences or 1
+    if form.holds(least, most, "low") or form.left(1, 1, "high") < 0:
+        return replace(form, parts=tuple(part.by(_rule) for part in form.parts), least_tokens=least)
+    return replace(form, parts=tuple(part.by(_rule_if_same) for part in form.parts))
+
+
+def _rule(amount: Amount) -> Amount:
+    return amount.rule if isinstance(amount, Early) else amount
+
+
+def _rule_if_same(amount: Amount) -> Amount:
+    """The rule, where it holds at the first lengths too."""
+    same = isinstance(amount, Early) and set(amount.first) == {amount.rule.at(1, 1)}
+    return _rule(amount) if same else amount
 
 
 class Pools:

@@ -19,7 +19,7 @@ from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.explore.runs import usual_request
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import frozen
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
@@ -351,8 +351,7 @@ def _early_tokens(part: Mapping[str, Any]) -> int:
 
 def _rule_of(part: PartForm) -> PartForm:
     """The part without what it has at the first lengths: those are none of the page's, and dimensions say whether there are any."""
-    ends = {end: amount.rule for end in ENDS if isinstance(amount := getattr(part, end), Early)}
-    return replace(part, **ends) if ends else part
+    return part.by(lambda amount: amount.rule if isinstance(amount, Early) else amount)
 
 
 def _numbered(names: Sequence[str]) -> list[str]:

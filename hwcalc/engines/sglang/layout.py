@@ -5,7 +5,7 @@ Source: SGLang 0.5.23, ``model_executor/pool_configurator.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from hwcalc.engines.sglang.backends import HOPPER
@@ -199,25 +199,25 @@ def _stage(
     settings: SglangSettings,
 ) -> StageCells:
     rows, pools, states, shared = tables
-    sizes, layers, index, indexers, slot, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0
+    sizes, layers, index, indexers, slot, recurrent, workspace = {FULL: 0, SWA: 0}, {FULL: 0, SWA: 0}, 0, 0, 0, 0, 0
     latent = any(isinstance(kind, LatentAttention) for kind in pools)
     like = {pool: next((kind for kind, own in pools.items() if own == pool and rows[kind]), None) for pool in (FULL, SWA)}
-    for number in span:
-        for kind in stack.layers[number]:
-            slot += sum(states.get(kind, (0, 0)))
-            pool = shared.get(number, pools[kind]) if isinstance(kind, SharedCache) else pools[kind]
-            own = like[pool] if number in shared and isinstance(kind, SharedCache) else kind
-            size = sum(row.bytes for row in rows[own]) if own is not None else 0
-            if not size:
-                continue
-            sizes[pool] += size
-            if isinstance(kind, SparseIndexer):
-                # Only beside latents does a draft have an indexer of its own in each layer.
-                index, indexers = (index + size, indexers + 1) if latent else (index, indexers)
-                continue
-            layers[pool] += 1
-            if not splits_four_bits(pools):
-                workspace = max(workspace, workspace_bytes(usual or kind, settings))
+    for kind, count, named in _counted(stack, span, shared):
+        if kind in states:
+            slot, recurrent = slot + count * sum(states[kind]), recurrent + count
+        pool = pools[kind] if named is None else named
+        own = kind if named is None else like[pool]
+        size = sum(row.bytes for row in rows[own]) if own is not None else 0
+        if not size:
+            continue
+        sizes[pool] += count * size
+        if isinstance(kind, SparseIndexer):
+            # Only beside latents does a draft have an indexer of its own in each layer.
+            index, indexers = (index + count * size, indexers + count) if latent else (index, indexers)
+            continue
+        layers[pool] += count
+        if not splits_four_bits(pools):
+            workspace = max(workspace, workspace_bytes(usual or kind, settings))
     return StageCells(
         full_bytes=sizes[FULL],
         full_layers=layers[FULL],
@@ -227,8 +227,20 @@ def _stage(
         index_layers=indexers,
         workspace_bytes=workspace,
         slot_bytes=slot,
-        state_layers=sum(kind in states for number in span for kind in stack.layers[number]),
+        state_layers=recurrent,
     )
+
+
+def _counted(stack: Stack, span: range, shared: Mapping[int, str]) -> Iterator[tuple[LayerKind, int, str | None]]:
+    """The kinds of some layers, how often each is there, and the pool that the number of a layer names where it shares a cache."""
+    for group in stack.groups if len(span) == len(stack) else stack.groups_of(span):
+        if not shared or not isinstance(group.kind, SharedCache):
+            yield group.kind, group.count, None
+            continue
+        for number in span:
+            for kind in stack.layers[number]:
+                if kind == group.kind:
+                    yield kind, 1, shared[number]
 
 
 def splits_four_bits(pools: Mapping[LayerKind, str]) -> bool:

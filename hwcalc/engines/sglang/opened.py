@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from functools import cached_property
+from functools import cached_property, partial
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, compressed_layout
@@ -114,13 +114,21 @@ class SglangOpened(Opened):
 
     def at_once(self, sizes: Sizes) -> int:
         """How many requests of the planned length these pools hold."""
-        request = replace(self.replica.request, lengths=())
+        request = replace(self.replica.request, lengths=(), batch=1)
+        one: SglangOpened = self.with_request(request)
+        if one.together.unlike:
+            return bisect_left(
+                range(1, sizes.running // request.sharing.branches + 1), x=True, key=partial(one.lacks_room, sizes)
+            )
+        if sizes.error is not None:
+            return 0
+        pools = [sizes.running, sizes.tokens if self.room.keeps_tokens else None, sizes.swa_tokens]
+        return min(places // each for places, each in zip(pools, one.demand, strict=True) if places is not None and each)
 
-        def too_many(requests: int) -> bool:
-            one: SglangOpened = self.with_request(replace(request, batch=requests))
-            return not one.held_in(sizes)
-
-        return bisect_left(range(1, sizes.running // request.sharing.branches + 1), x=True, key=too_many)
+    def lacks_room(self, sizes: Sizes, requests: int) -> bool:
+        """Whether these pools do not hold so many requests."""
+        many: SglangOpened = self.with_request(replace(self.request, batch=requests))
+        return not many.held_in(sizes)
 
     @cached_property
     def least_bytes(self) -> int:
@@ -132,11 +140,10 @@ class SglangOpened(Opened):
 
     def _own_bytes(self) -> int:
         """What the sequences of a replica have in the pools of a rank of the fullest stage."""
-        replica = self.replica
-        layers = [sum(bytes_of(replica.kind_tensors[kind]) for kind in layer) for layer in replica.plain_stack]
-        return (
-            max(sum(layers[layer] for layer in span) for span in stage_spans(len(layers), self.settings.pp)) // self.settings.tp
-        )
+        stack, tensors = self.plain_stack, self.replica.kind_tensors
+        stages = (stack.groups,) if self.settings.pp == 1 else map(stack.groups_of, stage_spans(len(stack), self.settings.pp))
+        sizes = (sum(group.count * bytes_of(tensors[group.kind]) for group in groups) for groups in stages)
+        return max(sizes) // self.settings.tp
 
 
 def of_sglang(opened: Opened) -> SglangOpened:

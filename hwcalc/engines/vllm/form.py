@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Self
 
-from hwcalc.engines.budget import Budget, BudgetPart
+from hwcalc.engines.budget import Budget
 from hwcalc.engines.forms import ENDS, Blocks, Curve, Early, MemoryForm, PartForm, Term
+from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.vllm.asked import BlockPool, FirstParts, asked_curve, asked_parts, lengths_of
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.stairs import Stair
 
@@ -27,87 +28,110 @@ _Stairs = tuple[tuple[Stair, ...], ...]
 
 
 def plan_form(opened: VllmOpened) -> MemoryForm | None:
-    """The form of the family; ``None`` where the layout or the batch follows from the length, or the budget is unknown."""
-    request, settings = opened.request, opened.settings
-    if request.hardware.gpu is None or request.hardware.kv_memory is not None:
-        return None
-    least = 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
-    long = of_vllm(opened.sized(seq=max(least, opened.tokens)))
-    curve, layout = plan_curve(long), long.layout
-    if curve is None or not _checks_blocks(long):
-        return None
-    budget = long.budget
-    if budget is None:
+    """The form of the family; ``None`` where more than blocks is asked for before start-up, or the budget is unknown."""
+    given, curve = opened.request.hardware.kv_memory, plan_curve(opened)
+    long = _long(opened)
+    budget = long.budget if given is None and opened.request.hardware.gpu is not None else None
+    if curve is None or not _checks_blocks(long) or (budget is None and given is None):
         return None
     most, limited_by = opened.engine.most_sequences(opened) or (None, None)
-    has_cache = any(layout.stage_bytes)
-    form = MemoryForm(
+    layout, settings = long.layout, long.settings
+    blocks, pool = Blocks(), None
+    if any(layout.stage_bytes):
+        null, width = int(layout.rules.engine == "V1"), max(layout.stage_bytes)
+        if settings.override is None and layout.schedulers == 1 and _is_regular(layout):
+            blocks = Blocks(bytes=width, null=null)
+        else:
+            lengths = None if _is_regular(layout) else lengths_of(opened)
+            pool = BlockPool(
+                curve=curve,
+                width=width,
+                lengths=lengths,
+                null=null,
+                schedulers=layout.schedulers,
+                override=settings.override,
+            )
+    size = given or 0
+    return MemoryForm(
         curve=curve,
-        parts=tuple(map(PartForm.constant, budget.parts)),
-        usable=_usable(budget),
-        total_bytes=budget.total_bytes,
-        blocks=Blocks(bytes=max(layout.stage_bytes), null=1) if has_cache else Blocks(),
+        parts=() if budget is None else _parts(opened, budget),
+        usable=(size, size, size) if budget is None else budget.usable,
+        total_bytes=size if budget is None else budget.total_bytes,
+        blocks=blocks,
+        pools=pool,
         most_sequences=most,
         limited_by=limited_by,
-        dp=request.parallel.dp,
-        least_tokens=least,
+        dp=opened.request.parallel.dp,
     )
-    # Where more than anybody asks for fits at the least length, no answer lies below it.
-    return form if least == 1 or form.holds(least, most or 1, "low") else _with_early(form, long)
 
 
 def plan_curve(opened: VllmOpened) -> Curve | None:
-    """The cache of the family; ``None`` where the layout follows from the length, or not every request takes its own blocks."""
-    layout = opened.layout
-    if layout.rules.engine == "V0" or opened.request.policy is not None or opened.together.grouped:
-        return None
-    if layout.depends_on_length and not _is_constant(layout):
+    """The cache of the family; ``None`` where not every request takes its own blocks."""
+    request, layout = opened.request, _long(opened).layout
+    if request.policy is not None or request.lengths or request.sharing != UNSHARED:
         return None
     if not any(layout.stage_bytes):
         return Curve(gpus=((),), total=())
-    return Curve(gpus=(_groups(layout),), total=(*_layers(opened), *_unused(opened)))
+    if not _is_regular(layout):
+        return asked_curve(lengths_of(opened))
+    width = max(layout.stage_bytes)
+    if layout.rules.groups_by_stage and opened.settings.pp > 1:
+        # All stages have as many blocks as the first, in groups of its own layers.
+        whole = _groups(layout, opened.request.parallel.tp * sum(layout.stage_bytes))
+    else:
+        whole = (*_layers(_long(opened)), *_unused(_long(opened)))
+    return Curve(gpus=(_groups(layout, width),), total=whole)
 
 
-def _with_early(form: MemoryForm, opened: VllmOpened) -> MemoryForm:
-    """The form with its parts at the lengths below the least, at which a batch has fewer tokens; as it is where nothing fits there."""
-    budgets = [opened.sized(seq=1).budget]
-    if budgets[0] is None or budgets[0].high < 0:
-        return form
-    budgets += [opened.sized(seq=tokens).budget for tokens in range(2, form.least_tokens)]
-    early = zip(*(budget.parts for budget in budgets if budget is not None), strict=True)
-    parts = tuple(_early(part, first) for part, first in zip(form.parts, early, strict=True))
-    return replace(form, parts=parts, least_tokens=1)
+def _least(opened: VllmOpened) -> int:
+    """The tokens from which on a batch is full: a shorter one has fewer tokens, and takes less beside the cache."""
+    settings = opened.settings
+    return 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
 
 
-def _early(part: PartForm, first: tuple[BudgetPart, ...]) -> PartForm:
-    ends = {end: Early(first=tuple(getattr(one, end) for one in first), rule=getattr(part, end)) for end in ENDS}
-    others = {end: early for end, early in ends.items() if set(early.first) != {early.rule.at(1, 1)}}
-    return replace(part, **others) if others else part
+def _long(opened: VllmOpened) -> VllmOpened:
+    """The request, at a length at which a batch is full."""
+    return of_vllm(opened.sized(seq=max(_least(opened), opened.tokens)))
+
+
+def _is_regular(layout: PoolLayout) -> bool:
+    """Whether the layout, and the batch, are the same at all lengths at which a batch is full."""
+    return layout.rules.engine == "V1" and (not layout.depends_on_length or _is_constant(layout))
+
+
+def _parts(opened: VllmOpened, budget: Budget) -> tuple[PartForm, ...]:
+    """The parts of the equation, which follow from the length in a batch that is not full, or as long as the longest sequence."""
+    if not _is_regular(_long(opened).layout):
+        return asked_parts(lengths_of(opened))
+    least = _least(opened)
+    parts = tuple(map(PartForm.constant, budget.parts))
+    if least == 1:
+        return parts
+    ends = [{end: FirstParts(opened=opened, name=part.name, end=end, lengths=least - 1) for end in ENDS} for part in parts]
+    return tuple(
+        PartForm(
+            name=part.name,
+            section=part.section,
+            low=Early(first=first["low"], rule=part.low),
+            expected=Early(first=first["expected"], rule=part.expected),
+            high=Early(first=first["high"], rule=part.high),
+        )
+        for part, first in zip(parts, ends, strict=True)
+    )
 
 
 def _checks_blocks(opened: VllmOpened) -> bool:
     """Whether the check before start-up asks for no more than the blocks of a request, of as many as there is memory for."""
     layout, rules = opened.layout, opened.layout.rules
-    if opened.settings.override is not None:
+    if opened.settings.override is not None and not rules.override_checked:
         return False
-    checks_blocks = rules.check in ("groups", "first") or (rules.check == "model" and opened.settings.pp == 1)
-    return checks_blocks and (rules.checks_packed_width or not layout.packed)
+    return (rules.check != "model" or opened.settings.pp == 1) and (rules.checks_packed_width or not layout.packed)
 
 
 def _is_constant(layout: PoolLayout) -> bool:
     """Whether only the name of a block depends on the length: a block of all tokens, which holds one state."""
     specs = [spec for group in layout.groups for spec in group.distinct]
     return all(isinstance(spec, StateSpec) and not spec.every for spec in specs)
-
-
-def _usable(budget: Budget) -> tuple[int, int, int]:
-    """What each end of the budget is made of: the low end takes every part at its high end."""
-    parts = budget.parts
-    return (
-        budget.low + sum(part.high for part in parts),
-        budget.expected + sum(part.expected for part in parts),
-        budget.high + sum(part.low for part in parts),
-    )
 
 
 def _stairs(layout: PoolLayout, group: BlockGroup) -> _Stairs:
@@ -133,12 +157,12 @@ class _Alike(NamedTuple):
         return Term(layers=numbers, count=count, rule=_words(self.stairs), **self._asdict())
 
 
-def _groups(layout: PoolLayout) -> tuple[Term, ...]:
-    """A term for all groups that grow alike. A unit is a block of the pool, on a rank of the stage whose blocks are widest."""
+def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
+    """A term for all groups that grow alike. A unit is a block of the pool, of so many bytes."""
     alike: dict[_Alike, list[BlockGroup]] = {}
     for group in layout.stage_groups[0]:
         kind = "+".join(dict.fromkeys(spec.form for spec in group.specs))
-        key = _Alike.of(kind, max(layout.stage_bytes), group.specs[0], _stairs(layout, group))
+        key = _Alike.of(kind, block_bytes, group.specs[0], _stairs(layout, group))
         alike.setdefault(key, []).append(group)
     return tuple(
         key.term([layout.caches[member].layer for group in groups for member in group.members], len(groups))

@@ -29,7 +29,7 @@ def test_many_cheap_points_are_cheap() -> None:
 
     assert len(sweep(QWEN, seq=seq, batch=batch)) == 100_000_000
     with pytest.raises(UsageError, match=r"100,000,000 points, which would take .* (h|days) or more") as caught:
-        sweep(QWEN, seq=seq, batch=batch, engine="vllm", kv_memory="8GiB")
+        sweep(QWEN, seq=seq, batch=batch, engine="vllm", kv_memory="8GiB", shared_prefix=1)
     assert "--max-time" in caught.value.hint
 
 
@@ -63,7 +63,21 @@ def test_an_estimate_is_near() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_an_interrupted_document_is_an_error_document(tmp_path: Path, seconds: float) -> None:
     """Never half a document. Ctrl-C comes some time after the sweep has said how long it takes."""
-    many = (QWEN, "--offline", "--engine", "vllm", "--kv-memory", "8GiB", "--seq", "1..1000000:1", "--max-time", "30d", "--json")
+    many = (
+        QWEN,
+        "--offline",
+        "--engine",
+        "vllm",
+        "--kv-memory",
+        "8GiB",
+        "--shared-prefix",
+        "1",
+        "--seq",
+        "1..1000000:1",
+        "--max-time",
+        "30d",
+        "--json",
+    )
     command = [sys.executable, "-m", "hwcalc", "sweep", *many]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
         assert process.stderr is not None
