@@ -285,7 +285,9 @@ def _resolve(name: str) -> _Place | None:
     if not query:
         return None
     spoken = (
-        _spoken_ids().get(query) or next((name for name in mine if _squashed(name) == query), None) or _spoken_aliases().get(query)
+        _spoken_ids().get(query)
+        or next((name for name in mine if _squashed(name) == query), None)
+        or _spoken_aliases().get(query)
     )
     gpu_id = "" if spoken is None else gpu_aliases().get(spoken, spoken)
     return (gpu_id, mine.get(gpu_id)) if gpu_id in mine or gpu_id in names("gpus") else None
