@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.sweep.blocks import Column
+from hwcalc.sweep.blocks import Column, SharedNumbers
 
 __all__ = ["Axes", "Piece"]
 
@@ -20,6 +21,20 @@ class Piece:
 
     seqs: tuple[Any, ...]
     batches: tuple[int, ...]
+
+    @cached_property
+    def tokens(self) -> Any:
+        """The lengths as a column."""
+        import numpy as np
+
+        return np.array(self.seqs)[:, None]
+
+    @cached_property
+    def sequences(self) -> Any:
+        """The batches as a row."""
+        import numpy as np
+
+        return np.array(self.batches)[None, :]
 
     @property
     def size(self) -> int:
@@ -46,16 +61,18 @@ class Axes:
 
     def __init__(self, seqs: Sequence[int | None], batches: Sequence[int]) -> None:
         self.batches = tuple(batches)
-        self.pieces = tuple(_pieces(Piece(seqs=tuple(seqs), batches=self.batches)))
+        self.whole = Piece(seqs=tuple(seqs), batches=self.batches)
+        self.pieces = tuple(_pieces(self.whole))
         self._last: tuple[Piece | None, dict[str, Column]] = (None, {})
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """The columns ``seq`` and ``batch``."""
         last, columns = self._last
         if last is not piece:
+            seqs = (seq for seq in piece.seqs for _ in piece.batches)
             columns = {
-                "seq": [seq for seq in piece.seqs for _ in piece.batches],
-                "batch": list(piece.batches) * len(piece.seqs),
+                "seq": None if None in piece.seqs else SharedNumbers(seqs),
+                "batch": SharedNumbers(piece.batches * len(piece.seqs)),
             }
             self._last = piece, columns
         return columns

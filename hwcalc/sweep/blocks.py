@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import NoneType
-from typing import Any, Final
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import fields, frozen
 from hwcalc.planner.result import Plan
 from hwcalc.sweep.records import SweepPoint
 
-__all__ = ["COLUMNS", "NUMBERS", "Column", "Integers", "RowBlock", "Value", "failed_row", "row_of"]
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-Integers = npt.NDArray[Any]
-"""An array of whole numbers, int64."""
+    Integers: TypeAlias = npt.NDArray[Any]
+    """An array of whole numbers, int64."""
+
+__all__ = ["COLUMNS", "NUMBERS", "Column", "RowBlock", "SharedNumbers", "Value", "failed_row", "row_of"]
 
 Value = str | int | None
-Column = Value | Sequence[Value] | Integers
+Column: TypeAlias = "Value | Sequence[Value] | Integers"
 """One value for all rows of a block, or a value for each row."""
 
 COLUMNS: Final = tuple(field.name for field in fields(SweepPoint))
 NUMBERS: Final = frozenset(field.name for field in fields(SweepPoint) if "int" in str(field.type))
 """The columns with whole numbers; the others hold text."""
+
+
+class SharedNumbers(list[int]):
+    """Numbers that many blocks have, such as lengths and batches."""
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Each as text."""
+        return list(map(str, self))
 
 
 @frozen
@@ -41,6 +52,8 @@ class RowBlock:
     @property
     def unjudged(self) -> int:
         """The number of planned rows that name an accelerator and have no verdict: nobody can say whether they fit."""
+        if self.columns["gpu"] is None or isinstance(self.columns["fits"], str):
+            return 0
         columns = ("gpu", "fits", "error")
         cells: list[Any] = [
             [held] * self.size if isinstance(held, (str, NoneType)) else held for held in map(self.columns.get, columns)

@@ -15,8 +15,10 @@ from hwcalc.sweep.cost import in_words
 from hwcalc.sweep.grid import Grid, count
 from hwcalc.sweep.setting import SettingRows
 
-__all__ = ["blocks"]
+__all__ = ["FEW", "blocks"]
 
+FEW: Final = 64
+"""Points of a grid that are planned one by one sooner than NumPy is imported."""
 _SETTLED_SECONDS: Final = 2.0
 """Seconds after which the pace so far says how long the rest takes."""
 
@@ -29,7 +31,7 @@ def blocks(grid: Grid) -> Iterator[RowBlock]:
     total, done, begun = count(grid), 0, monotonic()
     axes = Axes(grid.seqs, grid.batches)
     for model in grid.models:
-        for block in [_missing(model, grid)] if isinstance(model, Missing) else _of_model(grid, axes, model):
+        for block in [_missing(model, grid)] if isinstance(model, Missing) else _of_model(grid, axes, model, few=total <= FEW):
             done += block.size
             tell(f"{done:,} of {total:,} points{_left(monotonic() - begun, done / total)}")
             yield block
@@ -46,6 +48,6 @@ def _missing(model: Missing, grid: Grid) -> RowBlock:
     return RowBlock(size=1, columns=row, failed=1, error=model.error)
 
 
-def _of_model(grid: Grid, axes: Axes, model: ModelSpec) -> Iterator[RowBlock]:
+def _of_model(grid: Grid, axes: Axes, model: ModelSpec, *, few: bool) -> Iterator[RowBlock]:
     for setting in grid.settings:
-        yield from SettingRows(grid, model, setting).blocks(axes)
+        yield from SettingRows(grid, model, setting, few=few).blocks(axes)

@@ -23,7 +23,7 @@ from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.plan import lasting_warnings
 from hwcalc.planner.result import Verdict
 from hwcalc.sweep.axes import Piece
-from hwcalc.sweep.blocks import Column
+from hwcalc.sweep.blocks import Column, Value
 from hwcalc.sweep.reach import reached
 
 __all__ = ["Family", "family_of"]
@@ -54,11 +54,11 @@ class Family:
         most_tokens, most_sequences = self.curve.most_tokens, self.curve.most_sequences
         if most_tokens is None and most_sequences is None:
             return True
-        tokens, sequences = _axes(piece)
+        tokens, sequences = piece.tokens, piece.sequences
         beyond = tokens < 0 if most_tokens is None else tokens > most_tokens
         if most_sequences is not None:
             beyond = beyond | (-(-sequences // self.opened.request.parallel.dp) > most_sequences)
-        return bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
+        return not beyond.any() if refused is None else bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
 
     def holds_for(self, piece: Piece) -> bool:
         """Whether the form speaks of these lengths, and no number needs more than 64 bits."""
@@ -73,24 +73,24 @@ class Family:
         if self.form is None:
             # No step of a plain curve is larger than the sum, which grows with both.
             return simple <= (_MOST if type(self.curve) is Curve else _MOST >> _SPARE_BITS)
-        rules = self._rules(self.form)
-        most = reached((1, far[0] + 1), (1, far[1]), rules)
+        most = reached((1, far[0] + 1), (1, far[1]), partial(self._answers, self.form))
         if most is not None:
             return max(most, simple) <= _MOST
-        # Such a rule takes arrays alone. Its numbers grow with both, and no step is a thousand times what comes of it.
-        rules = self._rules(self.form.prepared(*far))
-        return bool(max(simple, *(rule(*far) for rule in rules)) <= _MOST >> _SPARE_BITS)
+        # Such a form takes arrays alone. Its numbers grow with both, and no step is a thousand times what comes of it.
+        return bool(max(simple, *self._answers(self.form, *far)) <= _MOST >> _SPARE_BITS)
 
     def _most_grown(self, tokens: int) -> int:
         """More bytes than any step of the growth has."""
         longest = max(tokens + 1, self.opened.encoder_tokens)
         return sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
 
-    def _rules(self, form: MemoryForm) -> list[Any]:
+    def _answers(self, form: MemoryForm, tokens: Any, sequences: Any) -> list[Any]:
         """All that is asked of a form and is a number or a verdict."""
-        parts = [partial(form.parts_bytes, end="expected", section=section.value) for section in Section]
-        total = [] if self.row["weights_bytes"] is None else [partial(self._total, form)]
-        return [form.needed_bytes, *total, *parts, *(partial(form.holds, end=end) for end in ENDS)]
+        form = form.prepared(tokens, sequences)
+        parts = (form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section)
+        total = self._total(form, tokens, sequences)
+        holds = (form.holds(tokens, sequences, end) for end in ENDS)
+        return [form.needed_bytes(tokens, sequences), *(() if total is None else (total,)), *parts, *holds]
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """All columns but length and batch."""
@@ -108,7 +108,7 @@ class Family:
 
     def _accepted(self, piece: Piece) -> tuple[Any, Any]:
         """Lengths and batches; the largest that are accepted in place of larger ones, whose rows nobody reads."""
-        tokens, sequences = _axes(piece)
+        tokens, sequences = piece.tokens, piece.sequences
         if self.curve.most_tokens is not None:
             tokens = tokens.clip(max=self.curve.most_tokens)
         if self.curve.most_sequences is not None:
@@ -244,11 +244,6 @@ def _grown(opened: Opened) -> dict[Span, int]:
     return {span: size for span, size in sizes.items() if size}
 
 
-def _axes(piece: Piece) -> tuple[Any, Any]:
-    """Lengths as a column and batches as a row."""
-    return np.array(piece.seqs)[:, None], np.array(piece.batches)[None, :]
-
-
 def _verdicts(low: Any, expected: Any, high: Any) -> Any:
     """The words of verdicts, from what holds at the ends of the estimates: :meth:`Verdict.of`, place by place."""
     certain = (low == expected) & (high == expected)
@@ -260,7 +255,15 @@ def _column(array: Any, shape: tuple[int, int]) -> Column:
     """A number for all points, or one for each."""
     if array is None or isinstance(array, int):
         return array
-    if array.dtype != object:
-        return np.broadcast_to(array, shape).ravel()
-    words: list[Any] = np.broadcast_to(array, shape).ravel().tolist()
-    return words if len(set(words)) > 1 else words[0]
+    if array.shape == shape:
+        flat = array.ravel()
+    elif array.min() == array.max():
+        same: Value = array.item(0)
+        return same
+    else:
+        flat = np.broadcast_to(array, shape).ravel()
+    column: Column = flat
+    if array.dtype == object:
+        words = flat.tolist()
+        column = words if len(set(words)) > 1 else words[0]
+    return column

@@ -6,11 +6,14 @@ the range of all numbers of sequences, and every step that it takes is bounded, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import product
-from typing import Any
+from collections.abc import Callable
+from math import ceil
+from typing import Any, Final
 
 __all__ = ["Reach", "reached"]
+
+_FAR: Final = 2**100
+"""More than anybody asks about."""
 
 
 class Reach:
@@ -20,23 +23,27 @@ class Reach:
 
     def __init__(self, low: Any, high: Any, seen: list[Any]) -> None:
         self.low, self.high, self.seen = low, high, seen
-        seen[0] = max(seen[0], abs(low), abs(high))
-
-    def _with(self, other: Any, step: Callable[[Any, Any], Any]) -> Reach:
-        ends = [step(one, two) for one, two in product((self.low, self.high), _ends(other))]
-        return Reach(min(ends), max(ends), self.seen)
+        seen[0] = max(seen[0], high)
+        seen[0] = max(seen[0], -low)
 
     def __add__(self, other: Any) -> Reach:
-        return self._with(other, lambda one, two: one + two)
+        low, high = _ends(other)
+        return Reach(self.low + low, self.high + high, self.seen)
 
     def __sub__(self, other: Any) -> Reach:
-        return self._with(other, lambda one, two: one - two)
+        low, high = _ends(other)
+        return Reach(self.low - high, self.high - low, self.seen)
 
     def __rsub__(self, other: Any) -> Reach:
-        return self._with(other, lambda one, two: two - one)
+        low, high = _ends(other)
+        return Reach(low - self.high, high - self.low, self.seen)
 
     def __mul__(self, other: Any) -> Reach:
-        return self._with(other, lambda one, two: one * two)
+        low, high = _ends(other)
+        if self.low >= 0 and low >= 0:
+            return Reach(self.low * low, self.high * high, self.seen)
+        products = (self.low * low, self.low * high, self.high * low, self.high * high)
+        return Reach(min(products), max(products), self.seen)
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -46,10 +53,12 @@ class Reach:
 
     def __floordiv__(self, other: Any) -> Reach:
         # Nothing is divided by a number below one.
-        return self._with(other, lambda one, two: one // max(two, 1))
+        low, high = (max(end, 1) for end in _ends(other))
+        return Reach(self.low // (low if self.low < 0 else high), self.high // (high if self.high < 0 else low), self.seen)
 
     def __truediv__(self, other: Any) -> Reach:
-        return self._with(other, lambda one, two: one / max(two, 1))
+        low, high = (max(end, 1) for end in _ends(other))
+        return Reach(self.low / (low if self.low < 0 else high), self.high / (high if self.high < 0 else low), self.seen)
 
     def _answer(self, other: Any) -> Reach:
         """The answer to a question: no or yes."""
@@ -62,8 +71,10 @@ class Reach:
     def clip(self, min: Any = None, max: Any = None) -> Reach:  # noqa: A002 - the names of NumPy
         """As an array has it."""
         if min is not None:
-            return self._with(min, _larger)
-        return self._with(max, _smaller)
+            low, high = _ends(min)
+            return Reach(_larger(self.low, low), _larger(self.high, high), self.seen)
+        low, high = _ends(max)
+        return Reach(_smaller(self.low, low), _smaller(self.high, high), self.seen)
 
     def astype(self, kind: str) -> Reach:
         """As an array has it: all bounds are kept."""
@@ -85,21 +96,21 @@ class Reach:
 _larger, _smaller = max, min
 
 
-def _ends(other: Any) -> tuple[Any, ...]:
-    if isinstance(other, Reach):
+def _ends(other: Any) -> tuple[Any, Any]:
+    if type(other) is Reach:
         return other.low, other.high
-    return tuple(other) if isinstance(other, list) else (other,)
+    return (min(other), max(other)) if type(other) is list else (other, other)
 
 
-def reached(tokens: tuple[int, int], sequences: tuple[int, int], rules: Iterable[Callable[[Any, Any], Any]]) -> int | None:
-    """The largest magnitude of all steps of these rules, for lengths and numbers of sequences between these.
+def reached(tokens: tuple[int, int], sequences: tuple[int, int], ask: Callable[[Any, Any], object]) -> int | None:
+    """The largest magnitude of all steps of these answers, for lengths and numbers of sequences between these.
 
-    ``None`` if a rule asks for more than a range can tell.
+    ``None`` if something asks for more than a range can tell.
     """
     seen: list[Any] = [0]
     try:
-        for rule in rules:
-            rule(Reach(*tokens, seen), Reach(*sequences, seen))
+        ask(Reach(*tokens, seen), Reach(*sequences, seen))
     except (AttributeError, TypeError, ValueError, OverflowError):
         return None
-    return int(min(seen[0], 2**1023))
+    largest: int = ceil(min(seen[0], _FAR))
+    return largest

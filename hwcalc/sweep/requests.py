@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
-
-import numpy as np
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
@@ -24,19 +22,19 @@ from hwcalc.units import MOST_TOKENS
 
 __all__ = ["Refusals", "Requests"]
 
+_KEPT: Final = 8
+"""Axes of which it is known what lies between two turns."""
+
 
 @frozen
 class Refusals:
-    """Which points of a piece are refused, and in which words: an array of text with ``None`` where a plan is made."""
+    """Which points of a piece are refused, and in which words: an array of text, ``None`` where a plan is made or if no point is."""
 
     texts: Any
     count: int
-    first: KvplanError | None = None
-
-    @property
-    def all(self) -> bool:
-        """Whether every point is refused."""
-        return bool(self.count == self.texts.size)
+    first: KvplanError | None
+    all: bool
+    """Whether every point is refused."""
 
 
 class Requests:
@@ -82,7 +80,7 @@ class Requests:
         assert self.first is not None
         return not self.first.engine.names_sizes(self._asked.get("engine_options", {}))
 
-    def usual_length(self, batches: Sequence[int]) -> int | None:
+    def usual_length(self, batches: tuple[int, ...]) -> int | None:
         """The length where the user names none; ``None`` if it is not the same for every batch, or all are refused."""
         for places in _alike(batches, self._turns.sequences):
             if self._error(None, batches[places[0]]) is None:
@@ -95,21 +93,25 @@ class Requests:
 
     def refusals(self, piece: Piece) -> Refusals | None:
         """The points that are refused; ``None`` if that can only be known by planning each."""
-        texts = np.full((len(piece.seqs), len(piece.batches)), None, dtype=object)
+        texts: Any = None
         first: KvplanError | None = None
         count = 0
         for rows in _alike(piece.seqs, self._turns.tokens):
             for columns in _alike(piece.batches, self._turns.sequences):
-                seqs, batches = [piece.seqs[row] for row in rows], [piece.batches[column] for column in columns]
-                error = self._error(seqs[0], batches[0])
+                error = self._error(piece.seqs[rows[0]], piece.batches[columns[0]])
                 if error is None:
                     continue
+                seqs, batches = [piece.seqs[row] for row in rows], [piece.batches[column] for column in columns]
                 found = _same_words(seqs, batches, lambda seq, batch: _text(self._error(seq, batch)))
                 if found is None:
                     return None
+                import numpy as np
+
+                if texts is None:
+                    texts = np.full((len(piece.seqs), len(piece.batches)), None, dtype=object)
                 texts[np.ix_(rows, columns)] = found
                 first, count = first or error, count + len(rows) * len(columns)
-        return Refusals(texts=texts, count=count, first=first)
+        return Refusals(texts=texts, count=count, first=first, all=count == piece.size)
 
     def _error(self, seq: int | None, batch: int) -> KvplanError | None:
         try:
@@ -123,12 +125,13 @@ def _text(error: KvplanError | None) -> str | None:
     return None if error is None else error.message
 
 
-def _alike(values: Sequence[int | None], turns: Sequence[int]) -> list[list[int]]:
-    """The places of the values between two turns, for each two."""
+@lru_cache(maxsize=_KEPT)
+def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list[int], ...]:
+    """The places of the values between two turns, for each two. It is the same in all settings."""
     groups: dict[int, list[int]] = {}
     for place, value in enumerate(values):
         groups.setdefault(0 if value is None else bisect_left(turns, value), []).append(place)
-    return list(groups.values())
+    return tuple(groups.values())
 
 
 def _same_words(seqs: Sequence[Any], batches: Sequence[int], words: Callable[[Any, int], str | None]) -> Any:
@@ -137,6 +140,8 @@ def _same_words(seqs: Sequence[Any], batches: Sequence[int], words: Callable[[An
     The numbers that a message names do not fall as length and batch grow. So if it is the same at the smallest and the largest, it is the
     same everywhere between.
     """
+    import numpy as np
+
     few, many, short, long = min(batches), max(batches), min(seqs), max(seqs)
     least, most = words(short, few), words(long, many)
     if least is None or most is None:

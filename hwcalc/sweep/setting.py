@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
 from hwcalc.sweep.axes import Axes, Piece
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
-from hwcalc.sweep.family import Family, family_of
 from hwcalc.sweep.grid import Grid, Setting
 from hwcalc.sweep.requests import Refusals, Requests
+
+if TYPE_CHECKING:
+    from hwcalc.sweep.family import Family
 
 __all__ = ["SettingRows"]
 
@@ -23,10 +23,11 @@ _PLANNED_ROWS: Final = 128
 
 
 class SettingRows:
-    """The rows of one model in one setting. Raises the error of an option that cannot be read."""
+    """The rows of one model in one setting. ``few`` are planned one by one. Raises the error of an option that cannot be read."""
 
-    def __init__(self, grid: Grid, model: ModelSpec, setting: Setting) -> None:
+    def __init__(self, grid: Grid, model: ModelSpec, setting: Setting, *, few: bool = False) -> None:
         self._named = bool(grid.seqs)
+        self._few = few
         self._known: dict[str, Value] = {
             "model": model.id,
             "engine": grid.engine_of(model).partition("@")[0],
@@ -43,10 +44,15 @@ class SettingRows:
         opened, gpu = self._requests.first, self._known["gpu"]
         assert opened is not None
         assert not isinstance(gpu, int)
+        from hwcalc.sweep.family import family_of
+
         return family_of(opened, gpu) if self._requests.follow_the_axes else None
 
     def blocks(self, axes: Axes) -> Iterator[RowBlock]:
         """All rows, in blocks."""
+        if self._few:
+            yield from self._planned(axes.whole if self._named else Piece(seqs=(None,), batches=axes.batches))
+            return
         if not self._named:
             axes = Axes((self._requests.usual_length(axes.batches),), axes.batches)
         for piece in axes.pieces:
@@ -122,10 +128,14 @@ class SettingRows:
 
 def _either(chosen: Any, yes: Column, no: Column) -> Column:
     """A column of two, place by place."""
+    import numpy as np
+
     return _column(np.where(chosen, _objects(yes, chosen.size), _objects(no, chosen.size)).tolist())
 
 
 def _objects(column: Column, size: int) -> Any:
+    import numpy as np
+
     found = np.empty(size, dtype=object)
     found[:] = column
     return found

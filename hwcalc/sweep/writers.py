@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import lru_cache
 from typing import IO, Any, Final
-
-import numpy as np
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
 from hwcalc.masking import without_tokens
-from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, Value
+from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, SharedNumbers, Value
 from hwcalc.text import csv_cell, json_for
 
 __all__ = ["TEXT_FORMATS", "parquet_ready", "texts", "write_parquet"]
 
 _PIECE: Final = 1 << 18
 """Approximate number of characters that are written at once."""
+_KEPT_CELLS: Final = 4096
+"""Cells that are kept as text: most are the same in many rows and blocks."""
 _GROUP_ROWS: Final = 262_144
 """Approximate number of rows in a row group of a Parquet file."""
 
@@ -31,11 +31,13 @@ def texts(format_: str, blocks: Iterable[RowBlock]) -> Iterator[str]:
 
 def _csv(blocks: Iterable[RowBlock]) -> Iterator[str]:
     yield ",".join(COLUMNS) + "\n"
-    yield from _pieces(_rows(block, ",".join(["%s"] * len(COLUMNS)), _csv_cell) for block in blocks)
+    line, cell = ",".join(["%s"] * len(COLUMNS)), lru_cache(maxsize=_KEPT_CELLS)(_csv_cell)
+    yield from _pieces(_rows(block, line, cell) for block in blocks)
 
 
 def _json_lines(blocks: Iterable[RowBlock]) -> Iterator[str]:
-    return _pieces(_rows(block, _OBJECT, _json_cell) for block in blocks)
+    cell = lru_cache(maxsize=_KEPT_CELLS)(_json_cell)
+    return _pieces(_rows(block, _OBJECT, cell) for block in blocks)
 
 
 def _json(blocks: Iterable[RowBlock]) -> Iterator[str]:
@@ -69,7 +71,6 @@ def _pieces(parts: Iterable[str]) -> Iterator[str]:
 
 def _rows(block: RowBlock, form: str, cell: Callable[[Value], str]) -> str:
     """A block as lines. Values that all rows share are put into the format string once, which saves time for each row."""
-    cell = cache(cell)
     constants: list[str] = []
     varying: list[Iterable[Any]] = []
     for name in COLUMNS:
@@ -90,6 +91,8 @@ def _cells(name: str, column: Any, cell: Callable[[Value], str]) -> Iterable[Any
     if not isinstance(column, list):
         values: Iterable[Any] = column.tolist()
         return values
+    if isinstance(column, SharedNumbers):
+        return column.texts
     return column if name in NUMBERS and None not in column else map(cell, column)
 
 
@@ -142,5 +145,4 @@ def _array(pa: Any, type_: Any, column: Column, size: int) -> Any:
         return pa.nulls(size, type_)
     if isinstance(column, (str, int)):
         return pa.repeat(pa.scalar(column, type_), size)
-    exact = isinstance(column, np.ndarray) and column.dtype != object
-    return pa.array(column if exact else list(column), type_)
+    return pa.array(column, type_)

@@ -1,0 +1,12 @@
+"""Small grids are evaluated as large ones are, so that these tests see arrays too."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwcalc.sweep import evaluate
+
+
+@pytest.fixture(autouse=True)
+def _as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "FEW", 0)
