@@ -11,11 +11,11 @@ from hwcalc.engines.capability import check_generation
 from hwcalc.engines.forms import Blocks
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
