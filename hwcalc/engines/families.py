@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.generic import Generic
 from hwcalc.profiles.calibration import calibration_exists, overheads_kind
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class Families(Generic[OpenedT]):
     def keeps_families(self, opened: OpenedT) -> bool:
         """Whether later plans of a family may take the answers of earlier ones: no shared answer follows from length or batch."""
         return False
+
+    def carried(self, opened: OpenedT, beside: OpenedT) -> Mapping[Hashable, Any]:
+        """The shared answers of another request of the same model that hold for this one too."""
+        return {}
 
     def accepts_all_sizes(self, opened: OpenedT) -> bool:
         """Whether the engine accepts each change of a request in a kept family at every length and number of sequences, or at none."""
@@ -83,10 +88,17 @@ class _OfModel(dict[Hashable, Any]):
         return _OfModel, ()
 
 
-def kept_family(engine: str, model: ModelSpec, request: Request, beside: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+def kept_family(
+    engine: str,
+    model: ModelSpec,
+    request: Request,
+    beside: Mapping[Hashable, Any],
+    carried: Callable[[], Mapping[Hashable, Any]] = dict,
+) -> dict[Hashable, Any]:
     """The answers that this request shares with those that differ only in length and batch, of earlier plans too.
 
     ``beside`` is the family of a request of the same plan, whose accelerator is known to be without measurements; empty for the first one.
+    A new family begins with the answers that are ``carried`` over from it.
     Requests with a policy or a draft share none with other plans: each brings a policy or a draft of its own. Nor do those on an accelerator
     that was measured, since a measurement may be replaced at any time.
     """
@@ -94,7 +106,7 @@ def kept_family(engine: str, model: ModelSpec, request: Request, beside: Mapping
     if key is None:
         return {}
     # The key has the address of the accelerator, which must stay taken for as long.
-    return kept(model, _KEY, key, lambda: {_ACCELERATOR: request.hardware.gpu})
+    return kept(model, _KEY, key, lambda: {_ACCELERATOR: request.hardware.gpu, **carried()})
 
 
 def kept(model: ModelSpec, name: str, key: Hashable, make: Callable[[], T]) -> T:

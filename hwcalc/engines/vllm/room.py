@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import Families
 from hwcalc.engines.request import UNSHARED
@@ -14,6 +17,14 @@ from hwcalc.engines.vllm.specs import ceil_div
 __all__ = ["InRooms", "plan_room"]
 
 _ENDS = ("low", "expected", "high")
+_APART: Final = frozenset({"seq", "batch", "options"})
+"""Fields of a request that are compared otherwise, or not at all."""
+_CARRIES: Final[Mapping[str, frozenset[Hashable]]] = {
+    "max_num_seqs": frozenset({"kinds", "dtypes", "supported", "remarks", "weights"}),
+    "cpu_offload_gb": frozenset({"kinds", "dtypes", "supported", "remarks", "settings"}),
+    "enforce_eager": frozenset({"kinds", "dtypes", "remarks", "settings", "weights"}),
+}
+"""Engine options, and the shared answers in which none of them is read."""
 
 
 class InRooms(Families[Opened]):
@@ -22,6 +33,15 @@ class InRooms(Families[Opened]):
     def keeps_families(self, opened: Opened) -> bool:
         """In V0 the activations depend on the length of a prompt."""
         return not runs_v0(opened.version)
+
+    def carried(self, opened: Opened, beside: Opened) -> Mapping[Hashable, Any]:
+        """What advice changes alone, numbers of sequences and weights on the host, touches few answers."""
+        one, other = vars(opened.request), vars(beside.request)
+        names = {name for name, _ in one["options"].items() ^ other["options"].items()}
+        if not names <= _CARRIES.keys() or any(one[name] != other[name] for name in one.keys() - _APART):
+            return {}
+        carried = frozenset.intersection(*map(_CARRIES.__getitem__, names)) if names else frozenset()
+        return {name: beside.family[name] for name in carried if name in beside.family}
 
     def accepts_all_sizes(self, opened: Opened) -> bool:
         return not of_vllm(opened).layout.depends_on_length
