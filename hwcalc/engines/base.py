@@ -66,9 +66,7 @@ class Engine(
         """The id of the draft model that an engine option names. The caller loads that model as :attr:`Request.option_draft`."""
         return None
 
-    def open(
-        self, model: ModelSpec, request: Request, notes: Iterable[Note] = (), *, beside: Opened | None = None
-    ) -> Opened:
+    def open(self, model: ModelSpec, request: Request, notes: Iterable[Note] = (), *, beside: Opened | None = None) -> Opened:
         """Fill in every default and check the request. ``notes`` say what the caller has assumed already.
 
         ``beside`` is the request of the same plan that this one is a change of.

@@ -29,6 +29,7 @@ MOST_FAMILIES: Final = 256
 """So many families of a model are kept; a new one takes the place of the oldest."""
 _KEY: Final = "families"
 _ACCELERATOR: Final = "accelerator"
+_TRIED: Final = "tried"
 _SIZES: Final = frozenset({"seq", "batch"})
 
 
@@ -111,7 +112,10 @@ def kept_family(
 
 def kept(model: ModelSpec, name: str, key: Hashable, make: Callable[[], T]) -> T:
     """As :meth:`ModelSpec.once`, but of all keys under a ``name`` only the last :data:`MOST_FAMILIES` are kept."""
-    own: _OfModel = model.once(name, _OfModel)
+    return _bounded(model.once(name, _OfModel), key, make)
+
+
+def _bounded(own: dict[Hashable, Any], key: Hashable, make: Callable[[], T]) -> T:
     found: T | None = own.get(key)
     if found is None:
         if len(own) >= MOST_FAMILIES:
@@ -160,11 +164,14 @@ def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hasha
 def tried(opened: OpenedT, **change: Any) -> OpenedT | None:
     """As :meth:`Opened.changed`, but ``None`` if the engine refuses it. The family keeps what is accepted or refused at every size."""
     asked: Any = opened
-    if not (_ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked)):
+    gpu = change.get("gpu")
+    measured = gpu is not None and calibration_exists(gpu.id, overheads_kind(asked.engine.name))
+    if measured or not (_ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked)):
         return _tried(opened, change)
     sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
     # The change is kept beside its key, which has the address of an accelerator.
-    _, found = asked.shared(_key_of(change), lambda: (change, _tried(opened, change)))
+    found: Any
+    _, found = _bounded(asked.shared(_TRIED, dict), _key_of(change), lambda: (change, _tried(opened, change)))
     sized: OpenedT | None = (
         None if found is None else found.sized(**{"seq": asked.request.seq, "batch": asked.request.batch, **sizes})
     )
@@ -185,4 +192,4 @@ def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
         tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
         for name, value in change.items()
     )
-    return ("tried", *change, *values)
+    return (*change, *values)

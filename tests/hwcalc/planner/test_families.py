@@ -13,11 +13,14 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.engines import families
+from hwcalc.engines.request import Hardware, Request
 from hwcalc.engines.vllm import Vllm
+from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
+from hwcalc.profiles.gpus import find_gpu
 
 MODELS = (
     "meta-llama/Llama-3.1-8B",
@@ -90,6 +93,63 @@ def test_a_measurement_counts_from_the_next_plan_on(tmp_path: Path, monkeypatch:
     after = planned(model, size)
     assert after == planned(replace(model), size)
     assert after != before
+
+
+def test_a_measurement_of_a_larger_gpu_counts_in_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advice that names another accelerator takes what was measured on it since the plan before."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    model, size = load_model(MODELS[0]), (131_072, 4)
+    before = planned(model, size)
+    measured = Measured(device="an accelerator", date="2026-11-20", source="a log")
+    reading = Measurement(values={"non_torch_bytes": 20 * 2**30}, measured=measured, conditions={"tp": 1, "pp": 1, "ep": 1})
+    save_reading("h200-sxm-141gb", overheads_kind("vllm"), reading)
+
+    after = planned(model, size)
+    assert after == planned(replace(model), size)
+    assert after != before
+
+
+CHANGES: tuple[dict[str, str], ...] = (
+    {"max_num_seqs": "3"},
+    {"cpu_offload_gb": "7"},
+    {"enforce_eager": "true"},
+    {"max_num_seqs": "3", "cpu_offload_gb": "7"},
+    {"enforce_eager": "true", "max_num_batched_tokens": "4096"},
+    {"dtype": "float16"},
+)
+
+
+@pytest.mark.parametrize("name", MODELS[:4])
+@pytest.mark.parametrize("change", CHANGES, ids="+".join)
+def test_what_another_family_carries_over_is_its_own(name: str, change: dict[str, str]) -> None:
+    """A change of options that is opened from a plan has the answers of the same request by itself."""
+    model, request = load_model(name), Request(seq=4096, batch=3, hardware=Hardware(gpu=find_gpu("h100")))
+    first = Vllm().open(replace(model), request)
+    assert first.budget is not None
+    beside = first.changed(options=change)
+    alone = Vllm().open(replace(model), request.changed(options=change))
+
+    assert beside.family is not first.family
+    for one in (beside, alone):
+        assert one.budget is not None
+    assert beside.family.keys() - {"tried"} == alone.family.keys() - {"tried"}
+    assert (beside.budget, beside.dtypes, beside.weights, beside.needed_bytes) == (
+        alone.budget,
+        alone.dtypes,
+        alone.weights,
+        alone.needed_bytes,
+    )
+    assert (of_vllm(beside).settings, beside.notes) == (of_vllm(alone).settings, alone.notes)
+
+
+def test_only_so_many_changes_of_a_family_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advice tries other options for each batch; the family keeps the last ones."""
+    monkeypatch.setattr(families, "MOST_FAMILIES", 5)
+    first = Vllm().open(replace(load_model(MODELS[0])), Request(seq=4096, hardware=Hardware(gpu=find_gpu("h100"))))
+    for count in range(1, 20):
+        assert families.tried(first, options={"max_num_seqs": str(count)}) is not None
+
+    assert max(len(kept) for kept in first.family.values() if isinstance(kept, dict)) == 5
 
 
 def test_families_go_with_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
