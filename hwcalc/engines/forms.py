@@ -214,19 +214,7 @@ class MemoryForm:
 
     def at(self, tokens: int, sequences: int) -> Memory:
         """Everything about so many sequences of so many tokens."""
-        known: Memory | None = vars(self).get("_known")
-        if known is not None and known.tokens is tokens and known.sequences is sequences:
-            return known
-        return self._at(tokens, sequences)
-
-    def _at(self, tokens: int, sequences: int) -> Memory:
         return Memory(self, tokens, sequences)
-
-    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
-        """The same form, with what all answers about these very arrays have in common worked out once."""
-        same = replace(self)
-        vars(same)["_known"] = self.at(tokens, sequences)
-        return same
 
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
         """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""

@@ -127,16 +127,14 @@ def curve_replicas(opened: Opened) -> int:
 
 
 def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int, int]]) -> None:
-    """Of arrays of points as of each point, also where what they have in common is worked out once."""
+    """Of arrays of points as of each point, side by side and as the columns and rows of a table."""
     tokens, batches = (np.array(column) for column in zip(*points, strict=True))
     columns: Any = tokens[:, None]
     rows: Any = batches[None, :]
-    prepared = None if form is None else form.prepared(columns, rows)
-    again = answers(prepared, curve if prepared is None else prepared.curve)
-    for rule, known in zip(answers(form, curve), again, strict=True):
+    for rule in answers(form, curve):
         alone = [rule(*point) for point in points]
         assert np.broadcast_to(rule(tokens, batches), tokens.shape).tolist() == alone
-        every = np.broadcast_to(known(columns, rows), (len(points), len(points)))
+        every = np.broadcast_to(rule(columns, rows), (len(points), len(points)))
         assert every.diagonal().tolist() == alone
 
 
