@@ -119,11 +119,13 @@ class Early:
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
         last = len(self.first)
+        if isinstance(tokens, int):
+            return self.first[tokens - 1] if 1 <= tokens <= last else self.rule.at(tokens, sequences)
         is_early = tokens <= last
         if not some(is_early):
             return self.rule.at(tokens, sequences)
         early = mapped(lambda length: self.first[length - 1] if length <= last else 0, smaller(tokens, last + 1))
-        size: int = early if is_early is True else either(is_early, early, self.rule.at(tokens, sequences))
+        size: int = either(is_early, early, self.rule.at(tokens, sequences))
         return size
 
 

@@ -169,9 +169,9 @@ class Tgi(GeneralEngine):
         own = of_tgi(opened)
         if not own.pooled:
             return super().form(opened)
-        from hwcalc.engines.general_form import constant_parts, form_with
+        from hwcalc.engines.general_form import form_with
 
-        return form_with(opened, constant_parts(opened), blocks=Blocks(bytes=block_bytes(own), null=1))
+        return form_with(opened, blocks=Blocks(bytes=block_bytes(own), null=1))
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """ROCm takes no prompt that is longer than a window, and a prompt has a token less than its sequence."""
