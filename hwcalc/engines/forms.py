@@ -136,9 +136,12 @@ class Pools:
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
         """Whether so many sequences of a replica fit."""
         capacities, held = cache(self.capacities), True
+
+        def in_pool(pool: int, taken: int) -> bool:
+            return taken <= mapped(lambda size: capacities(size)[pool], budget_bytes)
+
         for pool, terms in enumerate(self.demands):
-            taken = sequences * sum(term.bytes(tokens) for term in terms)
-            held = held & (taken <= mapped(lambda size, at=pool: capacities(size)[at], budget_bytes))  # type: ignore[misc]
+            held = held & in_pool(pool, sequences * sum(term.bytes(tokens) for term in terms))
         return held
 
 

@@ -1,8 +1,8 @@
 """Many plans at once: a grid of models, lengths, batches, formats, accelerators and ranks, as rows for a spreadsheet or a notebook.
 
-If an engine's cache is a sum of terms that are linear in positions and batch (:mod:`hwcalc.sweep.curves`), NumPy evaluates whole blocks
-of the grid at once. All other points are planned one by one. Both ways give the same numbers. Only the modules of this room import
-NumPy.
+What holds of a setting at every length and batch is worked out once, and the engine's own form (:mod:`hwcalc.engines.forms`) is called with
+arrays of them. A setting without a form is planned point by point, and so are few points, for which NumPy would not be worth its import.
+Both ways give the same rows. No other room plans with NumPy.
 
 The package is also the function: ``hwcalc.sweep(...)`` is :func:`hwcalc.sweep.rows.sweep`.
 """
