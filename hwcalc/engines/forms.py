@@ -138,7 +138,8 @@ class Pools:
         capacities, held = cache(self.capacities), True
 
         def in_pool(pool: int, taken: int) -> bool:
-            return taken <= mapped(lambda size: capacities(size)[pool], budget_bytes)
+            holds: bool = taken <= mapped(lambda size: capacities(size)[pool], budget_bytes)
+            return holds
 
         for pool, terms in enumerate(self.demands):
             held = held & in_pool(pool, sequences * sum(term.bytes(tokens) for term in terms))

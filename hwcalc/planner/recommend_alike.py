@@ -5,7 +5,7 @@ The answers are those of :func:`hwcalc.planner.solve.best_layout`, which opens t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
@@ -136,20 +136,19 @@ class OfOffer(Search):
 
     def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
-        if form is None:
-            return super().most(opened, size, low, pool)
-        likely = forms.most(form, opened.tokens, opened.batch)
-        sure = forms.most(form, opened.tokens, opened.batch, "low", likely)
-        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+        return super().most(opened, size, low, pool) if form is None else _found(forms.most, form, opened)
 
     def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
-        if form is None:
-            return super().longest(opened, size, low)
-        likely = forms.longest(form, opened.tokens, opened.batch)
-        sure = forms.longest(form, opened.tokens, opened.batch, "low", likely)
-        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+        return super().longest(opened, size, low) if form is None else _found(forms.longest, form, opened)
 
     def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
         """An offer does not say it."""
         return None, None
+
+
+def _found(solver: Callable[..., int], form: MemoryForm, opened: Opened) -> tuple[solve.Most, solve.Most]:
+    """A limit by the expected value and the one that surely holds, by a solver of :mod:`hwcalc.planner.forms`."""
+    likely = solver(form, opened.tokens, opened.batch)
+    sure = solver(form, opened.tokens, opened.batch, "low", likely)
+    return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
