@@ -141,7 +141,7 @@ def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int
 @pytest.mark.parametrize("model", [LLAMA, GEMMA, "Qwen/Qwen3-8B"])
 @pytest.mark.parametrize(("seq", "batch"), [(4_096, 3), (700, 2_000)])
 def test_a_form_is_its_plan(model: str, seq: int, batch: int) -> None:
-    """Every number, with the solvers; and a page draws it not, which knows no rule of pools."""
+    """Every number, with the solvers; and a page does not draw it, because it knows no rule of pools."""
     asked: dict[str, Any] = {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "tp": 2, "dp": 2}
     form = form_of(opened_of(model, asked, seq, batch))
     assert form is not None
