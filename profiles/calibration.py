@@ -16,7 +16,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError, is_date
@@ -175,6 +174,8 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
         parse_calibration(document, path)
     except ProfileError as error:
         raise ValueError(str(error)) from error
+    from hwcalc.files import write_file
+
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with suppress(OSError):  # the file itself cannot be written then
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
-from hwcalc.engines.families import is_kept, kept_family
+from hwcalc.engines.families import Families, kept_family
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import Policies
@@ -24,18 +24,15 @@ from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.traits import Traits
 from hwcalc.engines.turns import Sizes
-from hwcalc.errors import KvplanError, UnknownNameError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.model import ModelSpec, Note
-from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.room import Room
     from hwcalc.engines.saving import Saving
 
 __all__ = ["Engine", "Opened"]
@@ -44,7 +41,9 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC):
+class Engine(
+    Traits, Kinds, Families["Opened"], Sizes, Commands["Opened"], Places["Opened"], Policies["Opened"], Sharers["Opened"], ABC
+):
     """The rules of one engine. It keeps no state between calls."""
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
@@ -58,44 +57,6 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
         from hwcalc.quantization.published_mixes import mix_sizes
 
         return {} if self.weight_choices else mix_sizes(model, self.weight_choices_of(model))
-
-    def version(self, requested: str | None) -> str:
-        """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
-        if requested is None:
-            return self.versions[0] if self.versions else ""
-        if not self.versions:
-            raise UnknownNameError(
-                f"--engine {self.name}@{brief(requested, 20)}: {self.name} has no versions.",
-                option="engine",
-                hint=f"Use: --engine {self.name}",
-            )
-        return self.resolve_version(requested)
-
-    def resolve_version(self, requested: str) -> str:
-        """As :meth:`version`, for an engine with versions.
-
-        By default a known release, its line (``0.5`` for 0.5.23), and what was made of it (``1.4.1`` and ``3.3.6-dev0`` for 1.4 and 3.3.6).
-        """
-        asked = requested.removeprefix("v")
-        for known in self.versions:
-            if asked == known or ("." in asked and known.startswith(f"{asked}.")) or asked.startswith((f"{known}.", f"{known}-")):
-                return known
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}.",
-        )
-
-    def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
-        """Parse the engine options. Raises :class:`~hwcalc.errors.UsageError` for an unknown name or a wrong value."""
-        parsed: dict[str, object] = {}
-        for name, value in options.items():
-            option = self.options.get(name)
-            if option is None:
-                known = ", ".join(self.options) or "none"
-                raise UsageError(f"engine option {shown(name, 40)} is not known to {self.name}.", hint=f"Known: {known}.")
-            parsed[name] = option.check(name, value)
-        return parsed
 
     def started_by(self, options: Mapping[str, str]) -> Engine:
         """The engine whose rules hold with these options; almost always this one."""
@@ -122,25 +83,6 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         """The opened request without the check. An engine that keeps more for a request returns its own subclass of :class:`Opened`."""
         return Opened(engine=self, model=model, request=request, version=self.version(request.engine_version))
-
-    def accepts_all_sizes(self, opened: Opened) -> bool:
-        """Whether the engine accepts each change of a request in a kept family at every length and number of sequences, or at none."""
-        return False
-
-    def room(self, opened: Opened) -> Room | None:
-        """What decides whether requests of the family fit, from some length on; ``None`` if that is not a number of blocks alone.
-
-        Then a longer sequence takes no less, at any length.
-        """
-        return None
-
-    def first_room(self, opened: Opened) -> Room | None:
-        """The same for sequences of one token; it says nothing of longer ones."""
-        return None
-
-    def keeps_families(self, opened: Opened) -> bool:
-        """Whether later plans of a family may take the answers of earlier ones: no shared answer follows from length or batch."""
-        return False
 
     @abstractmethod
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
@@ -223,29 +165,9 @@ class Engine(Traits, Kinds, Sizes, Commands["Opened"], Places["Opened"], Policie
         """
         return None
 
-    def stores_alike(self, opened: Opened) -> bool:
-        """Whether each stored tensor is so many times that of one sequence by itself, as many as are planned."""
-        return False
-
-    def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
-        """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` without a direct answer."""
-        return None
-
     def periods(self, opened: Opened) -> frozenset[int]:
         """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
         return frozenset()
-
-    def curve(self, opened: Opened) -> Curve | None:
-        """The cache at all lengths and numbers of sequences of a family, in the normal form, with a GPU or without; ``None`` if there is none."""
-        return None
-
-    def form(self, opened: Opened) -> MemoryForm | None:
-        """The memory of a GPU at every length and for every number of sequences, in the normal form; ``None`` if there is none.
-
-        It holds for the family of ``opened``: what follows from length and batch is not looked at. There is none without a GPU, or where
-        the budget is unknown.
-        """
-        return None
 
     def deals_experts(self, opened: Opened) -> bool:
         """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
@@ -341,23 +263,6 @@ class Opened(Alive):
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
-
-    def accepted(self, **change: Any) -> Opened | None:
-        """As :meth:`changed`, but ``None`` if the engine refuses it. The family keeps what the engine accepts or refuses at every size."""
-        if not (is_kept(self.family) and self.engine.accepts_all_sizes(self)):
-            return self._accepted(change)
-        sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
-        # The change is kept beside its key, which has the address of an accelerator.
-        _, found = self.shared(_key_of(change), lambda: (change, self._accepted(change)))
-        if found is None:
-            return None
-        return found.sized(seq=sizes.get("seq", self.request.seq), batch=sizes.get("batch", self.request.batch))
-
-    def _accepted(self, change: Mapping[str, Any]) -> Opened | None:
-        try:
-            return self.changed(**change)
-        except KvplanError:
-            return None
 
     @cached_property
     def parallel(self) -> Parallel:
@@ -465,12 +370,3 @@ class Opened(Alive):
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
         """Store several tensors by the general rule."""
         return tuple(self.store(tensor) for tensor in tensors)
-
-
-def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
-    """A key for the values of a change. An accelerator counts by its address, a mapping by what is in it."""
-    values = (
-        tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
-        for name, value in change.items()
-    )
-    return ("accepted", *change, *values)

@@ -6,23 +6,72 @@ plan the solvers ask for hundreds of them; whoever plans many lengths asks for t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.generic import Generic
 from hwcalc.profiles.calibration import calibration_exists, overheads_kind
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.request import Request
+    from hwcalc.engines.room import Room
     from hwcalc.model import ModelSpec
 
-__all__ = ["MOST_FAMILIES", "is_kept", "kept_family"]
+__all__ = ["MOST_FAMILIES", "Families", "kept_family", "tried"]
 
-MOST_FAMILIES: Final = 4096
-"""So many families are kept, of all models together; a new one takes the place of the oldest."""
+OpenedT = TypeVar("OpenedT")
+
+MOST_FAMILIES: Final = 256
+"""So many families of a model are kept; a new one takes the place of the oldest."""
 _KEY: Final = "families"
 _ACCELERATOR: Final = "accelerator"
+_SIZES: Final = frozenset({"seq", "batch"})
+
+
+class Families(Generic[OpenedT]):
+    """The part of an engine that is about what holds for all requests of a family. By default it promises nothing."""
+
+    def keeps_families(self, opened: OpenedT) -> bool:
+        """Whether later plans of a family may take the answers of earlier ones: no shared answer follows from length or batch."""
+        return False
+
+    def accepts_all_sizes(self, opened: OpenedT) -> bool:
+        """Whether the engine accepts each change of a request in a kept family at every length and number of sequences, or at none."""
+        return False
+
+    def stores_alike(self, opened: OpenedT) -> bool:
+        """Whether each stored tensor is so many times that of one sequence by itself, as many as are planned."""
+        return False
+
+    def room(self, opened: OpenedT) -> Room | None:
+        """What decides whether requests of the family fit, from some length on; ``None`` if that is not a number of blocks alone.
+
+        Then a longer sequence takes no less, at any length.
+        """
+        return None
+
+    def first_room(self, opened: OpenedT) -> Room | None:
+        """The same for sequences of one token; it says nothing of longer ones."""
+        return None
+
+    def most_served(self, opened: OpenedT, budget_bytes: int) -> int | None:
+        """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` without a direct answer."""
+        return None
+
+    def curve(self, opened: OpenedT) -> Curve | None:
+        """The cache at all lengths and numbers of sequences of a family, in the normal form, with a GPU or without; ``None`` if there is none."""
+        return None
+
+    def form(self, opened: OpenedT) -> MemoryForm | None:
+        """The memory of a GPU at every length and for every number of sequences, in the normal form; ``None`` if there is none.
+
+        It holds for the family of ``opened``: what follows from length and batch is not looked at. There is none without a GPU, or where
+        the budget is unknown.
+        """
+        return None
 
 
 class _OfModel(dict[Hashable, dict[Hashable, Any]]):
@@ -32,10 +81,6 @@ class _OfModel(dict[Hashable, dict[Hashable, Any]]):
 
     def __reduce__(self) -> tuple[type[_OfModel], tuple[()]]:
         return _OfModel, ()
-
-
-_order: Final[deque[tuple[ref[_OfModel], Hashable]]] = deque()
-"""The families, oldest first."""
 
 
 def kept_family(engine: str, model: ModelSpec, request: Request) -> dict[Hashable, Any]:
@@ -50,17 +95,13 @@ def kept_family(engine: str, model: ModelSpec, request: Request) -> dict[Hashabl
     own: _OfModel = model.once(_KEY, _OfModel)
     found = own.get(key)
     if found is None:
+        if len(own) >= MOST_FAMILIES:
+            # Another thread may have taken it away, or added one.
+            with suppress(KeyError, RuntimeError, StopIteration):
+                del own[next(iter(own))]
         # The key has the address of the accelerator, which must stay taken for as long.
         found = own.setdefault(key, {_ACCELERATOR: request.hardware.gpu})
-        _order.append((ref(own), key))
-        if len(_order) > MOST_FAMILIES:
-            _drop_oldest()
     return found
-
-
-def is_kept(family: dict[Hashable, Any]) -> bool:
-    """Whether later plans of the family find these answers."""
-    return _ACCELERATOR in family
 
 
 def _key(engine: str, request: Request) -> Hashable | None:
@@ -92,11 +133,32 @@ def _key(engine: str, request: Request) -> Hashable | None:
     )
 
 
-def _drop_oldest() -> None:
-    try:
-        owner, key = _order.popleft()
-    except IndexError:
-        return
-    own = owner()
-    if own is not None:
-        own.pop(key, None)
+def tried(opened: OpenedT, **change: Any) -> OpenedT | None:
+    """As :meth:`Opened.changed`, but ``None`` if the engine refuses it. The family keeps what is accepted or refused at every size."""
+    asked: Any = opened
+    if not (_ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked)):
+        return _tried(opened, change)
+    sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
+    # The change is kept beside its key, which has the address of an accelerator.
+    _, found = asked.shared(_key_of(change), lambda: (change, _tried(opened, change)))
+    sized: OpenedT | None = (
+        None if found is None else found.sized(**{"seq": asked.request.seq, "batch": asked.request.batch, **sizes})
+    )
+    return sized
+
+
+def _tried(opened: OpenedT, change: Mapping[str, Any]) -> OpenedT | None:
+    asked: Any = opened
+    with suppress(KvplanError):
+        changed: OpenedT = asked.changed(**change)
+        return changed
+    return None
+
+
+def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
+    """A key for the values of a change. An accelerator counts by its address, a mapping by what is in it."""
+    values = (
+        tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
+        for name, value in change.items()
+    )
+    return ("tried", *change, *values)

@@ -21,11 +21,11 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import BY_MODEL
+from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Policies, Support
 from hwcalc.engines.ranks import fullest_rank_bytes
-from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
 from hwcalc.engines.transformers_quantized import packs_by_position, quantization, residual_note, unpacked_bytes

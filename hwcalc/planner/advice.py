@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.families import tried
 from hwcalc.engines.pool import Try
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.saving import Cost, computes_fp8
@@ -224,7 +225,7 @@ class _Adviser:
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
         self.left -= 1
-        return self.opened.accepted(**{**self._chosen(change), **settings})
+        return tried(self.opened, **{**self._chosen(change), **settings})
 
     def _chosen(self, change: Change) -> Sizes:
         """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""

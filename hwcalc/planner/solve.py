@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.families import tried
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen, replace
@@ -377,7 +378,7 @@ def most_joined(gpu: Gpu, gpus: int) -> int:
 
 def _at_least(opened: Opened) -> int:
     """A lower bound on the number of GPUs: they must have memory for the weights."""
-    single = opened.accepted(tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
+    single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
     try:
         budget = None if single is None else single.budget
     except KvplanError:
@@ -393,7 +394,7 @@ def accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     dealt = replace(layout, ep=layout.tp * layout.dp)
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
-        changed = opened.accepted(**vars(each), dcp=1)
+        changed = tried(opened, **vars(each), dcp=1)
         if changed is None:
             continue
         try:

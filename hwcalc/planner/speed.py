@@ -88,15 +88,12 @@ def speed_bound(
         return Noted(_no_bound(), (*notes, unknown))
     rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
     bandwidth = None if rate is None else rate * 1e9
-    if passes is None:
-        passes = whole_passes(model.stack_for(engine), seq)
-        kinds = model.once(("rank kinds", engine, parallel.tp), lambda: _rank_kinds(passes.decode, parallel.tp))
-        caches = _caches_of(passes, kinds, roles, seq, encoder_tokens)
-        prefill = caches
-    else:
-        caches = _caches_of(passes, _rank_kinds(passes.decode, parallel.tp), roles, seq, encoder_tokens)
-        prefill = replace(caches, kinds=_rank_kinds(passes.prompt, parallel.tp), seq=passes.prompt_tokens, beside_bytes=0)
-    stack = passes.decode
+    whole = whole_passes(model.stack_for(engine), seq)
+    kinds = model.once(("rank kinds", engine, parallel.tp), lambda: _rank_kinds(whole.decode, parallel.tp))
+    caches = _caches_of(whole, kinds, roles, seq, encoder_tokens)
+    stack, prefill = whole.decode, caches
+    if passes is not None:
+        stack, caches, prefill = passes.decode, *_caches_in(passes, caches, parallel.tp)
     step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
     prompt = _reached(_prompt(counted, prefill, parallel), engine)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
@@ -165,6 +162,12 @@ def _caches_of(
         selected=selected_tokens(passes.decode),
         beside_bytes=passes.beside_bytes,
     )
+
+
+def _caches_in(passes: Passes, caches: _Caches, tp: int) -> tuple[_Caches, _Caches]:
+    """The caches of a decode step and of a prompt on the layers that they compute on, in place of those of the model."""
+    decode = _caches_of(passes, _rank_kinds(passes.decode, tp), caches.roles, caches.seq, caches.encoder_tokens)
+    return decode, replace(decode, kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
 
 
 @frozen

@@ -12,8 +12,9 @@ from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS, FLOAT_TYPES
+from hwcalc.quantization.mix_names import MIXES
 from hwcalc.quantization.mix_places import Family, MixFacts
-from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
+from hwcalc.quantization.mixes import Typed, bytes_by_type, refused, typed
 from hwcalc.quantization.tensor_names import placed as placed_tensor
 from hwcalc.quantization.tensor_names import whole_name
 

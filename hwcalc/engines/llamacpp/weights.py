@@ -19,7 +19,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, mix_bytes, usual_imatrix
-from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
+from hwcalc.quantization.mix_names import BY_IMATRIX, MIXES
 from hwcalc.quantization.patterns import compiled
 from hwcalc.quantization.planned import format_name
 from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed

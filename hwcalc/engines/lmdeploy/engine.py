@@ -22,12 +22,12 @@ from hwcalc.engines.lmdeploy.pool import group_infos, holds, longest, plan_pool
 from hwcalc.engines.lmdeploy.savings import savings
 from hwcalc.engines.lmdeploy.sharing import blocks_of_group, sharing_support
 from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks

@@ -14,11 +14,11 @@ from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, RULES, check_shared, is
 from hwcalc.engines.mistral_rs.models import check_class, check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
 from hwcalc.engines.mistral_rs.pool import pages_of, plan_pool
+from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor

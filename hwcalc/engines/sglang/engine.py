@@ -12,12 +12,12 @@ from hwcalc.engines.budget import Budget
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import BY_MODEL
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.sglang.command import flag_text, serve

@@ -10,10 +10,10 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.heads import check_heads
 from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.sharing import SharedBlocks, blocks_in_common
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.tensorrt_llm.memory import plan_budget

@@ -11,11 +11,11 @@ from hwcalc.engines.capability import check_generation
 from hwcalc.engines.forms import Blocks
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
@@ -169,9 +169,9 @@ class Tgi(GeneralEngine):
         own = of_tgi(opened)
         if not own.pooled:
             return super().form(opened)
-        from hwcalc.engines.general_form import constant_parts, form_with
+        from hwcalc.engines.general_form import form_with
 
-        return form_with(opened, constant_parts(opened), blocks=Blocks(bytes=block_bytes(own), null=1))
+        return form_with(opened, blocks=Blocks(bytes=block_bytes(own), null=1))
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """ROCm takes no prompt that is longer than a window, and a prompt has a token less than its sequence."""

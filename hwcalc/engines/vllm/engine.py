@@ -10,13 +10,13 @@ from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.reference import known_dtype
-from hwcalc.engines.request import UNSHARED, Request
+from hwcalc.engines.request import Request
 from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
@@ -33,8 +33,8 @@ from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.options import OPTIONS
-from hwcalc.engines.vllm.pool import group_infos, plan_pool, starts_with, usable_blocks
-from hwcalc.engines.vllm.room import plan_room
+from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
+from hwcalc.engines.vllm.room import InRooms
 from hwcalc.engines.vllm.savings import savings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
@@ -47,7 +47,6 @@ from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.room import Room
     from hwcalc.policies.base import Chosen
 from hwcalc.units import human_bytes
 
@@ -56,7 +55,7 @@ __all__ = ["Vllm"]
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 
 
-class Vllm(Engine):
+class Vllm(InRooms, Engine):
     """A pool of blocks, by the rules of vLLM."""
 
     name: ClassVar[str] = "vllm"
@@ -100,10 +99,6 @@ class Vllm(Engine):
 
     def unchecked(self, model: ModelSpec, request: Request) -> VllmOpened:
         return VllmOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
-
-    def keeps_families(self, opened: Opened) -> bool:
-        """In V0 the activations depend on the length of a prompt."""
-        return not runs_v0(opened.version)
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         settings = of_vllm(opened).settings
@@ -185,28 +180,6 @@ class Vllm(Engine):
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
         length = layout.longest(own, bound)
         return length if settings.same_batches(length) else None
-
-    def accepts_all_sizes(self, opened: Opened) -> bool:
-        return not of_vllm(opened).layout.depends_on_length
-
-    def room(self, opened: Opened) -> Room | None:
-        return opened.shared("room", lambda: plan_room(of_vllm(opened)))
-
-    def first_room(self, opened: Opened) -> Room | None:
-        return opened.shared("first room", lambda: plan_room(of_vllm(opened), first=True))
-
-    def stores_alike(self, opened: Opened) -> bool:
-        request = opened.request
-        return request.policy is None and request.sharing == UNSHARED and not request.lengths
-
-    def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
-        planned = of_vllm(opened)
-        if opened.request.policy is not None or planned.together.grouped or not any(planned.layout.stage_bytes):
-            return None
-        if not starts_with(planned.layout, planned.settings, budget_bytes, opened.tokens):
-            return 0
-        layout, usable = planned.layout, usable_blocks(planned.layout, planned.settings, budget_bytes)
-        return layout.schedulers * (usable // layout.schedulers // planned.blocks) * opened.request.parallel.dp
 
     def curve(self, opened: Opened) -> Curve | None:
         from hwcalc.engines.vllm.form import plan_curve

@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+from hwcalc.engines.base import Opened
+from hwcalc.engines.families import Families
 from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.room import Room
+from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
-from hwcalc.engines.vllm.pool import usable_blocks
+from hwcalc.engines.vllm.pool import starts_with, usable_blocks
 from hwcalc.engines.vllm.specs import ceil_div
 
-__all__ = ["plan_room"]
+__all__ = ["InRooms", "plan_room"]
 
 _ENDS = ("low", "expected", "high")
+
+
+class InRooms(Families[Opened]):
+    """The part of vLLM that is about what holds for all requests of a family."""
+
+    def keeps_families(self, opened: Opened) -> bool:
+        """In V0 the activations depend on the length of a prompt."""
+        return not runs_v0(opened.version)
+
+    def accepts_all_sizes(self, opened: Opened) -> bool:
+        return not of_vllm(opened).layout.depends_on_length
+
+    def room(self, opened: Opened) -> Room | None:
+        return opened.shared("room", lambda: plan_room(of_vllm(opened)))
+
+    def first_room(self, opened: Opened) -> Room | None:
+        return opened.shared("first room", lambda: plan_room(of_vllm(opened), first=True))
+
+    def stores_alike(self, opened: Opened) -> bool:
+        request = opened.request
+        return request.policy is None and request.sharing == UNSHARED and not request.lengths
+
+    def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
+        planned = of_vllm(opened)
+        if opened.request.policy is not None or planned.together.grouped or not any(planned.layout.stage_bytes):
+            return None
+        if not starts_with(planned.layout, planned.settings, budget_bytes, opened.tokens):
+            return 0
+        layout, usable = planned.layout, usable_blocks(planned.layout, planned.settings, budget_bytes)
+        return layout.schedulers * (usable // layout.schedulers // planned.blocks) * opened.request.parallel.dp
 
 
 def plan_room(opened: VllmOpened, *, first: bool = False) -> Room | None:

@@ -93,9 +93,8 @@ def test_a_measurement_counts_from_the_next_plan_on(tmp_path: Path, monkeypatch:
 
 
 def test_families_go_with_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that nobody needs takes its families along, and of all models together there are no more than so many."""
+    """A model that nobody needs takes its families along, and has no more than so many of them."""
     monkeypatch.setattr(families, "MOST_FAMILIES", 5)
-    monkeypatch.setattr(families, "_order", type(families._order)())
     model = replace(load_model(MODELS[0]))
     for tp in (1, 2, 4, 8):
         planned(model, (4096, 1), tp=tp)
