@@ -1,8 +1,8 @@
 """Many plans at once: a grid of models, lengths, batches, formats, accelerators and ranks, as rows for a spreadsheet or a notebook.
 
-What holds of a setting at every length and batch is worked out once, and the engine's own form (:mod:`hwcalc.engines.forms`) is called with
-arrays of them. A setting without a form is planned point by point, and so are few points, for which NumPy would not be worth its import.
-Both ways give the same rows. No other room plans with NumPy.
+A request is opened once for each setting, and the engine's own form of its memory (:mod:`hwcalc.engines.forms`) is evaluated over all lengths
+and batches at once, with NumPy (:mod:`hwcalc.sweep.family`). What has no form, or numbers beyond 64 bits, is planned point by point, and so
+are few points. All ways give the same numbers. Only the modules of this room import NumPy.
 
 The package is also the function: ``hwcalc.sweep(...)`` is :func:`hwcalc.sweep.rows.sweep`.
 """

@@ -13,7 +13,6 @@ import numpy as np
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.encoder import follows_output
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
@@ -119,7 +118,8 @@ class Family:
         return tokens, sequences
 
     def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
-        needed = self.curve.needed_bytes(tokens, -(-sequences // self.opened.request.parallel.dp))
+        replicas = self.opened.request.parallel.dp
+        needed = self.curve.needed_bytes(tokens, sequences if replicas == 1 else -(-sequences // replicas))
         return self._beside_weights(self.curve.total_bytes(tokens, sequences), needed)
 
     def _beside_weights(self, cache: Any, needed: Any) -> dict[str, Any]:
@@ -170,7 +170,8 @@ class Family:
 
     def _growth(self, tokens: Any) -> Any:
         """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
-        encoder: Any = tokens if follows_output(self.opened.model, self.opened.request) else self.opened.encoder_tokens
+        encoder: Any = self.opened.growing_encoder_tokens
+        encoder = tokens if encoder is None else encoder
         grown: Any = 0
         for span, size in self.grown.items():
             stairs = span.stairs(encoder)
