@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
-from hwcalc.engines.encoder import encoder_length
+from hwcalc.engines.encoder import encoder_length, follows_output
 from hwcalc.engines.families import Families, kept_family
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
@@ -279,6 +279,11 @@ class Opened(Alive):
     def encoder_tokens(self) -> int:
         """Tokens of the encoder's output; 0 if the model has no cross attention."""
         return self.told(encoder_length(self.model, self.request))
+
+    @cached_property
+    def growing_encoder_tokens(self) -> int | None:
+        """The same for stairs: ``None`` where the encoder's output is as long as the sequence."""
+        return None if follows_output(self.model, self.request) else self.encoder_tokens
 
     @cached_property
     def kind_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:

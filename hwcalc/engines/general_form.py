@@ -15,7 +15,6 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.calibration import calibrated, measured_passes, measurements
 from hwcalc.engines.curves import AskedCurve, Curve, StagedCurve, Term
-from hwcalc.engines.encoder import follows_output
 from hwcalc.engines.forms import Blocks, MemoryForm, PartForm, Pool
 from hwcalc.engines.ranks import DEALT
 from hwcalc.engines.request import UNSHARED, Request
@@ -141,7 +140,7 @@ def _once(groups: Iterable[Group], stored: Mapping[LayerKind, tuple[StoredTensor
 
 def _stairs(opened: Opened, tensor: StoredTensor, dcp: int = 1) -> Stairs | None:
     """The positions of a tensor on the fullest of the ranks that share its tokens; ``None`` if they are no stairs."""
-    stairs = tensor.span.stairs(None if follows_output(opened.model, opened.request) else opened.encoder_tokens)
+    stairs = tensor.span.stairs(opened.growing_encoder_tokens)
     if dcp == 1 or tensor.role not in DEALT:
         return stairs
     shared = stairs[0].shared(dcp) if len(stairs) == 1 else None

@@ -15,6 +15,7 @@ from hwcalc.engines.kinds import BY_MODEL
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
+from hwcalc.engines.llamacpp.placement import PINNED
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, ngram_state
@@ -154,7 +155,10 @@ class Llamacpp(LlamacppPlaces):
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.llamacpp.form import form_of
 
-        return form_of(of_llamacpp(opened))
+        own = of_llamacpp(opened)
+        # A family begins with the answers of the one that it was pinned from.
+        form: MemoryForm | None = own.shared(("form", PINNED in own.family), lambda: form_of(own))
+        return form
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
         """With ``n_ctx``, the length does not depend on the memory."""
