@@ -132,6 +132,19 @@ def calibration_exists(gpu: str, kind: str) -> bool:
     return place is not None and is_id(gpu) and os.path.lexists(place)
 
 
+def calibrated_gpus(kind: str) -> frozenset[str] | None:
+    """The accelerators that have a file of this kind, broken or not; ``None`` if the folder cannot be listed. All are found by one look."""
+    folder = own("calibration")
+    if folder is None or not os.path.isdir(folder):
+        return frozenset()
+    try:
+        files = os.listdir(folder)
+    except OSError:
+        return None
+    end = f".{kind}.json"
+    return frozenset(name.removesuffix(end) for name in files if name.endswith(end))
+
+
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
     """The readings of this kind on this accelerator, or ``None``. The function does not ask :func:`enabled`.
 

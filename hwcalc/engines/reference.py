@@ -12,7 +12,6 @@ from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Support
-from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
@@ -21,6 +20,7 @@ from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Reference"]
@@ -123,6 +123,8 @@ class Reference(GeneralEngine):
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         """Formats that some engine has on this GPU: eight bits, and then four."""
+        from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
+
         gpu = opened.request.hardware.gpu
         eight = _FP8 if computes_fp8(gpu) else "q8_0"
         yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.amounts import Constant
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
@@ -285,6 +284,8 @@ class Transformers(GeneralEngine):
 
     def working(self, opened: Opened) -> tuple[BudgetPart, ...]:
         """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
+        from hwcalc.engines.amounts import Constant
+
         if cache_class(opened) == "static":
             return ()
         if opened.cut_layers is None:
