@@ -61,7 +61,7 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     if not _follows(opened):
         return None
     if request.hardware.kv_memory is not None:
-        return form_with(opened, ())
+        return form_with(opened)
     if request.hardware.gpu is None or weighed_of(opened) is None:
         return None
     # What is the same at all lengths is in the numbers that a page can draw.
@@ -78,7 +78,7 @@ def curve_of(opened: LlamacppOpened) -> Curve | None:
     alone = not opened.gpus or (opened.gpus == 1 and opened.request.hardware.gpu is None)
     if opened.request.hardware.gpu is not None and weighed_of(opened) is not None:
         return _placed_curve(opened, Places(opened, assignment_of(opened)))
-    # Of no GPU it is known how much else lies there.
+    # How much else lies on each GPU is not known.
     places = Places(opened, whole_assignment(opened))
     return replace(_placed_curve(opened, places), answers=None if alone else attrgetter("widest"))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from hwcalc.engines.forms import Curve, MemoryForm, PartForm, Pools, Term
+from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
 from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.lmdeploy.layout import kept_by
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
@@ -14,6 +15,8 @@ from hwcalc.formulas.arithmetic import mapped
 from hwcalc.formulas.frozen import frozen
 
 __all__ = ["SessionPools", "plan_curve", "plan_form"]
+
+_NO_LAYERS: Final = LayerNumbers()
 
 
 @frozen
@@ -30,10 +33,7 @@ class SessionPools(Pools):
 
 def plan_form(opened: LmdeployOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where the sequences are unlike, or the budget is unknown."""
-    hardware = opened.request.hardware
-    asked = hardware.gpu is not None and hardware.kv_memory is None
-    parts = () if not asked or opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
-    return form_with(opened, parts, pools=_pools(opened))
+    return form_with(opened, pools=_pools(opened))
 
 
 def plan_curve(opened: LmdeployOpened) -> Curve | None:
@@ -52,7 +52,7 @@ def plan_curve(opened: LmdeployOpened) -> Curve | None:
     )
 
 
-def _blocks(opened: LmdeployOpened, kind: str, size: int, count: int = 1, layers: LayerNumbers = LayerNumbers()) -> Term:  # noqa: B008
+def _blocks(opened: LmdeployOpened, kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
     """The blocks of a sequence, of so many bytes in each layer."""
     return Term(
         kind=kind,

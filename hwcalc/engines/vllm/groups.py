@@ -9,7 +9,6 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
@@ -94,6 +93,12 @@ def _unified(distinct: set[LayerSpec], rules: Rules) -> dict[LayerSpec, LayerSpe
     return {spec: wide for spec, wide in new.items() if wide is not None} if None not in new.values() else None
 
 
+def _layers_of_group(least: int, most: int, rules: Rules) -> int:
+    from fractions import Fraction
+
+    return most if most < least * Fraction(rules.group_ratio) else least
+
+
 def _uniform_page(specs: Sequence[LayerSpec], rules: Rules) -> list[BlockGroup]:
     """Groups of equal pages. A group has as many layers as the rarest kind, or as the commonest if that has only a few more."""
     buckets: dict[LayerSpec, list[int]] = {}
@@ -101,7 +106,7 @@ def _uniform_page(specs: Sequence[LayerSpec], rules: Rules) -> list[BlockGroup]:
         buckets.setdefault(spec, []).append(index)
     least = min(map(len, buckets.values()))
     most = max(map(len, buckets.values()))
-    size = most if most < least * Fraction(rules.group_ratio) else least
+    size = least if most == least else _layers_of_group(least, most, rules)
     out = []
     for members in buckets.values():
         count = ceil_div(len(members), size)
