@@ -34,6 +34,7 @@ from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.sweep.blocks import row_of
+from hwcalc.text import csv_cell
 
 MOST_SECONDS: Final = 20.0
 MOST_SECONDS_OF: Final[Mapping[str, float]] = {"reference": 2.0}
@@ -47,7 +48,7 @@ FEW_MODELS: Final = (
     "mistralai/Mistral-7B-Instruct-v0.1",
 )
 GPU: Final = "h100-sxm5-80gb"
-GPUS: Final[Mapping[str, str]] = {"mlx": "m3-ultra-512gb"}
+GPUS: Final[Mapping[str, str]] = {"mlx": "apple-m3-ultra-512gb"}
 DTYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "reference": ("bf16", "fp8", "int8", "int4"),
     "transformers": ("auto", "bf16", "fp16", "fp32"),
@@ -161,7 +162,7 @@ def seconds_of_a_plan(points: list[tuple[dict[str, Any], dict[str, str]]], optio
             expected = {"error": error.message}
         taken += time.process_time() - started
         for name, value in expected.items():
-            if row[name] != ("" if value is None else str(value)):
+            if row[name] != ("" if value is None else csv_cell(str(value))):
                 raise SystemExit(f"{asked}: {name} is {row[name]}, and {value} by its plan")
     return taken / len(points)
 

@@ -1,16 +1,65 @@
-"""Named tuples that cost little to define: ``typing.NamedTuple`` compiles the annotation of every field, which nobody reads."""
+"""Named tuples that cost little to define.
+
+``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` that checks the arguments. Here all
+classes share their methods, and ``__new__`` is compiled for the first value: most commands make values of few of the classes that they
+import.
+"""
 
 from __future__ import annotations
 
-from collections import namedtuple
 from typing import TYPE_CHECKING, Any, Final
 
 __all__ = ["NamedTuple"]
 
-_OWN: Final = frozenset({"__annotations__", "__module__", "__qualname__", "__firstlineno__", "__static_attributes__"})
 
-# What the typed ones are made with. The type checker reads its arguments as text.
-_make: Final[Any] = namedtuple  # noqa: PYI024
+def _first(cls: Any, /, *values: Any, **named: Any) -> Any:
+    """Make the first value of a class, with the ``__new__`` that makes all others."""
+    owner = next(each for each in cls.__mro__ if "_fields" in each.__dict__)
+    names = ", ".join(owner._fields)
+    new = eval(f"lambda _cls, {names}: _tuple_new(_cls, ({names},))", {"_tuple_new": tuple.__new__, "__builtins__": {}})  # noqa: S307
+    new.__name__, new.__qualname__ = "__new__", f"{owner.__qualname__}.__new__"
+    new.__defaults__ = tuple(owner._field_defaults.values()) or None
+    owner.__new__ = staticmethod(new)
+    return new(cls, *values, **named)
+
+
+@classmethod  # type: ignore[misc]
+def _make(cls: Any, values: Any) -> Any:
+    made = tuple.__new__(cls, values)
+    if len(made) != len(cls._fields):
+        raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+    return made
+
+
+def _replace(self: Any, /, **change: Any) -> Any:
+    made = self._make(map(change.pop, self._fields, self))
+    if change:
+        raise ValueError(f"Got unexpected field names: {list(change)!r}")
+    return made
+
+
+def _as_dict(self: Any) -> dict[str, Any]:
+    return dict(zip(self._fields, self, strict=True))
+
+
+def _arguments(self: Any) -> tuple[Any, ...]:
+    return tuple(self)
+
+
+def _text(self: Any) -> str:
+    return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self, strict=True))})"
+
+
+_SHARED: Final[dict[str, Any]] = {
+    "__slots__": (),
+    "__new__": _first,
+    "__repr__": _text,
+    "__getnewargs__": _arguments,
+    "__replace__": _replace,
+    "_make": _make,
+    "_replace": _replace,
+    "_asdict": _as_dict,
+}
 
 
 class _Meta(type):
@@ -19,14 +68,17 @@ class _Meta(type):
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         if not bases:
             return super().__new__(cls, name, bases, body)
-        fields = body["__annotations__"]
-        defaults = [body[field] for field in fields if field in body]
-        made = _make(name, fields, defaults=defaults, module=body["__module__"])
-        made.__annotations__ = fields
-        for key, value in body.items():
-            if key not in _OWN and key not in fields:
-                setattr(made, key, value)
-        return made
+        # As the library's own getters, which are written in C.
+        from collections import _tuplegetter  # type: ignore[attr-defined]
+
+        fields = tuple(body["__annotations__"])
+        made = _SHARED | body
+        made["_fields"] = made["__match_args__"] = fields
+        made["_field_defaults"] = {field: body[field] for field in fields if field in body}
+        for index, field in enumerate(fields):
+            made[field] = _tuplegetter(index, f"Alias for field number {index}")
+        made.setdefault("__doc__", f"{name}({', '.join(fields)})")
+        return type(name, (tuple,), made)
 
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError, is_date
@@ -133,6 +132,19 @@ def calibration_exists(gpu: str, kind: str) -> bool:
     return place is not None and is_id(gpu) and os.path.lexists(place)
 
 
+def calibrated_gpus(kind: str) -> frozenset[str] | None:
+    """The accelerators that have a file of this kind, broken or not; ``None`` if the folder cannot be listed. All are found by one look."""
+    folder = own("calibration")
+    if folder is None or not os.path.isdir(folder):
+        return frozenset()
+    try:
+        files = os.listdir(folder)
+    except OSError:
+        return None
+    end = f".{kind}.json"
+    return frozenset(name.removesuffix(end) for name in files if name.endswith(end))
+
+
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
     """The readings of this kind on this accelerator, or ``None``. The function does not ask :func:`enabled`.
 
@@ -175,6 +187,8 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
         parse_calibration(document, path)
     except ProfileError as error:
         raise ValueError(str(error)) from error
+    from hwcalc.files import write_file
+
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with suppress(OSError):  # the file itself cannot be written then
         path.parent.mkdir(parents=True, exist_ok=True)

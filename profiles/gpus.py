@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +35,7 @@ __all__ = [
     "built_in_gpus",
     "find_gpu",
     "gpu_aliases",
+    "in_every_size",
     "is_id",
     "list_gpus",
     "nearest",
@@ -102,6 +103,15 @@ def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
         memory_options_gb=(),
         **other,
     )
+
+
+def in_every_size(gpu: Gpu) -> Iterator[Gpu]:
+    """The accelerator in each size of memory that it is sold in, as :func:`find_gpu` knows it by its id and the size."""
+    mine = own_gpus()
+    for size in gpu.memory_options_gb:
+        name = f"{gpu.id}-{size}gb"
+        # A file of the user's own may have the name, or that of another form of it.
+        yield find_gpu(name) if mine or _resolve(name) is not None else with_memory(gpu, size)
 
 
 _OF_ONE_SIZE: Final[dict[str, Any]] = dict.fromkeys(
@@ -271,16 +281,16 @@ def _resolve(name: str) -> _Place | None:
             return gpu_id, file
         if gpu_id in names("gpus"):
             return gpu_id, None
-    places, query = _places(), _squashed(text)
+    mine, query = _own_files(), _squashed(text)
     if not query:
         return None
     spoken = (
         _spoken_ids().get(query)
-        or next((name for name in places if _squashed(name) == query), None)
+        or next((name for name in mine if _squashed(name) == query), None)
         or _spoken_aliases().get(query)
     )
     gpu_id = "" if spoken is None else gpu_aliases().get(spoken, spoken)
-    return (gpu_id, places[gpu_id]) if gpu_id in places else None
+    return (gpu_id, mine.get(gpu_id)) if gpu_id in mine or gpu_id in names("gpus") else None
 
 
 @lru_cache(maxsize=1)

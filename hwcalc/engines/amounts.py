@@ -11,7 +11,8 @@ from typing import Final
 
 from hwcalc.engines.curves import Term
 from hwcalc.engines.moments import Fullest
-from hwcalc.formulas.arithmetic import either, floored, larger, largest, mapped, smaller, some
+from hwcalc.engines.passes import Pass, passed_tokens
+from hwcalc.formulas.arithmetic import either, largest, mapped, smaller, some
 from hwcalc.formulas.frozen import frozen
 
 __all__ = [
@@ -29,13 +30,6 @@ __all__ = [
 ]
 
 
-def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
-    """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
-    passed = sequences * tokens
-    most: int = passed if chunk is None else smaller(passed, larger(sequences, chunk))
-    return most
-
-
 @frozen
 class Constant:
     """The same at every length and for every number of sequences."""
@@ -50,31 +44,6 @@ class Constant:
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
         return self.bytes
-
-
-@frozen
-class Pass:
-    """A forward pass: ``int(element_bytes x passed x width + sequences x logits x logit_bytes)``.
-
-    ``passed`` are the tokens that are processed at once: all, or at most ``chunk`` of them (but one for each sequence). The products are
-    formed in floating point and in this order, so that every language gives the same integer.
-    """
-
-    element_bytes: int
-    width: float
-    chunk: int | None
-    logits: int
-    logit_bytes: float
-
-    def passed(self, tokens: int, sequences: int) -> int:
-        """Tokens that are processed at once."""
-        return passed_tokens(tokens, sequences, self.chunk)
-
-    def at(self, tokens: int, sequences: int) -> int:
-        """Bytes for so many sequences of a replica."""
-        passed = self.passed(tokens, sequences)
-        size: int = floored(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
-        return size
 
 
 @frozen
@@ -119,11 +88,13 @@ class Early:
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
         last = len(self.first)
+        if isinstance(tokens, int):
+            return self.first[tokens - 1] if 1 <= tokens <= last else self.rule.at(tokens, sequences)
         is_early = tokens <= last
         if not some(is_early):
             return self.rule.at(tokens, sequences)
         early = mapped(lambda length: self.first[length - 1] if length <= last else 0, smaller(tokens, last + 1))
-        size: int = early if is_early is True else either(is_early, early, self.rule.at(tokens, sequences))
+        size: int = either(is_early, early, self.rule.at(tokens, sequences))
         return size
 
 

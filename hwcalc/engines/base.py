@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
-from hwcalc.engines.encoder import encoder_length
+from hwcalc.engines.encoder import encoder_length, follows_output
 from hwcalc.engines.families import Families, kept_family
 from hwcalc.engines.kinds import Kinds, check_kinds
 from hwcalc.engines.noted import Noted
@@ -24,11 +24,10 @@ from hwcalc.engines.sharing import Alive, Sharers, words_of
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.traits import Traits
 from hwcalc.engines.turns import Sizes
-from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.model import ModelSpec, Note
-from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
@@ -58,44 +57,6 @@ class Engine(
         from hwcalc.quantization.published_mixes import mix_sizes
 
         return {} if self.weight_choices else mix_sizes(model, self.weight_choices_of(model))
-
-    def version(self, requested: str | None) -> str:
-        """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
-        if requested is None:
-            return self.versions[0] if self.versions else ""
-        if not self.versions:
-            raise UnknownNameError(
-                f"--engine {self.name}@{brief(requested, 20)}: {self.name} has no versions.",
-                option="engine",
-                hint=f"Use: --engine {self.name}",
-            )
-        return self.resolve_version(requested)
-
-    def resolve_version(self, requested: str) -> str:
-        """As :meth:`version`, for an engine with versions.
-
-        By default a known release, its line (``0.5`` for 0.5.23), and what was made of it (``1.4.1`` and ``3.3.6-dev0`` for 1.4 and 3.3.6).
-        """
-        asked = requested.removeprefix("v")
-        for known in self.versions:
-            if asked == known or ("." in asked and known.startswith(f"{asked}.")) or asked.startswith((f"{known}.", f"{known}-")):
-                return known
-        raise UnknownNameError(
-            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
-            option="engine",
-            hint=f"Known: {', '.join(self.versions)}.",
-        )
-
-    def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
-        """Parse the engine options. Raises :class:`~hwcalc.errors.UsageError` for an unknown name or a wrong value."""
-        parsed: dict[str, object] = {}
-        for name, value in options.items():
-            option = self.options.get(name)
-            if option is None:
-                known = ", ".join(self.options) or "none"
-                raise UsageError(f"engine option {shown(name, 40)} is not known to {self.name}.", hint=f"Known: {known}.")
-            parsed[name] = option.check(name, value)
-        return parsed
 
     def started_by(self, options: Mapping[str, str]) -> Engine:
         """The engine whose rules hold with these options; almost always this one."""
@@ -318,6 +279,11 @@ class Opened(Alive):
     def encoder_tokens(self) -> int:
         """Tokens of the encoder's output; 0 if the model has no cross attention."""
         return self.told(encoder_length(self.model, self.request))
+
+    @cached_property
+    def growing_encoder_tokens(self) -> int | None:
+        """The same for stairs: ``None`` where the encoder's output is as long as the sequence."""
+        return None if follows_output(self.model, self.request) else self.encoder_tokens
 
     @cached_property
     def kind_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:

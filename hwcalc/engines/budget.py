@@ -68,7 +68,7 @@ class Budget:
     high: int
 
     @classmethod
-    def of(cls, memory: VisibleMemory, share: float, margin: Fraction, parts: tuple[BudgetPart, ...]) -> Budget:
+    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...]) -> Budget:
         """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
         low, expected, high = usable = usable_bytes(memory, share, margin)
         return cls(
@@ -86,7 +86,7 @@ class Budget:
         )
 
 
-def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction) -> tuple[int, int, int]:
+def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | int) -> tuple[int, int, int]:
     """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
     # Engines compute their share in floating point. The margin is exact; it can exceed the share.
     low, expected, high = (
@@ -95,6 +95,6 @@ def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction) -> tuple
     return low, expected, high
 
 
-def _part(size: int, margin: Fraction) -> int:
+def _part(size: int, margin: Fraction | int) -> int:
     """The margin of a size, rounded up."""
     return -(-size * margin.numerator // margin.denominator)

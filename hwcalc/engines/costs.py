@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.amounts import Pass
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.passes import Pass
 from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.steps import step

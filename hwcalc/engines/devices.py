@@ -5,13 +5,14 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.generic import Generic
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.generic import Generic
 from hwcalc.profiles.calibration import calibration_exists, overheads_kind
 
 if TYPE_CHECKING:

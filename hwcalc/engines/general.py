@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from hwcalc.engines.amounts import passed_tokens
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices
+from hwcalc.engines.passes import passed_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation

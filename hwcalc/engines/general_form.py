@@ -6,7 +6,8 @@ its rule in :attr:`BudgetPart.grows`. So the form is made of what the plan is ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import TypeAlias
 
 from hwcalc.engines.amounts import Constant, Largest, Measured
@@ -14,7 +15,6 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.calibration import calibrated, measured_passes, measurements
 from hwcalc.engines.curves import AskedCurve, Curve, StagedCurve, Term
-from hwcalc.engines.encoder import follows_output
 from hwcalc.engines.forms import Blocks, MemoryForm, PartForm, Pool
 from hwcalc.engines.ranks import DEALT
 from hwcalc.engines.request import UNSHARED, Request
@@ -24,7 +24,7 @@ from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind
 
-__all__ = ["asked_curve", "constant_parts", "form_with", "general_curve", "general_form", "growing", "growing_parts", "is_plain"]
+__all__ = ["asked_curve", "form_with", "general_curve", "general_form", "growing", "growing_parts", "is_plain"]
 
 Stairs: TypeAlias = tuple[Stair, ...]
 
@@ -36,32 +36,36 @@ def is_plain(request: Request) -> bool:
 
 def general_form(opened: Opened, chunk: int | None) -> MemoryForm | None:
     """The form of a request to a general engine; ``None`` if it has none. A forward pass is expected to take ``chunk`` tokens at most."""
-    parts = () if opened.request.hardware.kv_memory is not None else growing_parts(opened, chunk)
-    return None if parts is None else form_with(opened, parts)
+    return form_with(opened, lambda: growing_parts(opened, chunk))
 
 
 def form_with(
-    opened: Opened, parts: tuple[PartForm, ...], *, blocks: Blocks | None = None, pools: Pool | None = None
+    opened: Opened,
+    parts: Callable[[], tuple[PartForm, ...] | None] | None = None,
+    *,
+    blocks: Blocks | None = None,
+    pools: Pool | None = None,
 ) -> MemoryForm | None:
-    """The form with these parts beside the cache; ``None`` if the cache or the budget has none.
+    """The form with these parts beside the cache; ``None`` if the cache has none, or the budget is unknown.
 
-    A budget of the user's own has no parts.
+    By default the parts are those of the budget, of which nothing depends on length or batch. A budget of the user's own has none.
     """
-    curve, hardware = opened.engine.curve(opened), opened.request.hardware
-    if curve is None:
+    curve, given = opened.engine.curve(opened), opened.request.hardware.kv_memory
+    budget = opened.budget if curve is not None and given is None and opened.request.hardware.gpu is not None else None
+    if curve is None or (given is None and budget is None):
         return None
-    usable, total = (hardware.kv_memory,) * 3, hardware.kv_memory
-    if total is None:
-        if hardware.gpu is None or opened.budget is None:
-            return None
-        usable, total = opened.budget.usable, opened.budget.total_bytes
+    beside: tuple[PartForm, ...] | None = ()
+    if budget is not None:
+        beside = tuple(map(PartForm.constant, budget.parts)) if parts is None else parts()
+    if beside is None:
+        return None
+    size = given or 0
     most, limited_by = opened.engine.most_sequences(opened) or (None, None)
-    low, expected, high = (size or 0 for size in usable)
     return MemoryForm(
         curve=curve,
-        parts=() if hardware.kv_memory is not None else parts,
-        usable=(low, expected, high),
-        total_bytes=total,
+        parts=beside,
+        usable=(size, size, size) if budget is None else budget.usable,
+        total_bytes=size if budget is None else budget.total_bytes,
         blocks=blocks or Blocks(),
         pools=pools,
         most_sequences=most,
@@ -71,12 +75,12 @@ def form_with(
     )
 
 
-def growing_parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...] | None:
-    """The parts of the equation as rules, with what was measured in their place; ``None`` if the budget is unknown."""
+def growing_parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...]:
+    """The parts of the equation as rules, with what was measured in their place. The budget is known."""
     request, about = opened.request, (opened.engine.name, opened.model.id)
     gpu = request.hardware.gpu
-    if gpu is None or opened.budget is None:
-        return None
+    assert gpu is not None
+    assert opened.budget is not None
     measured = request.hardware.calibrated and measurements(gpu.id, overheads_kind(about[0])).value is not None
     if not measured:
         return tuple(_part(part, chunk, ()) for part in opened.budget.parts)
@@ -86,11 +90,6 @@ def growing_parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...] | N
     parts = calibrated(*about, request, estimated.parts, tokens=0, rows=0).value
     passes = measured_passes(*about, request, parts)
     return tuple(_part(part, chunk, passes.get(part.name, ())) for part in parts)
-
-
-def constant_parts(opened: Opened) -> tuple[PartForm, ...]:
-    """The parts of an equation in which nothing depends on length or batch."""
-    return () if opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
 
 
 def _part(part: BudgetPart, chunk: int | None, readings: tuple[tuple[int, int, int], ...]) -> PartForm:
@@ -130,8 +129,8 @@ def asked_curve(opened: Opened) -> Curve | None:
     if not is_plain(opened.request):
         return None
     return AskedCurve(
-        one=lambda tokens: opened.sized(seq=tokens, batch=1).needed_bytes,
-        whole=lambda tokens: opened.sized(seq=tokens, batch=1).stored_bytes,
+        one=cache(lambda tokens: opened.sized(seq=tokens, batch=1).needed_bytes),
+        whole=cache(lambda tokens: opened.sized(seq=tokens, batch=1).stored_bytes),
     )
 
 
@@ -141,7 +140,7 @@ def _once(groups: Iterable[Group], stored: Mapping[LayerKind, tuple[StoredTensor
 
 def _stairs(opened: Opened, tensor: StoredTensor, dcp: int = 1) -> Stairs | None:
     """The positions of a tensor on the fullest of the ranks that share its tokens; ``None`` if they are no stairs."""
-    stairs = tensor.span.stairs(None if follows_output(opened.model, opened.request) else opened.encoder_tokens)
+    stairs = tensor.span.stairs(opened.growing_encoder_tokens)
     if dcp == 1 or tensor.role not in DEALT:
         return stairs
     shared = stairs[0].shared(dcp) if len(stairs) == 1 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
@@ -13,6 +12,8 @@ from hwcalc.engines.noted import Noted
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
 __all__ = ["Loaded", "budget_of", "loaded", "outside"]
@@ -52,7 +53,7 @@ def budget_of(
     tokens: int,
     rows: int,
     share: float = 1.0,
-    margin: Fraction | None = None,
+    margin: Fraction | int | None = None,
 ) -> Noted[Budget]:
     """What ``parts`` leave of a share of the memory. Estimates are replaced by measurements of passes of so many tokens and rows.
 
@@ -60,5 +61,5 @@ def budget_of(
     """
     request = opened.request
     measured = calibrated(opened.engine.name, opened.model.id, request, parts, tokens=tokens, rows=rows)
-    margin = request.hardware.margin or Fraction(0) if margin is None else margin
+    margin = request.hardware.margin or 0 if margin is None else margin
     return Noted(Budget.of(memory, share, margin, measured.value), measured.notes)

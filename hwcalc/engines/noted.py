@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from hwcalc.model import Note
+from hwcalc.formulas.generic import Generic
+from hwcalc.formulas.named import NamedTuple
+
+if TYPE_CHECKING:
+    from hwcalc.model import Note
 
 __all__ = ["Noted"]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.request import Family, Request
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.generic import Generic
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:

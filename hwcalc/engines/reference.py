@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import AUTO, Choices, is_auto, parse_kv_dtype
+from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Support
-from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import DType, LatentAttention, LayerKind, Role, SparseIndexer
+from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.profiles.dtypes import PackedDType, find_dtype
+from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
-__all__ = ["Reference", "known_dtype", "model_dtype"]
+__all__ = ["Reference"]
 
-_DEFAULT_MODEL_DTYPE = "bf16"
 _DEFAULT_STATE_DTYPE = "fp32"
 _INDEX_DTYPE = "fp8_scaled_128"
 _FP8 = "fp8"
@@ -33,24 +33,6 @@ _LLAMA_CPP = ("consumer", "laptop", "unified")
 """Categories of GPUs whose owners mostly load GGUF files."""
 _FEWER_BITS = ("q3_k_m", "q2_k")
 _SPARSE_LATENT_FP8 = "fp8_ds_mla"
-
-
-def known_dtype(name: str) -> DType:
-    """The format of this name. Raises :class:`KeyError` if there is none, which is a mistake in this program."""
-    dtype = find_dtype(name)
-    if dtype is None:
-        raise KeyError(name)
-    return dtype
-
-
-def model_dtype(model: ModelSpec, requested: str | None = None) -> Noted[DType]:
-    """The dtype that the config names, or bf16 if it names none. A note says which. ``requested`` is ``auto`` or nothing."""
-    if model.dtype is None:
-        name, why = _DEFAULT_MODEL_DTYPE, "assumed, since the config names none that a cache has"
-    else:
-        name, why = model.dtype, "the model's own"
-    said = f"KV dtype {name}: {why}" if requested is None else f"KV dtype {AUTO}: {name}, {why}"
-    return Noted(known_dtype(name), (Note(code="default-dtype", message=f"{said}. Set it with --dtype."),))
 
 
 def _own_fp8(model: ModelSpec, spelled: str) -> Noted[str]:
@@ -141,6 +123,8 @@ class Reference(GeneralEngine):
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         """Formats that some engine has on this GPU: eight bits, and then four."""
+        from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
+
         gpu = opened.request.hardware.gpu
         eight = _FP8 if computes_fp8(gpu) else "q8_0"
         yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})

@@ -7,13 +7,15 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from hwcalc.engines.options import Choices, EngineOption
+from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.model import Definition
+from hwcalc.text import brief, shown
 
 __all__ = ["Traits"]
 
 
 class Traits:
-    """The facts of an engine."""
+    """The facts of an engine, and what is asked about them."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -56,3 +58,41 @@ class Traits:
 
     sums_in_32_bits: ClassVar[bool] = False
     """Whether its kernels add up the products of 16-bit numbers in 32 bits. Where that is not known, the higher rate is a bound all the same."""
+
+    def version(self, requested: str | None) -> str:
+        """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
+        if requested is None:
+            return self.versions[0] if self.versions else ""
+        if not self.versions:
+            raise UnknownNameError(
+                f"--engine {self.name}@{brief(requested, 20)}: {self.name} has no versions.",
+                option="engine",
+                hint=f"Use: --engine {self.name}",
+            )
+        return self.resolve_version(requested)
+
+    def resolve_version(self, requested: str) -> str:
+        """As :meth:`version`, for an engine with versions.
+
+        By default a known release, its line (``0.5`` for 0.5.23), and what was made of it (``1.4.1`` and ``3.3.6-dev0`` for 1.4 and 3.3.6).
+        """
+        asked = requested.removeprefix("v")
+        for known in self.versions:
+            if asked == known or ("." in asked and known.startswith(f"{asked}.")) or asked.startswith((f"{known}.", f"{known}-")):
+                return known
+        raise UnknownNameError(
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}.",
+        )
+
+    def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
+        """Parse the engine options. Raises :class:`~hwcalc.errors.UsageError` for an unknown name or a wrong value."""
+        parsed: dict[str, object] = {}
+        for name, value in options.items():
+            option = self.options.get(name)
+            if option is None:
+                known = ", ".join(self.options) or "none"
+                raise UsageError(f"engine option {shown(name, 40)} is not known to {self.name}.", hint=f"Known: {known}.")
+            parsed[name] = option.check(name, value)
+        return parsed

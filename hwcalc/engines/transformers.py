@@ -16,16 +16,15 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.amounts import Constant
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import BY_MODEL
+from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.policies import Policies, Support
 from hwcalc.engines.ranks import fullest_rank_bytes
-from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
 from hwcalc.engines.transformers_quantized import packs_by_position, quantization, residual_note, unpacked_bytes
@@ -285,6 +284,8 @@ class Transformers(GeneralEngine):
 
     def working(self, opened: Opened) -> tuple[BudgetPart, ...]:
         """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
+        from hwcalc.engines.amounts import Constant
+
         if cache_class(opened) == "static":
             return ()
         if opened.cut_layers is None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec

@@ -104,15 +104,15 @@ def _named(name: str, notes: list[Note]) -> Candidate:
 
 def _known(notes: list[Note]) -> Iterable[Candidate]:
     from hwcalc.hardware.profiles import known_gpus, leaving_out
-    from hwcalc.profiles.gpus import find_gpu
+    from hwcalc.profiles.gpus import in_every_size
 
     for name, gpu in known_gpus(notes):
         candidates = [Candidate(name=name, gpu=gpu)]
         if len(gpu.memory_options_gb) > 1:
             candidates = []
             with leaving_out(notes):
-                sizes = [f"{name}-{size}gb" for size in gpu.memory_options_gb]
-                candidates = [Candidate(name=sold, gpu=find_gpu(sold)) for sold in sizes]
+                sizes = zip(gpu.memory_options_gb, in_every_size(gpu), strict=True)
+                candidates = [Candidate(name=f"{name}-{size}gb", gpu=sold) for size, sold in sizes]
         yield from candidates
 
 

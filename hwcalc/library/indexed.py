@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.llamacpp.assignment import weigh
 from hwcalc.engines.llamacpp.curves import Curves, Point, Sizes, curves_of
-from hwcalc.engines.llamacpp.weights import loaded, model_tensors
+from hwcalc.engines.llamacpp.weights import loaded_groups, weight_groups
 from hwcalc.formulas import Stack
 from hwcalc.formulas.kind import KINDS
 from hwcalc.model import ModelSpec
@@ -40,9 +40,9 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any]] | None:
     for name in published_formats(model):
         if name is None:
             return None
-        tensors, shares = model_tensors(model, name), weight_shares(model, name)
-        if tensors is not None and shares is not None:
-            sizes[name] = [*Sizes.of(weigh(loaded(tensors), blocks))]
+        groups, shares = weight_groups(model, name), weight_shares(model, name)
+        if groups is not None and shares is not None:
+            sizes[name] = [*Sizes.of(weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks))]
             used[name] = _shares(shares)
     points = [[place, *point.sizes] for place, point in curves.points]
     if not sizes or len(points) > _MOST_POINTS:

@@ -8,7 +8,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import acted_on, courses_of, shapes_of
-from hwcalc.engines.reference import model_dtype
+from hwcalc.engines.model_dtypes import model_dtype
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, LayerKind

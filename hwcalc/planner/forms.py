@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
@@ -14,6 +15,9 @@ from hwcalc.engines.forms import MemoryForm
 from hwcalc.formulas.frozen import replace
 from hwcalc.planner.result import UNLIMITED, Plan, Verdict
 from hwcalc.planner.solve import last_yes
+
+_SECANTS: Final = 2
+"""The most steps towards a first guess."""
 
 __all__ = ["answer", "differences", "form_of", "longest", "most", "verdict"]
 
@@ -33,13 +37,40 @@ def verdict(form: MemoryForm, tokens: int, sequences: int) -> Verdict:
 def longest(form: MemoryForm, tokens: int, sequences: int, end: str = "expected", at_most: int = UNLIMITED) -> int:
     """The most tokens that each sequence can have, up to the model's maximum or the planned ``tokens`` if that is more."""
     bound = UNLIMITED if form.model_tokens is None else max(form.model_tokens, tokens)
-    return last_yes(lambda length: form.holds(length, sequences, end), min(bound, at_most), tokens)
+    bound = min(bound, at_most)
+    guess = _guess(lambda length: _left(form, length, sequences, end), tokens, bound)
+    return last_yes(lambda length: form.holds(length, sequences, end), bound, guess)
 
 
 def most(form: MemoryForm, tokens: int, sequences: int, end: str = "expected", at_most: int = UNLIMITED) -> int:
     """The most sequences of so many tokens that fit at once; ``sequences`` is where the search begins."""
     bound = UNLIMITED if form.most_sequences is None else min(UNLIMITED, form.most_sequences)
-    return last_yes(lambda number: form.holds(tokens, number, end), min(bound, at_most), sequences)
+    bound = min(bound, at_most)
+    guess = _guess(lambda number: _left(form, tokens, number, end), sequences, bound)
+    return last_yes(lambda number: form.holds(tokens, number, end), bound, guess)
+
+
+def _left(form: MemoryForm, tokens: int, sequences: int, end: str) -> int:
+    """Bytes that are left beside the cache."""
+    memory = form.at(tokens, sequences)
+    return memory.left(end) - memory.needed_bytes
+
+
+def _guess(left: Callable[[int], int], planned: int, bound: int) -> int:
+    """Where nothing more is left if memory grows as it does around the planned number: there a search begins."""
+    number, before = planned, max(1, planned // 2)
+    if before == number:
+        before = number + 1
+    at_before = left(before)
+    for _ in range(_SECANTS):
+        at_number = left(number)
+        if at_number == at_before:
+            return number
+        following = max(1, min(bound, number - at_number * (number - before) // (at_number - at_before)))
+        if following in (number, before):
+            return following
+        before, at_before, number = number, at_number, following
+    return number
 
 
 def answer(form: MemoryForm, tokens: int, sequences: int) -> dict[str, Any]:

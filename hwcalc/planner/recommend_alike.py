@@ -6,6 +6,7 @@ The answers are those of :func:`hwcalc.planner.solve.best_layout`, which opens t
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
@@ -18,6 +19,8 @@ from hwcalc.planner.layouts import layouts
 from hwcalc.planner.result import Layout, Verdict
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.profiles.gpus import Gpu
@@ -49,33 +52,51 @@ class Alike:
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
         self._usable = opened.engine.alike_on_gpus and opened.request.policy is None and opened.request.hardware.kv_memory is None
+        self._alone: dict[Hashable, Opened] = {}
         self._single: dict[Hashable, Budget | None] = {}
         self._needs: dict[tuple[Hashable, Layout], _Need | None] = {}
         self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
 
     def room(self, gpu: Gpu) -> Room | None:
         """The room on a GPU; ``None`` if it must be asked for by itself."""
-        from hwcalc.engines.calibration import measurements
-        from hwcalc.engines.costs import memory_of, outside_kind
-        from hwcalc.engines.equation import margin_of
-        from hwcalc.profiles.calibration import overheads_kind
+        from hwcalc.engines.costs import outside_kind
+        from hwcalc.profiles.visible import visible_memory
 
-        if not self._usable or gpu.is_host:
+        if not self._usable or gpu.is_host or self._calibrated is None or gpu.id in self._calibrated:
             return None
-        memory = memory_of(gpu).value
-        if memory is None or measurements(gpu.id, overheads_kind(self._opened.engine.name)) != (None, ()):
+        memory = visible_memory(gpu)
+        if memory is None:
             return None
         kind = (outside_kind(gpu), gpu.node)
         single = self._budget(kind, gpu)
         if single is None:
             return None
-        low, expected, _ = usable_bytes(memory, single.utilization, margin_of(self._opened.request.hardware).value)
+        low, expected, _ = usable_bytes(memory, single.utilization, self._margin)
         return Room(kind=kind, total_bytes=memory.expected_bytes, low=low, expected=expected)
+
+    @cached_property
+    def _calibrated(self) -> frozenset[str] | None:
+        """The accelerators of which something was measured, if that is known."""
+        from hwcalc.profiles.calibration import calibrated_gpus, overheads_kind
+
+        return calibrated_gpus(overheads_kind(self._opened.engine.name))
+
+    @cached_property
+    def _margin(self) -> Fraction:
+        from hwcalc.engines.equation import margin_of
+
+        return margin_of(self._opened.request.hardware).value
+
+    def _on(self, kind: Hashable, gpu: Gpu) -> Opened:
+        """The request on one GPU of a kind. Raises the error with which the engine refuses it."""
+        if kind not in self._alone:
+            self._alone[kind] = self._opened.changed(gpu=gpu)
+        return self._alone[kind]
 
     def _budget(self, kind: Hashable, gpu: Gpu) -> Budget | None:
         if kind not in self._single:
             try:
-                self._single[kind] = self._opened.changed(gpu=gpu).budget
+                self._single[kind] = self._on(kind, gpu).budget
             except KvplanError:
                 self._single[kind] = None
         return self._single[kind]
@@ -105,7 +126,7 @@ class Alike:
         """What a layout needs; ``None`` if the engine refuses it. It is the same on every GPU of the kind."""
         key = (room.kind, layout)
         if key not in self._needs:
-            accepted = solve.accepted(self._opened.changed(gpu=gpu), layout)
+            accepted = solve.accepted(self._on(room.kind, gpu), layout)
             budget = None if accepted is None else accepted[1].budget
             self._needs[key] = (
                 None

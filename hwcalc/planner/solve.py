@@ -20,6 +20,7 @@ from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import UNLIMITED, Layout
 
 if TYPE_CHECKING:
+    from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.room import Room
     from hwcalc.profiles.gpus import Gpu
 
@@ -183,8 +184,8 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
     if largest is None and _holds_nothing(opened, end):
         largest = 0
     if largest is None:
-        guess = _length_guess(opened, end, most_tokens)
-        largest = last_yes(lambda seq: _is_short(opened, seq) or _holds_changed(opened, end, seq=seq), most_tokens, guess)
+        good, guess = _judge(opened, "seq", end), _length_guess(opened, end, most_tokens)
+        largest = last_yes(lambda seq: _is_short(opened, seq) or good(seq), most_tokens, guess)
         if largest and _is_short(opened, largest):
             largest = 0
     if largest == bound:
@@ -217,7 +218,7 @@ def most(
         largest = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
-        largest = last_yes(lambda batch: _holds_changed(opened, end, batch=batch), min(bound, at_most), guess)
+        largest = last_yes(_judge(opened, "batch", end), min(bound, at_most), guess)
     if largest == bound:
         return Most(value=largest, limiting=None if limit is None else limit[1])
     if pool is not None and pool.state_slots is not None and pool.state_slots <= largest:
@@ -236,10 +237,7 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
         if direct is not None or _holds_nothing(opened, end):
             return direct or 0
 
-    def good(value: int) -> bool:
-        return _holds_changed(opened, end, **{name: value})
-
-    return last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
+    return last_yes(_judge(opened, name, end), bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
 
 
 def _holds_nothing(opened: Opened, end: str) -> bool:
@@ -284,8 +282,11 @@ def _lacking(opened: Opened, end: str, **change: int) -> str | None:
 
 def _length_guess(opened: Opened, end: str, bound: int) -> int:
     """An estimate of the longest length, by the secant of the memory that is left at two lengths; the search starts from it."""
+    form = _form_of(opened)
 
     def left(length: int) -> int:
+        if form is not None:
+            return form.left(length, opened.request.batch, end) - form.needed_bytes(length, opened.request.batch)
         changed = opened.changed(seq=length)
         return (budget_bytes(changed, end) or 0) - changed.needed_bytes
 
@@ -309,6 +310,23 @@ def _first_guess(opened: Opened, size: int, bound: int) -> int:
     """An estimate of how many sequences fit into ``size`` bytes, from which the search starts."""
     one = opened.changed(batch=opened.request.parallel.dp).needed_bytes
     return max(1, min(bound, size // one * opened.request.parallel.dp)) if one else 1
+
+
+def _judge(opened: Opened, name: str, end: str) -> Callable[[int], bool]:
+    """Whether the request fits with another length (``seq``) or number of sequences (``batch``) at this end of the budget."""
+    form = _form_of(opened)
+    if form is None:
+        return lambda value: _holds_changed(opened, end, **{name: value})
+    if name == "seq":
+        return lambda tokens: form.holds(tokens, opened.request.batch, end)
+    return lambda sequences: form.holds(opened.tokens, sequences, end)
+
+
+def _form_of(opened: Opened) -> MemoryForm | None:
+    """The form of an engine that places layers anew at each length: a plan of each would take several times as long."""
+    if not opened.engine.splits_layers or opened.request.parallel.dp > 1:
+        return None
+    return opened.engine.form(opened)
 
 
 def _holds_changed(opened: Opened, end: str, **change: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Final
 
 from hwcalc.formulas.formats import WeightFormat
@@ -29,8 +28,8 @@ def named_by_bits(name: str) -> str | None:
     ('exl2_4bpw', 'exl3_3.5bpw', 'mlx_4bit', None)
     """
     exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
-    if exl is not None and Fraction(exl[2]) <= 8:
-        return f"{exl[1]}_{float(Fraction(exl[2])):g}bpw"
+    if exl is not None and float(exl[2]) <= 8:
+        return f"{exl[1]}_{float(exl[2]):g}bpw"
     return None if mlx is None else f"mlx_{mlx[1]}bit"
 
 
@@ -42,6 +41,8 @@ def by_bits(name: str) -> Scheme | None:
     """
     exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
     if exl is not None:
+        from fractions import Fraction
+
         bits = Fraction(exl[2])
         matrices = WeightFormat(name=name, bits=bits.numerator, per=bits.denominator)
         head = WeightFormat(name=f"{exl[1]}_{_HEAD_BITS}bpw", bits=_HEAD_BITS)

@@ -17,10 +17,11 @@ from hwcalc.model import ModelSpec
 from hwcalc.quantization.converted import Conversion, Piece, converted
 from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.gguf_file import check_rows, gguf_file, usual_imatrix
-from hwcalc.quantization.mixes import BY_IMATRIX, MIXES, Typed, typed
+from hwcalc.quantization.mix_names import BY_IMATRIX, MIXES
+from hwcalc.quantization.mixes import Typed, typed
 from hwcalc.quantization.scheme import Portion, Rule, Scheme
 
-__all__ = ["MIXES", "Mix", "mix"]
+__all__ = ["Mix", "mix"]
 
 
 def mix(name: str, model: ModelSpec) -> Mix:

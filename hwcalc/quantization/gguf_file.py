@@ -12,12 +12,13 @@ from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS, FLOAT_TYPES
+from hwcalc.quantization.mix_names import MIXES
 from hwcalc.quantization.mix_places import Family, MixFacts
-from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
+from hwcalc.quantization.mixes import Typed, bytes_by_type, refused, typed
 from hwcalc.quantization.tensor_names import placed as placed_tensor
 from hwcalc.quantization.tensor_names import whole_name
 
-__all__ = ["FileTensor", "file_tensors", "gguf_file", "mix_bytes", "usual_imatrix"]
+__all__ = ["FileTensor", "file_groups", "file_tensors", "gguf_file", "mix_bytes", "usual_imatrix"]
 
 
 @frozen
@@ -63,12 +64,18 @@ def file_tensors(model: ModelSpec, name: str | None, *, imatrix: bool | None = N
 
     ``None`` if the tensors are not known, or the format is none that a GGUF file has.
     """
+    groups = file_groups(model, name, imatrix=imatrix)
+    if groups is None:
+        return None
+    found = [one for family, group in groups for one in _tensors(family, group)]
+    return tuple(sorted(found, key=lambda one: (one.layer, one.name)))
+
+
+def file_groups(model: ModelSpec, name: str | None, *, imatrix: bool | None = None) -> tuple[tuple[Family, Typed], ...] | None:
+    """The same tensors, those of a family and type together."""
     file = gguf_file(model)
     types = None if file is None else _types(file, name, imatrix=imatrix)
-    if file is None or types is None:
-        return None
-    found = [one for group in types for one in _tensors(file.families[group.family], group)]
-    return tuple(sorted(found, key=lambda one: (one.layer, one.name)))
+    return None if file is None or types is None else tuple((file.families[group.family], group) for group in types)
 
 
 def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple[Typed, ...] | None:

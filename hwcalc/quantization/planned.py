@@ -53,7 +53,7 @@ _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 def weight_formats() -> tuple[str, ...]:
     """All names that ``--weights`` takes."""
     from hwcalc.quantization.by_bits import EXAMPLES
-    from hwcalc.quantization.gguf import MIXES
+    from hwcalc.quantization.mix_names import MIXES
     from hwcalc.quantization.scheme import FORMATS
 
     return (*FLOATS, *FORMATS, *MIXES, *EXAMPLES)
@@ -107,9 +107,11 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
 
 def _named(model: ModelSpec, name: str) -> Scheme | None:
     """The scheme of a format by its canonical name. What a GGUF mix gives to a tensor depends on the model."""
-    from hwcalc.quantization.gguf import MIXES, mix
+    from hwcalc.quantization.mix_names import MIXES
 
     if name in MIXES:
+        from hwcalc.quantization.gguf import mix
+
         return mix(name, model)
     from hwcalc.quantization.by_bits import by_bits
     from hwcalc.quantization.scheme import uniform_scheme

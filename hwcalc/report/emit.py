@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -17,9 +17,11 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import ModelInfo, Plan
-from hwcalc.report.records import EmittedDocument
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word, shown
+
+if TYPE_CHECKING:
+    from hwcalc.report.records import EmittedDocument
 
 __all__ = ["emitted", "emitted_document", "emitted_engine", "emitters", "remarks_on", "start_pair"]
 
@@ -34,8 +36,9 @@ def emitters() -> tuple[str, ...]:
 
 def emitted_engine(engine: str) -> str:
     """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line."""
-    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
-    if found is None:
+    found = find_engine(engine)[0] if spelled(engine) in ENGINES else None
+    # Which engines there are is asked in vain alone: each takes a while to import.
+    if found is None or not found.has_command:
         raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
     return found.name
 
@@ -55,6 +58,8 @@ def emitted(plan: Plan, engine: str) -> str:
 
 def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
     """The same as a document: the command, and its words without the quotes of a shell."""
+    from hwcalc.report.records import EmittedDocument
+
     planned = _planned(plan, engine)
     file = planned.engine.command_file(planned.input)
     words = tuple(planned.engine.command(planned.input)) if file is None else file.command

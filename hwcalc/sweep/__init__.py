@@ -1,8 +1,8 @@
 """Many plans at once: a grid of models, lengths, batches, formats, accelerators and ranks, as rows for a spreadsheet or a notebook.
 
-If an engine's cache is a sum of terms that are linear in positions and batch (:mod:`hwcalc.sweep.curves`), NumPy evaluates whole blocks
-of the grid at once. All other points are planned one by one. Both ways give the same numbers. Only the modules of this room import
-NumPy.
+A request is opened once for each setting, and the engine's own form of its memory (:mod:`hwcalc.engines.forms`) is evaluated over all lengths
+and batches at once, with NumPy (:mod:`hwcalc.sweep.family`). What has no form, or numbers beyond 64 bits, is planned point by point, and so
+are few points. All ways give the same numbers. Only the modules of this room import NumPy.
 
 The package is also the function: ``hwcalc.sweep(...)`` is :func:`hwcalc.sweep.rows.sweep`.
 """

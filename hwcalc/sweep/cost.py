@@ -1,4 +1,4 @@
-"""What a grid costs: an estimate of its time from a few points of each model, because a point may take a microsecond or a minute."""
+"""What a grid costs: an estimate of its time from a few points of its models, because a point may take a microsecond or a minute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.patterns import pattern
 from hwcalc.sweep.axes import Piece
-from hwcalc.sweep.grid import Grid, Setting
+from hwcalc.sweep.grid import Grid, Setting, is_small
 from hwcalc.sweep.setting import SettingRows
 from hwcalc.text import quoted
 
@@ -27,6 +27,7 @@ _SETTING_SECONDS: Final = 0.001
 _PLAN_SECONDS: Final = 0.002
 _GROUP_SECONDS: Final = 0.0002
 """A setting; and a plan, and each group of equal layers in it, where nothing is worth timing."""
+_MOST_ASKED: Final = 40
 _WORTH_TIMING: Final = 20
 """Settings, or plans of one model, from which on timing a few of them takes little beside all."""
 _MOST_TIMED: Final = 6
@@ -69,18 +70,20 @@ def estimated_seconds(grid: Grid, most: float) -> float:
     settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)
     points = settings * len(grid.seqs or (0,)) * len(grid.batches)
     first = next(grid.settings)
+    models = [model for model in grid.models if isinstance(model, ModelSpec)]
+    # Of many models some are asked, which stand for the others.
+    step = max(1, len(models) // _MOST_ASKED)
     total = 0.0
-    for model, policy in product(grid.models, grid.policies):
+    for model, policy in product(models[::step], grid.policies):
         if total > most:
             break
-        if isinstance(model, ModelSpec):
-            total += _seconds_of(grid, model, first._replace(policy=policy), settings, points)
+        total += len(models) / len(models[::step]) * _seconds_of(grid, model, first._replace(policy=policy), settings, points)
     return total
 
 
 def _seconds_of(grid: Grid, model: ModelSpec, setting: Setting, settings: int, points: int) -> float:
     """Seconds of all points of one model under one policy."""
-    if points < _WORTH_TIMING:
+    if points < _WORTH_TIMING or is_small(grid):
         return points * (_PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups))
     ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
     try:

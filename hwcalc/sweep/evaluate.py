@@ -12,13 +12,11 @@ from hwcalc.sources.progress import tell
 from hwcalc.sweep.axes import Axes
 from hwcalc.sweep.blocks import RowBlock, failed_row
 from hwcalc.sweep.cost import in_words
-from hwcalc.sweep.grid import Grid, count
+from hwcalc.sweep.grid import Grid, count, is_small
 from hwcalc.sweep.setting import SettingRows
 
-__all__ = ["FEW", "blocks"]
+__all__ = ["blocks"]
 
-FEW: Final = 64
-"""Points of a grid that are planned one by one sooner than NumPy is imported."""
 _SETTLED_SECONDS: Final = 2.0
 """Seconds after which the pace so far says how long the rest takes."""
 
@@ -31,7 +29,7 @@ def blocks(grid: Grid) -> Iterator[RowBlock]:
     total, done, begun = count(grid), 0, monotonic()
     axes = Axes(grid.seqs, grid.batches)
     for model in grid.models:
-        for block in [_missing(model, grid)] if isinstance(model, Missing) else _of_model(grid, axes, model, few=total <= FEW):
+        for block in [_missing(model, grid)] if isinstance(model, Missing) else _of_model(grid, axes, model, few=is_small(grid)):
             done += block.size
             tell(f"{done:,} of {total:,} points{_left(monotonic() - begun, done / total)}")
             yield block

@@ -13,7 +13,6 @@ import numpy as np
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.encoder import follows_output
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
@@ -99,7 +98,7 @@ class Family:
         form = None if self.form is None else self.form.prepared(tokens, sequences)
         total = self.curve.total_bytes(tokens, sequences) if form is None else form.at(tokens, sequences).total_bytes
         arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": total}
-        arrays |= self._without_gpu(tokens, sequences) if form is None else self._on_gpu(form, tokens, sequences)
+        arrays |= self._without_gpu(total, tokens, sequences) if form is None else self._on_gpu(form, tokens, sequences)
         return {
             **self.row,
             **{name: _column(array, shape) for name, array in arrays.items()},
@@ -115,24 +114,29 @@ class Family:
             sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
         return tokens, sequences
 
-    def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
-        needed = self.curve.needed_bytes(tokens, -(-sequences // self.opened.request.parallel.dp))
-        return {"cache_per_gpu_bytes": needed, **self._beside_weights(needed, tokens, sequences)}
+    def _without_gpu(self, total: Any, tokens: Any, sequences: Any) -> dict[str, Any]:
+        replicas = self.opened.request.parallel.dp
+        needed = self.curve.needed_bytes(tokens, sequences if replicas == 1 else -(-sequences // replicas))
+        return {"cache_per_gpu_bytes": needed, **self._beside_weights(total, needed)}
 
-    def _beside_weights(self, needed: Any, tokens: Any, sequences: Any) -> dict[str, Any]:
+    def _beside_weights(self, total: Any, needed: Any) -> dict[str, Any]:
         """The sums of weights and cache alone."""
         weights, on_gpu = (self.row[name] for name in _WEIGHTS)
         return {
-            "total_bytes": None if weights is None else self.curve.total_bytes(tokens, sequences) + weights,
+            "total_bytes": None if weights is None else total + weights,
             "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
         }
 
     def _on_gpu(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
         usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
         low, high = (usable - form.left(tokens, sequences, end) + needed for end in ("high", "low"))
+        if self.is_given:
+            sums = self._beside_weights(form.at(tokens, sequences).total_bytes, needed)
+        else:
+            sums = self._equation(form, tokens, sequences)
         return {
             "cache_per_gpu_bytes": needed,
-            **(self._beside_weights(needed, tokens, sequences) if self.is_given else self._equation(form, tokens, sequences)),
+            **sums,
             "total_per_gpu_low_bytes": larger(0, low),
             "total_per_gpu_high_bytes": high,
             "usable_bytes": usable,
@@ -167,7 +171,8 @@ class Family:
 
     def _growth(self, tokens: Any) -> Any:
         """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
-        encoder: Any = tokens if follows_output(self.opened.model, self.opened.request) else self.opened.encoder_tokens
+        encoder: Any = self.opened.growing_encoder_tokens
+        encoder = tokens if encoder is None else encoder
         grown: Any = 0
         for span, size in self.grown.items():
             stairs = span.stairs(encoder)

@@ -20,7 +20,10 @@ from hwcalc.planner.result import Plan
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
 
-__all__ = ["Grid", "Setting", "check", "count"]
+__all__ = ["FEW", "Grid", "Setting", "check", "count", "is_small"]
+
+FEW = 64
+"""Points of a grid that are planned one by one sooner than NumPy is imported."""
 
 
 class Setting(NamedTuple):
@@ -77,6 +80,11 @@ def count(grid: Grid) -> int:
     missing = sum(isinstance(model, Missing) for model in grid.models)
     lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps, grid.policies)
     return missing + prod(map(len, lists), start=len(grid.models) - missing)
+
+
+def is_small(grid: Grid) -> bool:
+    """Whether it has few points."""
+    return count(grid) <= FEW
 
 
 def check(grid: Grid) -> None:

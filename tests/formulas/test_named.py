@@ -45,6 +45,25 @@ def test_they_are_what_typing_makes() -> None:
     assert Point(1)._asdict() == Twin(1)._asdict()
 
 
+def test_the_first_value_is_made_as_all_others() -> None:
+    """By position and by name, and with each default, whichever way the first one comes."""
+
+    class Fresh(NamedTuple):
+        x: int
+        y: int = 0
+
+    class Other(NamedTuple):
+        x: int
+        y: int = 0
+
+    assert (Fresh(x=3), Fresh(3, 4), Fresh(y=4, x=3)) == ((3, 0), (3, 4), (3, 4))
+    assert (Other._make([3, 4]), Other(3)) == ((3, 4), (3, 0))
+    with pytest.raises(TypeError, match="Expected 2 arguments, got 1"):
+        Other._make([3])
+    with pytest.raises(ValueError, match="unexpected field names"):
+        Other(3)._replace(z=1)  # type: ignore[call-arg]
+
+
 def test_methods_and_properties_are_those_of_the_class() -> None:
     """Also those that make another value."""
     assert Point(-3, 4).norm == 7

@@ -123,23 +123,24 @@ class Weighed:
         )
 
 
-def weigh(tensors: Iterable[WeightTensor], blocks: int) -> Weighed:
-    """Sort the tensors by where llama.cpp loads them."""
+def weigh(tensors: Iterable[tuple[WeightTensor, Sequence[int]]], blocks: int) -> Weighed:
+    """Sort the tensors by where llama.cpp loads them. Each is given with the layers of all that are like it."""
     sizes, overridden = {"input": 0, "output": 0, "tied": 0, "copied": 0}, dict[int, int]()
     each = [[0, 0] for _ in range(blocks)]
     moved, largest = set(), 0
-    for one in tensors:
+    for one, layers in tensors:
         if one.buffer is not None:
             # Both copies of a table go to the same buffer, where they are one.
             device = device_of(one.buffer)
-            overridden[device] = overridden.get(device, 0) + (0 if one.copy else one.bytes)
+            overridden[device] = overridden.get(device, 0) + (0 if one.copy else len(layers) * one.bytes)
             if one.role == "layer" and device == ON_HOST:
-                moved |= {one.layer} if one.expert else set()
+                moved |= {*layers} if one.expert else set()
                 largest = max(largest, one.bytes)
         elif one.role == "layer" and not one.name.startswith(ROTARY):
-            each[min(one.layer, blocks - 1)][0 if one.expert else 1] += one.bytes
+            for layer in layers:
+                each[min(layer, blocks - 1)][0 if one.expert else 1] += one.bytes
         else:
-            sizes["tied" if one.copy else "copied" if one.role == "layer" else one.role] += one.bytes
+            sizes["tied" if one.copy else "copied" if one.role == "layer" else one.role] += len(layers) * one.bytes
     sums = tuple((experts, rest) for experts, rest in each)
     wholly = frozenset(layer for layer in moved if layer < blocks and not sums[layer][0])
     return Weighed(**sizes, blocks=sums, overridden=overridden, experts_moved=wholly, largest_moved=largest)

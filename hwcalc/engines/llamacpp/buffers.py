@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.llamacpp.compute import moments_of
-from hwcalc.engines.llamacpp.graph import FLOAT, PIPELINE_COPIES, Part, gpu_moments, host_moments, output_bytes
+from hwcalc.engines.llamacpp.compute import host_moments_of, moments_of
+from hwcalc.engines.llamacpp.graph import FLOAT, PIPELINE_COPIES, Part, output_bytes
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.llamacpp import llamacpp_profile
@@ -148,15 +148,15 @@ class Buffers:
         """The buffer of a device that runs everything, or all but the output."""
         key = ("alone", output, end)
         if key not in self._whole:
-            read, part = self._opened.hparams, Part(alone=True, output=output)
-            self._whole[key] = self._fullest(gpu_moments(read, self._opened.settings, part), end)
+            moments = moments_of(self._opened, Part(alone=True, output=output))
+            self._whole[key] = self._fullest(moments, end)
         return self._whole[key]
 
     def _beside(self, copies: int, end: str) -> int:
         """The buffer of the host beside GPUs that run everything."""
         key = ("beside", copies, end)
         if key not in self._whole:
-            self._whole[key] = self._fullest(host_moments(self._opened.hparams, self._opened.settings, copies), end)
+            self._whole[key] = self._fullest(host_moments_of(self._opened, copies), end)
         return self._whole[key]
 
     def _fullest(self, moments: Iterable[tuple[Moment, Sum]], end: str) -> int:

@@ -35,6 +35,7 @@ __all__ = [
     "device_buffers",
     "helps",
     "host_buffer",
+    "host_moments_of",
     "moments_of",
     "output_buffer",
     "part_of",
@@ -57,12 +58,22 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
 
 def moments_of(opened: LlamacppOpened, part: Part) -> tuple[tuple[Moment, Sum], ...]:
     """The moments of a GPU that runs this part. Requests of a family that lie alike share them."""
-    one = opened.settings
-    fixed = (one.flash_attn, one.type_k.name, one.type_v.name, one.kv_unified, one.n_seq_max == 1, one.n_rs_seq)
-    found: tuple[tuple[Moment, Sum], ...] = opened.shared(
-        ("moments", part, fixed), lambda: gpu_moments(opened.hparams, one, part)
-    )
+    key = ("moments", part, _fixed(opened))
+    found: tuple[tuple[Moment, Sum], ...] = opened.shared(key, lambda: gpu_moments(opened.hparams, opened.settings, part))
     return found
+
+
+def host_moments_of(opened: LlamacppOpened, copies: int) -> tuple[tuple[Moment, Sum], ...]:
+    """The moments of the host beside GPUs that run everything, with inputs that are kept so often."""
+    key = ("host moments", copies, _fixed(opened))
+    found: tuple[tuple[Moment, Sum], ...] = opened.shared(key, lambda: host_moments(opened.hparams, opened.settings, copies))
+    return found
+
+
+def _fixed(opened: LlamacppOpened) -> tuple[object, ...]:
+    """What moments depend on of the settings, beside the sizes that their sums name."""
+    one = opened.settings
+    return one.flash_attn, one.type_k.name, one.type_v.name, one.kv_unified, one.n_seq_max == 1, one.n_rs_seq
 
 
 def helps(opened: LlamacppOpened) -> bool:

@@ -11,16 +11,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.kinds import BY_MODEL
-from hwcalc.engines.llamacpp.command import flag_text, serve
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
+from hwcalc.engines.llamacpp.placement import PINNED
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, ngram_state
-from hwcalc.engines.llamacpp.savings import savings
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
 from hwcalc.engines.llamacpp.sharing import is_unified
 from hwcalc.engines.llamacpp.weights import check_weights
@@ -28,7 +26,6 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
-from hwcalc.engines.saving import Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
@@ -38,8 +35,10 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.policies import Support
+    from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Llamacpp"]
@@ -156,7 +155,10 @@ class Llamacpp(LlamacppPlaces):
     def form(self, opened: Opened) -> MemoryForm | None:
         from hwcalc.engines.llamacpp.form import form_of
 
-        return form_of(of_llamacpp(opened))
+        own = of_llamacpp(opened)
+        # A family begins with the answers of the one that it was pinned from.
+        form: MemoryForm | None = own.shared(("form", PINNED in own.family), lambda: form_of(own))
+        return form
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
         """With ``n_ctx``, the length does not depend on the memory."""
@@ -229,6 +231,8 @@ class Llamacpp(LlamacppPlaces):
         return of_llamacpp(opened).settings.named
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.llamacpp.savings import savings
+
         return savings(of_llamacpp(opened), short_bytes)
 
     def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,7 +244,11 @@ class Llamacpp(LlamacppPlaces):
         return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
 
     def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.llamacpp.command import flag_text
+
         return flag_text(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
+        from hwcalc.engines.llamacpp.command import serve
+
         return serve(planned)

@@ -61,7 +61,7 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     if not _follows(opened):
         return None
     if request.hardware.kv_memory is not None:
-        return form_with(opened, ())
+        return form_with(opened)
     if request.hardware.gpu is None or weighed_of(opened) is None:
         return None
     # What is the same at all lengths is in the numbers that a page can draw.

@@ -15,9 +15,10 @@ from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
+from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.weights import WeightTensor
+    from hwcalc.engines.llamacpp.weights import WeightGroup, WeightTensor
 
 __all__ = ["LlamacppOpened", "of_llamacpp"]
 
@@ -128,6 +129,13 @@ class LlamacppOpened(Opened):
         return tensors
 
     @cached_property
+    def weight_groups(self) -> tuple[WeightGroup, ...] | None:
+        """The same tensors, alike ones together."""
+        from hwcalc.engines.llamacpp.weights import weight_groups
+
+        return weight_groups(self.model, format_name(self.request.weights))
+
+    @cached_property
     def largest_tensors(self) -> tuple[tuple[int, int], ...]:
         """Bytes of the largest tensor of each block: among its experts, and among all else. Empty if they are not known."""
         largest: tuple[tuple[int, int], ...] = self.model.once(("llamacpp largest", self.request.weights), self._largest_tensors)
@@ -135,10 +143,11 @@ class LlamacppOpened(Opened):
 
     def _largest_tensors(self) -> tuple[tuple[int, int], ...]:
         most = [[0, 0] for _ in range(self.hparams.n_layer_all)]
-        for tensor in self.weight_tensors or ():
-            if 0 <= tensor.layer < len(most) and not tensor.tower:
-                pair = most[tensor.layer]
-                pair[not tensor.expert] = max(pair[not tensor.expert], tensor.bytes)
+        for group in self.weight_groups or ():
+            tensor = group.first
+            for layer in () if tensor.tower else group.blocks:
+                if 0 <= layer < len(most):
+                    most[layer][not tensor.expert] = max(most[layer][not tensor.expert], tensor.bytes)
         return tuple((experts, other) for experts, other in most)
 
     @cached_property

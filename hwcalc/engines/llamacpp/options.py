@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -51,11 +52,15 @@ _NEAREST: Final = (("16", "f16"), ("32", "f32"), ("8", "q8_0"), ("5", "q5_1"), (
 """The cache that people mean by a number of bits: fp8, q4."""
 
 
+@cache
+def _cache_dtypes() -> frozenset[DType]:
+    return frozenset(found for known in CACHE_TYPES if (found := find_dtype(known)) is not None)
+
+
 def cache_type(name: str, value: str) -> DType:
     """The format of keys or of values. Raises :class:`~hwcalc.errors.UnsupportedError` for one that llama.cpp has no cache in."""
     dtype = find_dtype(value.strip().lower())
-    allowed = {found for known in CACHE_TYPES if (found := find_dtype(known)) is not None}
-    if dtype is None or dtype not in allowed:
+    if dtype is None or dtype not in _cache_dtypes():
         near = next((f"Nearest: {name}. " for bits, name in _NEAREST if bits in value), "")
         raise UnsupportedError(
             f"{name} {brief(value, 40)}: llama.cpp has no cache in this format.", hint=f"{near}Allowed: {', '.join(CACHE_TYPES)}."

@@ -40,15 +40,22 @@ def weighed_of(opened: LlamacppOpened) -> Weighed | None:
 
 
 def _weighed(opened: LlamacppOpened) -> Weighed | None:
-    tensors = opened.weight_tensors
-    if tensors is None:
+    groups = opened.weight_groups
+    if groups is None:
         return None
-    from hwcalc.engines.llamacpp.weights import loaded, with_overrides
+    from hwcalc.engines.llamacpp.weights import loaded, loaded_groups, with_overrides
 
     mtp, given, blocks = opened.settings.load_mtp, opened.place_options.overrides, opened.hparams.n_layer_all
-    key = ("llamacpp weighed", opened.request.weights, mtp, given)
-    weighed: Weighed = opened.model.once(key, lambda: weigh(with_overrides(loaded(tensors, mtp=mtp), given), blocks))
-    return weighed
+
+    def weighed() -> Weighed:
+        if not given:
+            return weigh(((one.first, one.blocks) for one in loaded_groups(groups, mtp=mtp)), blocks)
+        # The user may have named any one of them.
+        tensors = with_overrides(loaded(opened.weight_tensors or (), mtp=mtp), given)
+        return weigh(((one, (one.layer,)) for one in tensors), blocks)
+
+    found: Weighed = opened.model.once(("llamacpp weighed", opened.request.weights, mtp, given), weighed)
+    return found
 
 
 def ends_of(opened: LlamacppOpened) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ others their block. A table that is both embedding and output is on the host as 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from hwcalc.engines.base import Opened
@@ -18,24 +18,28 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.quantization.ggml import GGML
-from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, mix_bytes, usual_imatrix
-from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
+from hwcalc.quantization.gguf_file import file_groups, gguf_file, mix_bytes, usual_imatrix
+from hwcalc.quantization.mix_names import BY_IMATRIX, MIXES
+from hwcalc.quantization.mix_places import Family
 from hwcalc.quantization.patterns import compiled
 from hwcalc.quantization.planned import format_name
-from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed
+from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed, whole_name
 from hwcalc.text import shown
 
 __all__ = [
     "EXPERTS",
     "HOST_BUFFER",
     "Override",
+    "WeightGroup",
     "WeightTensor",
     "check_weights",
     "grouped",
     "loaded",
+    "loaded_groups",
     "model_tensors",
     "other_sizes",
     "overrides",
+    "weight_groups",
     "weight_tensors",
     "with_overrides",
 ]
@@ -104,45 +108,103 @@ def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTens
 
 
 def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ...] | None:
-    file, tensors = gguf_file(model), file_tensors(model, name)
-    if file is None or tensors is None:
+    groups = weight_groups(model, name)
+    if groups is None:
+        return None
+    found = [one for group in groups if not group.first.copy for one in group.tensors]
+    found.sort(key=lambda placed: (placed[0], placed[1].name))
+    return (*(one for _, one in found), *(group.first for group in groups if group.first.copy))
+
+
+@frozen
+class WeightGroup:
+    """Tensors that differ in their layer alone. ``layers`` is empty for a tensor outside the layers of the file."""
+
+    stem: str
+    first: WeightTensor
+    layers: tuple[int, ...]
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The layers that they are loaded with."""
+        return self.layers or (self.first.layer,)
+
+    @property
+    def tensors(self) -> Iterator[tuple[int, WeightTensor]]:
+        """Each tensor after its number in the file, which is -1 outside the layers."""
+        if not self.layers:
+            yield -1, self.first
+        for number in self.layers:
+            yield number, replace(self.first, name=whole_name(self.stem, number), layer=number)
+
+
+def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGroup, ...] | None:
+    """The tensors of :func:`model_tensors`, alike ones together, in no order: for sums, which ask for many formats."""
+    return model.once(("llama.cpp groups of tensors", name), lambda: _weight_groups(model, name))
+
+
+def _weight_groups(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | None:
+    file, groups = gguf_file(model), file_groups(model, name)
+    if file is None or groups is None:
         return None
     row = hparams_of(model).architecture
-    found = [_weight(one, file.mtp_from, f"{row.output_norm}.") for one in tensors]
-    has_output = any(one.name == "output.weight" for one in found)
-    table = next((one for one in found if one.name == "token_embd.weight"), None)
+    found = [
+        _weight_group(family, typed.type, layers, file.mtp_from, f"{row.output_norm}.")
+        for family, typed in groups
+        for layers in _with_drafts_apart(typed.layers, file.mtp_from)
+    ]
+    has_output = any(one.first.name == "output.weight" for one in found)
+    table = next((one for one in found if one.first.name == "token_embd.weight"), None)
     if table is not None and not has_output and row.token_output:
-        found.append(replace(table, role="output", copy=True))
+        found.append(replace(table, first=replace(table.first, role="output", copy=True)))
     if row.skips_drafts:
-        found = [one for one in found if not one.mtp]
+        found = [one for one in found if not one.first.mtp]
     return tuple(
-        replace(one, mtp=False) if one.mtp and placed(one.name)[0].startswith(row.always_loaded) else one for one in found
+        replace(one, first=replace(one.first, mtp=False))
+        if one.first.mtp and placed(one.first.name)[0].startswith(row.always_loaded)
+        else one
+        for one in found
     )
 
 
-def _weight(one: FileTensor, mtp_from: int, output_norm: str) -> WeightTensor:
-    role, layer = "layer", one.layer
+def _with_drafts_apart(layers: tuple[int, ...], mtp_from: int) -> Iterator[tuple[int, ...]]:
+    """The layers of the trunk and those for multi-token prediction, where there are any."""
+    if not layers or max(layers) < mtp_from:
+        yield layers
+        return
+    yield from filter(None, (tuple(number for number in layers if (number >= mtp_from) is draft) for draft in (False, True)))
+
+
+def _weight_group(family: Family, type_: str, layers: tuple[int, ...], mtp_from: int, output_norm: str) -> WeightGroup:
+    role, layer = "layer", layers[0] if layers else -1
+    name, size = whole_name(family.stem, layer), family.bytes_as(type_)
     if layer < 0:
-        role = "input" if one.name in TABLES else "output"
-        if one.name.startswith(_FIRST) and not one.name.startswith(output_norm):
+        role = "input" if name in TABLES else "output"
+        if name.startswith(_FIRST) and not name.startswith(output_norm):
             role, layer = "layer", 0
-    return WeightTensor(
-        name=one.name,
+    first = WeightTensor(
+        name=name,
         layer=layer,
-        type=one.type,
-        bytes=one.bytes,
-        elements=one.elements,
+        type=type_,
+        bytes=size,
+        elements=family.elements,
         role=role,
-        expert=re.search(EXPERTS, one.name) is not None,
-        columns=one.shape[0],
+        expert=re.search(EXPERTS, name) is not None,
+        columns=family.shape[0],
         mtp=layer >= mtp_from,
-        lazy=one.name in _LAZY and one.bytes > _LAZY_BYTES,
+        lazy=name in _LAZY and size > _LAZY_BYTES,
     )
+    return WeightGroup(stem=family.stem, first=first, layers=layers)
 
 
 def loaded(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[WeightTensor, ...]:
     """What takes memory: without prediction layers unless ``mtp`` (``load_mtp``), and without tables that are read row by row."""
     return tuple(one for one in tensors if (mtp or not one.mtp) and not one.lazy)
+
+
+def loaded_groups(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[WeightGroup, ...]:
+    """The same of groups."""
+    return tuple(one for one in groups if (mtp or not one.first.mtp) and not one.first.lazy)
 
 
 def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> tuple[int, ...]:

@@ -6,30 +6,23 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.lmdeploy.classes import TURBOMIND, check_architecture, runs
-from hwcalc.engines.lmdeploy.command import flag_text, serve
 from hwcalc.engines.lmdeploy.layout import KINDS, Piece, kept_by
-from hwcalc.engines.lmdeploy.memory import plan_budget
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.lmdeploy.options import OPTIONS
 from hwcalc.engines.lmdeploy.pool import group_infos, holds, longest, plan_pool
-from hwcalc.engines.lmdeploy.savings import savings
 from hwcalc.engines.lmdeploy.sharing import blocks_of_group, sharing_support
-from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
-from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
@@ -40,7 +33,10 @@ from hwcalc.formulas.weights import Weight
 from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Lmdeploy"]
@@ -149,6 +145,8 @@ class Lmdeploy(Engine):
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """The same within a family: nothing of it follows from length and batch."""
+        from hwcalc.engines.lmdeploy.memory import plan_budget
+
         return opened.shared("budget", lambda: plan_budget(of_lmdeploy(opened)))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
@@ -157,6 +155,8 @@ class Lmdeploy(Engine):
         return rank_weights_part(opened)
 
     def weight_rules(self, opened: Opened) -> Rules:
+        from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
+
         return PYTORCH_WEIGHTS if of_lmdeploy(opened).settings.pytorch else TURBOMIND_WEIGHTS
 
     def weight_dtype(self, opened: Opened) -> str:
@@ -197,6 +197,8 @@ class Lmdeploy(Engine):
         return plan_form(of_lmdeploy(opened))
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.lmdeploy.savings import savings
+
         return savings(of_lmdeploy(opened))
 
     def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
@@ -215,9 +217,13 @@ class Lmdeploy(Engine):
         return (_FP32_STATES,) if one.slots and one.state_dtype == "fp32" else ()
 
     def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.lmdeploy.command import flag_text
+
         return flag_text(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
+        from hwcalc.engines.lmdeploy.command import serve
+
         return serve(planned)
 
 
@@ -289,6 +295,8 @@ def _allocated_blocks(opened: LmdeployOpened) -> int:
 
 
 def _buffer(name: str, count: int, width: int, blocks: int | None) -> Allocation:
+    from hwcalc.engines.allocation import Allocation
+
     return Allocation(name=name, layer=-1, dtype="uint8", shape=(count, width), bytes=count * width, blocks=blocks)
 
 

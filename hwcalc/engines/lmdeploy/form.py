@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hwcalc.engines.forms import Curve, MemoryForm, PartForm, Pools, Term
+from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
 from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.lmdeploy.layout import kept_by
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
@@ -30,10 +30,7 @@ class SessionPools(Pools):
 
 def plan_form(opened: LmdeployOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where the sequences are unlike, or the budget is unknown."""
-    hardware = opened.request.hardware
-    asked = hardware.gpu is not None and hardware.kv_memory is None
-    parts = () if not asked or opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
-    return form_with(opened, parts, pools=_pools(opened))
+    return form_with(opened, pools=_pools(opened))
 
 
 def plan_curve(opened: LmdeployOpened) -> Curve | None:

@@ -9,12 +9,11 @@ Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs; src/
 
 from __future__ import annotations
 
-from typing import Final
-
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import communication, estimated
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
+from hwcalc.engines.lmdeploy.pool import LEAST_BLOCKS, TOO_FEW
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
@@ -23,12 +22,7 @@ from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
 
-__all__ = ["LEAST_BLOCKS", "TOO_FEW", "Shares", "plan_budget", "shares_of"]
-
-LEAST_BLOCKS: Final = 16
-"""PyTorch does not start with fewer."""
-TOO_FEW: Final = 2
-"""With so few it does not even look for a smaller forward pass."""
+__all__ = ["Shares", "plan_budget", "shares_of"]
 
 
 class Shares(NamedTuple):

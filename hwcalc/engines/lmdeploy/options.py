@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.lmdeploy.classes import BACKENDS, PYTORCH
 from hwcalc.engines.lmdeploy.formats import parse_policy
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = ["OPTIONS", "entry_count_option"]
 
@@ -20,6 +22,8 @@ _FLAG: Final = choice_option("true", "false", "on", "off")
 
 def entry_count_option(name: str, value: str) -> Fraction:
     """A share of what is free, above 0 and below 1, and in TurboMind of 0.14 a whole number for so many blocks."""
+    from fractions import Fraction
+
     whole, _, part = value.partition(".")
     digits = (whole or "0") + part
     number = Fraction(value) if digits.isascii() and digits.isdecimal() and len(value) < 30 else Fraction(0)

@@ -7,8 +7,8 @@ src/turbomind/models/llama/BlockManager.cc and engine/engine.cc of 0.14.0.
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Final
 
-from hwcalc.engines.lmdeploy.memory import LEAST_BLOCKS, TOO_FEW
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolGroup, PoolInfo
@@ -17,7 +17,12 @@ from hwcalc.formulas import GatedDeltaNet, LayerNumbers, NoCache, SparseIndexer
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
-__all__ = ["group_infos", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks", "refusal"]
+__all__ = ["LEAST_BLOCKS", "TOO_FEW", "group_infos", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks", "refusal"]
+
+LEAST_BLOCKS: Final = 16
+"""PyTorch does not start with fewer."""
+TOO_FEW: Final = 2
+"""With so few it does not even look for a smaller forward pass."""
 
 
 def pool_blocks(opened: LmdeployOpened, budget: int) -> int:

@@ -6,7 +6,6 @@ _adjust_block_size, pytorch/configurations/.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.capability import compute_capability
@@ -21,6 +20,8 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["LmdeploySettings", "read_settings"]

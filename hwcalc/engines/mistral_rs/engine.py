@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
-from hwcalc.engines.mistral_rs.command import ISQ, flag_text, serve
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, RULES, check_shared, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.models import check_class, check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
 from hwcalc.engines.mistral_rs.pool import pages_of, plan_pool
+from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
-from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.request import Request
-from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.saving import Saving
 
 __all__ = ["MistralRs"]
 
@@ -131,6 +129,8 @@ class MistralRs(GeneralEngine):
         return not own.settings.paged or (gpu is not None and gpu.vendor.lower() == "apple")
 
     def needed_bytes(self, opened: Opened) -> int:
+        from hwcalc.engines.pages import blocks_of_requests
+
         own = of_mistral(opened)
         if not own.settings.paged:
             return super().needed_bytes(opened)
@@ -149,6 +149,8 @@ class MistralRs(GeneralEngine):
         return Noted(plan_pool(own, budget_bytes) if own.settings.paged and pages_of(own).elements else None)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        from hwcalc.engines.pages import blocks_of_requests
+
         own = of_mistral(opened)
         if not own.settings.paged:
             return opened.needed_bytes <= budget_bytes
@@ -197,6 +199,8 @@ class MistralRs(GeneralEngine):
         return Support(offered=False, how=how)
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.saving import Cost, Saving
+
         if of_mistral(opened).settings.paged and not any(
             isinstance(group.kind, LatentAttention) for group in opened.model.stack.groups
         ):
@@ -205,14 +209,19 @@ class MistralRs(GeneralEngine):
         yield Saving(Cost.FEW_BITS, "q4_k_m weights", {"weights": "q4_k_m"})
 
     def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.mistral_rs.command import flag_text
+
         return flag_text(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
+        from hwcalc.engines.mistral_rs.command import serve
+
         return serve(planned)
 
 
 def _check_weights(requested: str | None) -> None:
     """Formats into which it converts while loading, or in which it runs; a published one is no choice."""
+    from hwcalc.engines.mistral_rs.command import ISQ
     from hwcalc.quantization.planned import format_name
 
     name = format_name(requested)

@@ -94,19 +94,21 @@ class KeptFree(OwnAmount):
 
 def paged_form(opened: MistralOpened, chunk: int | None) -> MemoryForm | None:
     """The form of a request with pages; ``None`` if the budget is unknown."""
-    if opened.request.hardware.kv_memory is not None:
-        return form_with(opened, (), pools=blocks_of(opened))
-    parts = growing_parts(opened, chunk)
-    if parts is None or opened.budget is None:
-        return None
+    return form_with(opened, lambda: _parts(opened, chunk), pools=blocks_of(opened))
+
+
+def _parts(opened: MistralOpened, chunk: int | None) -> tuple[PartForm, ...]:
+    """The parts of the equation, with what must stay free where that can be anything."""
     budget = opened.budget
+    assert budget is not None
     totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
-    parts = tuple(part for part in parts if part.name != KEPT_FREE)
+    parts = tuple(part for part in growing_parts(opened, chunk) if part.name != KEPT_FREE)
+    # Other parts can only leave less: with none of them most must stay free.
+    if not any(kept_free(usable, total, usable) for usable, total in zip(budget.usable, totals, strict=True)):
+        return parts
 
     def kept(end: str) -> Amount:
         return KeptFree(parts=parts, usable=budget.usable, totals=totals, end=end)
 
     free = PartForm(name=KEPT_FREE, section=Section.OVERHEAD.value, low=kept("low"), expected=kept("expected"), high=kept("high"))
-    # Other parts can only leave less: with none of them most must stay free.
-    always = any(kept_free(usable, total, usable) for usable, total in zip(budget.usable, totals, strict=True))
-    return form_with(opened, (*parts, free) if always else parts, pools=blocks_of(opened))
+    return (*parts, free)

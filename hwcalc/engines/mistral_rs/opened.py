@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, as_built, layer_types
+from hwcalc.engines.model_dtypes import model_dtype
 from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
-from hwcalc.engines.reference import model_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import brief

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.mistral_rs.command import mapped_tokens
 from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, counted_elements, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
 from hwcalc.engines.pages import request_steps
@@ -94,6 +93,8 @@ class PageBlocks:
 
     def size_mb(self, budget: int, tokens: int, sequences: int, *, capped: bool = True) -> tuple[int, int, int | None]:
         """MB of the pool, those that are free, and those that the longest context takes where they are a limit."""
+        from hwcalc.engines.mistral_rs.command import mapped_tokens
+
         free = larger(budget - self.state_bytes, 0) // MIB
         size = free if self.wanted_mb is None else self.wanted_mb
         if not self.token_bytes or not capped:

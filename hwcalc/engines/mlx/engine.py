@@ -13,10 +13,10 @@ from hwcalc.engines.mlx.checks import check
 from hwcalc.engines.mlx.layers import PREFILL_STEP, RULES
 from hwcalc.engines.mlx.models import CHUNKED, MODEL_DTYPE_STATES, as_read, file_of
 from hwcalc.engines.mlx.options import DECODE_CONCURRENCY, OPTIONS, bits_of, checked_dtype, number_of
+from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec

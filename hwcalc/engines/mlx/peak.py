@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
 from hwcalc.engines.amounts import Amount, Asked, Constant
@@ -48,7 +49,7 @@ def _has_peak(opened: Opened) -> bool:
 def _peak_part(opened: Opened) -> BudgetPart:
     """The most that the cache takes at an earlier moment, beyond what the plan counts."""
     now, most = _peak(opened)
-    size, forms = max(0, most - now), _beyond(opened) or Asked(rule=lambda tokens: _beyond_at(opened, tokens))
+    size, forms = max(0, most - now), _beyond(opened) or Asked(rule=cache(lambda tokens: _beyond_at(opened, tokens)))
     return BudgetPart(
         name="prompt pieces",
         section=Section.ACTIVATIONS,
@@ -109,7 +110,7 @@ def _growth_part(opened: Opened) -> BudgetPart:
     """A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together."""
     largest = _largest(opened)
     growth: Amount | None = None if bits_of(opened) is not None else growing(opened, _tensors(opened))
-    growth = growth or Asked(rule=lambda tokens: _largest(opened.sized(seq=tokens, batch=1)))
+    growth = growth or Asked(rule=cache(lambda tokens: _largest(opened.sized(seq=tokens, batch=1))))
     return BudgetPart(
         name="cache growth",
         section=Section.ACTIVATIONS,
@@ -128,7 +129,7 @@ def _largest(opened: Opened) -> int:
 def _earlier_part(opened: Opened, kept: int) -> BudgetPart:
     """The server keeps the caches of earlier requests: at most so many, each here as long as a planned one."""
     one = opened.sized(batch=1).needed_bytes
-    each = Asked(rule=lambda tokens: kept * opened.sized(seq=tokens, batch=1).needed_bytes, alone=True)
+    each = Asked(rule=cache(lambda tokens: kept * opened.sized(seq=tokens, batch=1).needed_bytes), alone=True)
     return BudgetPart(
         name="prompt cache",
         section=Section.OVERHEAD,

@@ -6,36 +6,31 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import BY_MODEL
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
-from hwcalc.engines.saving import Saving
-from hwcalc.engines.sglang.command import flag_text, serve
 from hwcalc.engines.sglang.held import allocations, extras, layer_tensors
 from hwcalc.engines.sglang.layout import KINDS
-from hwcalc.engines.sglang.memory import plan_budget
 from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
 from hwcalc.engines.sglang.options import OPTIONS
-from hwcalc.engines.sglang.pool import plan_pool
-from hwcalc.engines.sglang.savings import savings, sharing_support
 from hwcalc.engines.sglang.supported import check_class, check_supported
-from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.saving import Saving
 
 __all__ = ["Sglang"]
 
@@ -118,6 +113,8 @@ class Sglang(GeneralEngine):
         return most * opened.request.parallel.dp, "max_running_requests"
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
+        from hwcalc.engines.sglang.pool import plan_pool
+
         return Noted(plan_pool(of_sglang(opened), budget_bytes))
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
@@ -127,9 +124,13 @@ class Sglang(GeneralEngine):
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget is the same for all lengths and batches."""
+        from hwcalc.engines.sglang.memory import plan_budget
+
         return opened.shared("budget", lambda: plan_budget(of_sglang(opened)))
 
     def weight_rules(self, opened: Opened) -> Rules:
+        from hwcalc.engines.sglang.weights import SGLANG
+
         return SGLANG
 
     def chunks(self, opened: Opened) -> tuple[int, int, int]:
@@ -137,9 +138,13 @@ class Sglang(GeneralEngine):
         return chunk, chunk, chunk
 
     def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.sglang.command import flag_text
+
         return flag_text(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
+        from hwcalc.engines.sglang.command import serve
+
         return serve(planned)
 
     def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
@@ -148,9 +153,13 @@ class Sglang(GeneralEngine):
         return {"page_size": own.page_size, "chunked_prefill_size": own.chunk}
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.sglang.savings import savings
+
         return savings(of_sglang(opened))
 
     def sharing_support(self, opened: Opened) -> Support:
+        from hwcalc.engines.sglang.savings import sharing_support
+
         return sharing_support(of_sglang(opened))
 
     def shared_tokens(self, opened: Opened) -> tuple[int, int]:

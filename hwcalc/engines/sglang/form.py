@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hwcalc.engines.forms import Curve, MemoryForm, PartForm, Pools, Term
+from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
 from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.sglang.held import page_rows
 from hwcalc.engines.sglang.layout import SWA, stage_spans
@@ -57,10 +57,7 @@ class PoolCurve(Curve):
 
 def plan_form(opened: SglangOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where the sequences are unlike, or the budget is unknown."""
-    hardware = opened.request.hardware
-    asked = hardware.gpu is not None and hardware.kv_memory is None
-    parts = () if not asked or opened.budget is None else tuple(map(PartForm.constant, opened.budget.parts))
-    return form_with(opened, parts, pools=_pools(opened.room, opened.pages))
+    return form_with(opened, pools=_pools(opened.room, opened.pages))
 
 
 def plan_curve(opened: SglangOpened) -> PoolCurve | None:

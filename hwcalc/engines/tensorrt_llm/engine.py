@@ -10,13 +10,12 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.heads import check_heads
 from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.sharing import SharedBlocks, blocks_in_common
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.tensorrt_llm.memory import plan_budget
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.engines.tensorrt_llm.options import OPTIONS, is_attention_dp
 from hwcalc.engines.tensorrt_llm.pieces import RULES
@@ -24,7 +23,6 @@ from hwcalc.engines.tensorrt_llm.pool import group_infos, holds, plan_pool
 from hwcalc.engines.tensorrt_llm.settings import Settings
 from hwcalc.engines.tensorrt_llm.stored import buffers, extra_tensors, stored_piece
 from hwcalc.engines.tensorrt_llm.supported import check_class, check_supported, runs_states
-from hwcalc.engines.tensorrt_llm.weights import TENSORRT
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import ChunkedAttention, LayerKind, Role, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
@@ -129,9 +127,13 @@ class TensorrtLlm(GeneralEngine):
         return of_tensorrt(opened).settings.sequences * opened.request.parallel.dp, "max_batch_size"
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
+        from hwcalc.engines.tensorrt_llm.memory import plan_budget
+
         return plan_budget(of_tensorrt(opened))
 
     def weight_rules(self, opened: Opened) -> Rules:
+        from hwcalc.engines.tensorrt_llm.weights import TENSORRT
+
         return TENSORRT
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:

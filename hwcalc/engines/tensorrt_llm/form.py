@@ -32,18 +32,15 @@ __all__ = ["PoolCurve", "PoolForm", "plan_curve", "plan_form"]
 
 def plan_form(opened: TensorrtOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where sequences are not alike, or the budget is unknown or partly measured."""
-    hardware = opened.request.hardware
-    parts: tuple[PartForm, ...] | None = ()
-    if hardware.kv_memory is None:
-        parts = None if hardware.gpu is None or opened.budget is None else _parts(opened, opened.budget)
-    form = None if parts is None else form_with(opened, parts)
+    form = form_with(opened, lambda: _parts(opened, opened.budget))
     return None if form is None else PoolForm(**vars(form))
 
 
-def _parts(opened: TensorrtOpened, budget: Budget) -> tuple[PartForm, ...] | None:
+def _parts(opened: TensorrtOpened, budget: Budget | None) -> tuple[PartForm, ...] | None:
     """The parts of the equation; ``None`` where some were measured, which hold for batches of one size."""
     hardware = opened.request.hardware
     assert hardware.gpu is not None
+    assert budget is not None
     if hardware.calibrated and measurements(hardware.gpu.id, overheads_kind(opened.engine.name)).value is not None:
         return None
     batch, share = opened.settings.batched_tokens, opened.settings.fraction

@@ -7,7 +7,6 @@ that stays free is a part of its own here. Its ends are those of what is left, s
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
@@ -53,7 +52,7 @@ def plan_budget(opened: TensorrtOpened) -> Noted[Budget | None]:
     )
     whole, notes = budget_of(opened, memory, parts, tokens=tokens, rows=rows)
     kept = _kept_free(whole, one.fraction)
-    margin = opened.request.hardware.margin or Fraction(0)
+    margin = opened.request.hardware.margin or 0
     return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*found.notes, *extra.notes, *notes))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from fractions import Fraction
 from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +22,8 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.engines.tensorrt_llm.pieces import Piece
     from hwcalc.engines.tensorrt_llm.settings import Settings
 
@@ -330,6 +331,8 @@ def _slots(pages: int, sizes: tuple[int, ...], page: int) -> int:
 
 def storage_of(kinds: Sequence[tuple[tuple[Piece, ...], int]], settings: Settings, length: int, *, compressed: bool) -> Storage:
     """The pools of the layers of a stage, so many of each kind, for a longest sequence of so many tokens."""
+    from fractions import Fraction
+
     buffers: dict[tuple[int | None, bool], Counter[int]] = defaultdict(Counter)
     alone: dict[tuple[int | None, bool], dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
     for place, (pieces, count) in enumerate(kinds):

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.capability import check_generation
-from hwcalc.engines.forms import Blocks
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
-from hwcalc.engines.saving import Cost, Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.tgi.command import KV_NAMES, QUANTIZED, flag_text, launch
 from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
 from hwcalc.engines.tgi.models import check_class, check_weights, is_native
 from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi, wiggle_room
@@ -38,6 +35,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.saving import Saving
 
 __all__ = ["Tgi"]
 
@@ -82,6 +80,8 @@ class Tgi(GeneralEngine):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
+        from hwcalc.engines.tgi.command import KV_NAMES
+
         own, published = known_dtype(of_tgi(opened).model_format), of_tgi(opened).published_format
         kept = own if published is None else known_dtype(published)
         why = (
@@ -166,12 +166,14 @@ class Tgi(GeneralEngine):
 
     def form(self, opened: Opened) -> MemoryForm | None:
         """The warm-up is the same for all requests, and so are all parts of the equation; one block is kept for health checks."""
+        from hwcalc.engines.forms import Blocks
+
         own = of_tgi(opened)
         if not own.pooled:
             return super().form(opened)
-        from hwcalc.engines.general_form import constant_parts, form_with
+        from hwcalc.engines.general_form import form_with
 
-        return form_with(opened, constant_parts(opened), blocks=Blocks(bytes=block_bytes(own), null=1))
+        return form_with(opened, blocks=Blocks(bytes=block_bytes(own), null=1))
 
     def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
         """ROCm takes no prompt that is longer than a window, and a prompt has a token less than its sequence."""
@@ -193,19 +195,27 @@ class Tgi(GeneralEngine):
         return Support(offered=False, how=how)
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.saving import Cost, Saving
+
         if of_tgi(opened).settings.attention in ("flashinfer", "paged"):
             yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})
         yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
         yield Saving(Cost.FEW_BITS, "bnb4 weights", {"weights": "bnb4"})
 
     def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.tgi.command import flag_text
+
         return flag_text(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
+        from hwcalc.engines.tgi.command import launch
+
         return launch(planned)
 
 
 def _check_weights(requested: str | None) -> None:
+    from hwcalc.engines.tgi.command import QUANTIZED
+
     name = format_name(requested)
     if name is None or name in _FLOATS or name in QUANTIZED:
         return

@@ -7,7 +7,7 @@ from functools import cached_property
 from math import lcm
 from typing import Final
 
-from hwcalc.engines.reference import known_dtype
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import backend_block, compressed_block, hybrid_block, kernel_block
 from hwcalc.engines.vllm.classes import expands_latents

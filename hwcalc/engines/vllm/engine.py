@@ -6,47 +6,38 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
-from hwcalc.engines.command import CommandInput
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
-from hwcalc.engines.saving import Saving
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
 from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.builder import KINDS
 from hwcalc.engines.vllm.classes import check_architecture
-from hwcalc.engines.vllm.command import flag_text, serve
-from hwcalc.engines.vllm.defaults import runs_v0
-from hwcalc.engines.vllm.flags import FLAGS
-from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
-from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.options import OPTIONS
 from hwcalc.engines.vllm.placed import LayerCache
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.room import InRooms
-from hwcalc.engines.vllm.savings import savings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
-from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
-from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 from hwcalc.units import human_bytes
 
@@ -95,6 +86,8 @@ class Vllm(InRooms, Engine):
         return versions.resolve(requested)
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
+        from hwcalc.engines.vllm.speculation import draft_named
+
         return draft_named(options.get("speculative"))
 
     def unchecked(self, model: ModelSpec, request: Request) -> VllmOpened:
@@ -158,10 +151,14 @@ class Vllm(InRooms, Engine):
 
         Without a budget there are the blocks of the planned sequences and the null block.
         """
+        from hwcalc.engines.vllm.buffers import pool_buffers
+
         planned = of_vllm(opened)
         return pool_buffers(planned.layout, planned.settings.override or _blocks_of_budget(planned), stage)
 
     def deals_experts(self, opened: Opened) -> bool:
+        from hwcalc.engines.vllm.flags import FLAGS
+
         return planned_version(opened.version) >= versions.since(FLAGS["dp"].since)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:
@@ -169,6 +166,8 @@ class Vllm(InRooms, Engine):
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
         """Computed from the layout, if the layout and the batch are the same at every length. By default V0's batch is a whole prompt."""
+        from hwcalc.engines.vllm.defaults import runs_v0
+
         planned = of_vllm(opened)
         settings, layout = planned.settings, planned.layout
         by_prompt = runs_v0(opened.version) and "max_num_batched_tokens" not in opened.request.options
@@ -196,9 +195,13 @@ class Vllm(InRooms, Engine):
         return tokens, tokens, tokens
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.vllm.savings import savings
+
         return savings(of_vllm(opened), short_bytes)
 
     def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.vllm.command import flag_text
+
         return flag_text(name, value)
 
     def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:
@@ -261,6 +264,8 @@ class Vllm(InRooms, Engine):
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget depends only on the largest batch, and on what a policy takes to score."""
+        from hwcalc.engines.vllm.memory import plan_budget
+
         settings = of_vllm(opened).settings
         policy: tuple[BudgetPart, ...] = ()
         if opened.request.policy is not None and opened.request.hardware.gpu is not None:
@@ -279,13 +284,19 @@ class Vllm(InRooms, Engine):
         )
 
     def environment(self, opened: Opened) -> tuple[str, ...]:
+        from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
+
         longest = longest_accepted(opened.model, of_vllm(opened).settings.rules)
         return (LONGER,) if longest is not None and opened.tokens > longest else ()
 
     def command(self, planned: CommandInput) -> list[str]:
+        from hwcalc.engines.vllm.command import serve
+
         return serve(planned)
 
     def weight_rules(self, opened: Opened) -> Rules:
+        from hwcalc.engines.vllm.weights import VLLM
+
         return VLLM
 
     def weight_dtype(self, opened: Opened) -> str:
@@ -293,6 +304,8 @@ class Vllm(InRooms, Engine):
         return of_vllm(opened).settings.model_dtype
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
+        from hwcalc.engines.vllm.memory import weight_parts
+
         return weight_parts(opened)
 
 

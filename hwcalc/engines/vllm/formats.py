@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from hwcalc.engines.reference import known_dtype
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import (
     ChunkedAttention,

@@ -9,7 +9,6 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import chain
 
 from hwcalc.engines.vllm.placed import Sorted
@@ -125,6 +124,12 @@ def _unified(distinct: set[LayerSpec], rules: Rules) -> dict[LayerSpec, LayerSpe
     return {spec: wide for spec, wide in new.items() if wide is not None} if None not in new.values() else None
 
 
+def _layers_of_group(least: int, most: int, rules: Rules) -> int:
+    from fractions import Fraction
+
+    return most if most < least * Fraction(rules.group_ratio) else least
+
+
 def _uniform_page(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> list[BlockGroup]:
     """Groups of equal pages. A group has as many layers as the rarest kind, or as the commonest if that has only a few more."""
     sorts: dict[LayerSpec, list[int]] = {}
@@ -133,7 +138,7 @@ def _uniform_page(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> l
     buckets = {spec: _members(caches, own) for spec, own in sorts.items()}
     least = min(map(len, buckets.values()))
     most = max(map(len, buckets.values()))
-    size = most if most < least * Fraction(rules.group_ratio) else least
+    size = least if most == least else _layers_of_group(least, most, rules)
     out = []
     for spec, members in buckets.items():
         count = ceil_div(len(members), size)

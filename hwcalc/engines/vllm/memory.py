@@ -15,7 +15,6 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.costs import exact, ranked, workspaces
-from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
@@ -23,7 +22,6 @@ from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
-from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.overhead import graphs, outside_torch
@@ -144,6 +142,8 @@ def _extras(opened: Opened, speculation: Speculation | None, batched_tokens: int
     model, request = opened.model, opened.request
     sizes: dict[str, tuple[Section, RankBytes | None]] = {}
     if request.lora is not None:
+        from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
+
         sizes["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, request.lora, request.parallel)
     if speculation is not None and speculation.method != "ngram":
         sizes["draft weights"] = Section.WEIGHTS, _draft_bytes(model, request, speculation)
@@ -159,6 +159,7 @@ def _extras(opened: Opened, speculation: Speculation | None, batched_tokens: int
 
 
 def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -> RankBytes | None:
+    from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     if speculation.model is None:

@@ -7,12 +7,13 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
-from hwcalc.engines.vllm.overhead import BACK_ENDS
 
-__all__ = ["OPTIONS"]
+__all__ = ["BACK_ENDS", "OPTIONS"]
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
+BACK_ENDS: Final = ("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency")
+"""Back ends of expert parallelism (``--all2all-backend``). The first is the default, and has no buffers of its own."""
 _GDN_BACK_ENDS: Final = ("auto", "flashinfer", "triton", "cutedsl")
 
 OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import estimated
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["BACK_ENDS", "graphs", "outside_torch"]
-
-BACK_ENDS: Final = ("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency")
-"""Back ends of expert parallelism (``--all2all-backend``). The first is the default, and has no buffers of its own."""
+__all__ = ["graphs", "outside_torch"]
 
 
 def outside_torch(parallel: Parallel, gpu: Gpu, version: str, back_end: str | None) -> tuple[BudgetPart, ...]:

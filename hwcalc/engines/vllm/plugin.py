@@ -5,9 +5,10 @@ Source: WeianMao/triattention c3744ee, triattention/vllm/runtime.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.policies.base import Chosen
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Chosen
 
 __all__ = ["chunked_tokens", "is_plugin"]
 

@@ -6,8 +6,7 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step, step
@@ -20,6 +19,9 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import record
 from hwcalc.model import Definition
 from hwcalc.units import GIB
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = ["group_infos", "plan_pool", "starts_with", "usable_blocks"]
 
@@ -158,6 +160,8 @@ def _without_cache(budget: int) -> PoolInfo:
 def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
     """The blocks of one request as the log's concurrency counts them."""
     if layout.rules.concurrency == "length":
+        from fractions import Fraction
+
         return Fraction(length, layout.block_size)
     if layout.rules.packed == "pages" or not layout.packed:
         return layout.total_blocks(length)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.request import Parallel
-from hwcalc.engines.vllm.shards import VllmRank
-from hwcalc.engines.widths import expert_width
 from hwcalc.formulas import Role
 from hwcalc.profiles.engines import planned_version, vllm_profile
 
@@ -18,6 +16,9 @@ __all__ = ["has_states", "runs_second_runner"]
 
 def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bool:
     """Whether this version runs the model with its second model runner by default. ``quantized`` says whether its weights are."""
+    from hwcalc.engines.vllm.shards import VllmRank
+    from hwcalc.engines.widths import expert_width
+
     planned = planned_version(version)
     rule = next(entry for entry in vllm_profile().runner2 if entry.since <= planned)
     listed = model.architecture in rule.architectures

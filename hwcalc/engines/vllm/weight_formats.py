@@ -123,6 +123,6 @@ def _check_read(name: str, version: str) -> None:
 
 
 def _is_gguf(name: str) -> bool:
-    from hwcalc.quantization.gguf import MIXES
+    from hwcalc.quantization.mix_names import MIXES
 
     return name in MIXES

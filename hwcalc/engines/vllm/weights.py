@@ -7,7 +7,6 @@ has the rules for tensors, and :mod:`hwcalc.engines.vllm.stages` those for pipel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes
@@ -106,6 +105,8 @@ def padded_expert_bytes_rank(model: ModelSpec, parallel: Parallel, scheme: Schem
     size = max(sum(block_bytes(model, block, VLLM, scheme, BF16) for block in stage) for stage in stages)
     if not size or not hidden:
         return None
+    from fractions import Fraction
+
     wide = Fraction(_up(hidden, 256), hidden)
     steps = (1, 64, 128) if capability >= _HOPPER else (128, 128, 128)
     low, expected, high = (int(size * (wide * Fraction(_up(inner, step), inner) - 1)) for step in steps)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.engines.vllm.defaults import V0_SEQUENCES, v0_batch
-from hwcalc.engines.vllm.overhead import BACK_ENDS
+from hwcalc.engines.vllm.options import BACK_ENDS
 from hwcalc.reconcile.facts import Facts, number_at
 
 __all__ = ["NUMBERS", "WORDS", "plan_inputs", "read_arguments", "set_word"]

@@ -62,7 +62,7 @@ def find_base(wanted: Wanted) -> RawModel | Absent:
 
 def other_format(word: str) -> tuple[str | None, bool]:
     """The format of ``--weights`` that a word names, and that it does; or the one that is meant, if it is like any."""
-    from hwcalc.quantization.mixes import MIXES
+    from hwcalc.quantization.mix_names import MIXES
     from hwcalc.quantization.planned import format_name
 
     try:

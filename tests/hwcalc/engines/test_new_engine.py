@@ -16,9 +16,9 @@ from hwcalc.cli import completion
 from hwcalc.engines import ENGINES
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, integer_option
-from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.formulas.frozen import replace

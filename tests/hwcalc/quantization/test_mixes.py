@@ -15,7 +15,8 @@ from hwcalc.formulas import Stack
 from hwcalc.library.load import load_model
 from hwcalc.model import GgufFacts, GgufTensor, ModelSpec
 from hwcalc.quantization.gguf_file import file_tensors, gguf_file
-from hwcalc.quantization.mixes import BY_IMATRIX, MIXES, refused
+from hwcalc.quantization.mix_names import BY_IMATRIX, MIXES
+from hwcalc.quantization.mixes import refused
 from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
 from tests.paths import GOLDEN
 

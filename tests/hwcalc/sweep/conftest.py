@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hwcalc.sweep import evaluate
+from hwcalc.sweep import grid
 
 
 @pytest.fixture(autouse=True)
 def _as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "FEW", 0)
+    monkeypatch.setattr(grid, "FEW", 0)
