@@ -44,17 +44,17 @@ class Sorted(NamedTuple):
     """The sort of each cache of a sequence, and the caches of each sort by number. Sorts are numbered in order of first appearance."""
 
     sorts: tuple[int, ...]
-    members: tuple[Sequence[int], ...]
+    members: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, sorts: Sequence[int], count: int) -> Sorted:
         """Of caches with these sorts, of which there are so many."""
         if count == 1:
-            return cls(tuple(sorts), (range(len(sorts)),))
+            return cls(tuple(sorts), (tuple(range(len(sorts))),))
         members: list[list[int]] = [[] for _ in range(count)]
         for number, sort in enumerate(sorts):
             members[sort].append(number)
-        return cls(tuple(sorts), tuple(members))
+        return cls(tuple(sorts), tuple(map(tuple, members)))
 
     def with_more(self, count: int) -> Sorted:
         """With so many more caches at the end, each of a sort of its own."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +56,7 @@ def test_layouts_of_a_model_share_their_caches() -> None:
     """What advice tries changes formats, ranks and stages; where the caches lie in the model is worked out once."""
     model = load_model("google/gemma-3-12b-it", offline=True)
 
-    def opened(**more: object) -> VllmOpened:
+    def opened(**more: Any) -> VllmOpened:
         return of_vllm(open_request(model, engine="vllm", seq=4096, **more))
 
     one, others = opened().layout, [opened(**more).layout for more in ({"tp": 2}, {"pp": 2}, {"dtype": "fp8"})]
