@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.generic import Generic
-from hwcalc.profiles.calibration import calibration_exists, overheads_kind
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.request import Request
     from hwcalc.engines.room import Room
     from hwcalc.model import ModelSpec
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["MOST_FAMILIES", "Families", "is_unmeasured", "kept", "kept_family", "tried"]
 
@@ -131,14 +131,19 @@ def is_unmeasured(family: Mapping[Hashable, Any]) -> bool:
     return _ACCELERATOR in family
 
 
+def _was_measured(gpu: Gpu, engine: str) -> bool:
+    from hwcalc.profiles.calibration import calibration_exists, overheads_kind
+
+    return calibration_exists(gpu.id, overheads_kind(engine))
+
+
 def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hashable | None:
     """All of a request but length and batch; ``None`` if that is not the same from plan to plan."""
     if request.policy is not None or request.draft is not None or request.option_draft is not None:
         return None
     hardware = request.hardware
     gpu = hardware.gpu
-    looked = gpu is not None and beside.get(_ACCELERATOR) is gpu
-    if gpu is not None and not looked and calibration_exists(gpu.id, overheads_kind(engine)):
+    if gpu is not None and beside.get(_ACCELERATOR) is not gpu and _was_measured(gpu, engine):
         return None
     parallel, sharing = request.parallel, request.sharing
     return (
@@ -165,7 +170,7 @@ def tried(opened: OpenedT, **change: Any) -> OpenedT | None:
     """As :meth:`Opened.changed`, but ``None`` if the engine refuses it. The family keeps what is accepted or refused at every size."""
     asked: Any = opened
     gpu = change.get("gpu")
-    measured = gpu is not None and calibration_exists(gpu.id, overheads_kind(asked.engine.name))
+    measured = gpu is not None and _was_measured(gpu, asked.engine.name)
     if measured or not (_ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked)):
         return _tried(opened, change)
     sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
