@@ -46,6 +46,15 @@ class _Need(NamedTuple):
     cache: int
 
 
+class _Alone(NamedTuple):
+    """The same on any GPU: without what lies outside of the engine, in which kinds differ."""
+
+    layout: Layout
+    opened: Opened
+    high: int
+    expected: int
+
+
 class Alike:
     """The layouts of one request on GPUs that differ in little but their memory."""
 
@@ -54,6 +63,7 @@ class Alike:
         self._usable = opened.engine.alike_on_gpus and opened.request.policy is None and opened.request.hardware.kv_memory is None
         self._alone: dict[Hashable, Opened] = {}
         self._single: dict[Hashable, Budget | None] = {}
+        self._accepted: dict[Layout, _Alone | None] = {}
         self._needs: dict[tuple[Hashable, Layout], _Need | None] = {}
         self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
 
@@ -126,19 +136,40 @@ class Alike:
         """What a layout needs; ``None`` if the engine refuses it. It is the same on every GPU of the kind."""
         key = (room.kind, layout)
         if key not in self._needs:
-            accepted = solve.accepted(self._on(room.kind, gpu), layout)
-            budget = None if accepted is None else accepted[1].budget
-            self._needs[key] = (
-                None
-                if accepted is None or budget is None
-                else _Need(
-                    layout=accepted[0],
-                    high=sum(part.high for part in budget.parts),
-                    expected=sum(part.expected for part in budget.parts),
-                    cache=accepted[1].needed_bytes,
-                )
-            )
+            self._needs[key] = self._need_on(room, gpu, layout)
         return self._needs[key]
+
+    def _need_on(self, room: Room, gpu: Gpu, layout: Layout) -> _Need | None:
+        from hwcalc.engines.loaded import outside
+
+        if layout not in self._accepted:
+            self._accepted[layout] = self._alone_on(self._on(room.kind, gpu), gpu, layout)
+        alone = self._accepted[layout]
+        if alone is None:
+            return None
+        own = outside(alone.opened, gpu)
+        return _Need(
+            layout=alone.layout,
+            high=alone.high + sum(part.high for part in own),
+            expected=alone.expected + sum(part.expected for part in own),
+            cache=alone.opened.needed_bytes,
+        )
+
+    @staticmethod
+    def _alone_on(opened: Opened, gpu: Gpu, layout: Layout) -> _Alone | None:
+        from hwcalc.engines.loaded import outside
+
+        accepted = solve.accepted(opened, layout)
+        budget = None if accepted is None else accepted[1].budget
+        if accepted is None or budget is None:
+            return None
+        beside = outside(accepted[1], gpu)
+        return _Alone(
+            layout=accepted[0],
+            opened=accepted[1],
+            high=sum(part.high for part in budget.parts) - sum(part.high for part in beside),
+            expected=sum(part.expected for part in budget.parts) - sum(part.expected for part in beside),
+        )
 
 
 class OfOffer(Search):

@@ -97,9 +97,10 @@ def test_a_form_is_its_plan() -> None:
 def test_a_search_on_a_form_is_that_by_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest length and the most sequences, wherever layers lie: as the options say, and as llama.cpp fits them by itself."""
     compared = 0
-    for model, asked, draw in sample("searches", SEARCHED):
-        fitted = {name: value for name, value in asked["engine_options"].items() if name != "n_gpu_layers"}
-        asked = {**asked, "engine_options": draw.choice((asked["engine_options"], fitted))}
+    for model, drawn, draw in sample("searches", SEARCHED):
+        options = drawn["engine_options"]
+        fitted = {name: value for name, value in options.items() if name != "n_gpu_layers"}
+        asked = {**drawn, "engine_options": draw.choice((options, fitted))}
         seq, batch, end = draw.choice(LENGTHS[:-1]), draw.choice(BATCHES), draw.choice(ENDS)
         try:
             opened = opened_of(model, asked, seq, batch)
