@@ -197,10 +197,11 @@ class Room:
     def held_apart(self, weights: Sizes, point: Point) -> int:
         """Bytes of weights and cache that the GPU holds at least, where not all of them have room there: one more layer would be too many.
 
-        The buffers of a pass that is divided are none of the index's; they are taken to be twice those of the GPU, with those of the host.
+        Beside them it has the buffers of a pass, and in these what it copies of a layer that lies on the host: taken twice, for the high end.
         """
-        beside = self._process.high + 2 * point.compute_high + point.host_high
-        return max(0, (self.rooms["low"] or 0) - beside - weights.step - point.step)
+        layer = weights.step + point.step
+        beside = self._process.high + point.host_high + 2 * (point.compute_high + layer)
+        return max(0, (self.rooms["low"] or 0) - beside - layer)
 
     @property
     def likely_host(self) -> int:
