@@ -60,12 +60,7 @@ def _shape(number: int) -> Mapping[str, Any]:
 @lru_cache(maxsize=4096)
 def curves_at(number: int) -> Curves:
     """The curves of a shape."""
-    return Curves(
-        points=tuple(
-            (place, Point(cache=cache, compute=compute, compute_high=compute_high, host_high=host_high, step=step))
-            for place, cache, compute, compute_high, host_high, step in _shape(number)["points"]
-        )
-    )
+    return Curves(points=tuple((place, Point(*sizes)) for place, *sizes in _shape(number)["points"]))
 
 
 @lru_cache(maxsize=4096)

@@ -37,8 +37,7 @@ _FARTHEST: Final = 4096
 _ENDS: Final = ("low", "expected", "high")
 
 
-@frozen
-class Point:
+class Point(NamedTuple):
     """Bytes at one length: the cache; the buffers of the GPU for a pass, expected and at most; those of the host at most; the largest
     cache of a block.
     """
@@ -52,7 +51,7 @@ class Point:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """The numbers alone, but for the last, which is a bound."""
-        return self.cache, self.compute, self.compute_high, self.host_high
+        return self[:-1]
 
 
 @frozen
@@ -80,12 +79,7 @@ class Curves:
         place, (start, first), (end, last) = self._around(tokens)
         if start == place:
             return first
-        between = (
-            a + -((a - b) * (place - start) // (end - start))
-            for a, b in zip((*first.sizes, first.step), (*last.sizes, last.step), strict=True)
-        )
-        cache, compute, compute_high, host_high, step = between
-        return Point(cache=cache, compute=compute, compute_high=compute_high, host_high=host_high, step=step)
+        return Point._make(a + -((a - b) * (place - start) // (end - start)) for a, b in zip(first, last, strict=True))
 
     def exact(self, tokens: int) -> bool:
         """Whether the expected buffers for so many tokens are known to the byte."""
