@@ -176,7 +176,7 @@ def main() -> None:
     asked = parser.parse_args()
     missed = False
     print(
-        f"{'engine':14}{'accelerator':16}{'shape':6}{'points':>9}{'refused':>9}{'seconds':>9}{'bar':>5}{'MiB':>5}  plans / sweep"
+        f"{'engine':14}{'accelerator':22}{'shape':6}{'points':>9}{'refused':>9}{'seconds':>9}{'bar':>5}{'MiB':>5}  plans / sweep"
     )
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "points.csv")
@@ -192,7 +192,7 @@ def main() -> None:
             over = (asked.share >= 1 and found.seconds > most) or found.mib > MOST_MIB
             refused = sum(bool(row["error"]) for _, row in points) / len(points)
             print(
-                f"{engine:14}{gpu:16}{shape:6}{axes.points:9,}{refused:9.0%}{found.seconds:9.2f}{most:5.0f}{found.mib:5.0f}"
+                f"{engine:14}{gpu:22}{shape:6}{axes.points:9,}{refused:9.0%}{found.seconds:9.2f}{most:5.0f}{found.mib:5.0f}"
                 f"{ratio:8.0f}{'  MISSED' if over else ''}",
                 flush=True,
             )

@@ -136,9 +136,13 @@ class Pools:
     def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
         """Whether so many sequences of a replica fit."""
         capacities, held = cache(self.capacities), True
+
+        def in_pool(pool: int, taken: int) -> bool:
+            holds: bool = taken <= mapped(lambda size: capacities(size)[pool], budget_bytes)
+            return holds
+
         for pool, terms in enumerate(self.demands):
-            taken = sequences * sum(term.bytes(tokens) for term in terms)
-            held = held & (taken <= mapped(lambda size, at=pool: capacities(size)[at], budget_bytes))  # type: ignore[misc]
+            held = held & in_pool(pool, sequences * sum(term.bytes(tokens) for term in terms))
         return held
 
 
@@ -214,19 +218,7 @@ class MemoryForm:
 
     def at(self, tokens: int, sequences: int) -> Memory:
         """Everything about so many sequences of so many tokens."""
-        known: Memory | None = vars(self).get("_known")
-        if known is not None and known.tokens is tokens and known.sequences is sequences:
-            return known
-        return self._at(tokens, sequences)
-
-    def _at(self, tokens: int, sequences: int) -> Memory:
         return Memory(self, tokens, sequences)
-
-    def prepared(self, tokens: int, sequences: int) -> MemoryForm:
-        """The same form, with what all answers about these very arrays have in common worked out once."""
-        same = replace(self)
-        vars(same)["_known"] = self.at(tokens, sequences)
-        return same
 
     def parts_bytes(self, tokens: int, sequences: int, end: str, section: str | None = None) -> int:
         """Bytes of the parts of a section, or of all, on the fullest GPU at one end of their ranges."""

@@ -31,9 +31,9 @@ def drawn_form(opened: Opened) -> MemoryForm | None:
 
 
 def _without_first(form: MemoryForm) -> MemoryForm:
-    """The form without the lengths of its rules for the first ones, where no answer lies there.
+    """The form without its rules for the first lengths, if no answer lies there.
 
-    Where more than anybody asks for fits at the next length, none does; nor does one where nothing fits at all.
+    None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
     """
     least = 1 + max((len(one.first) for part in form.parts for one in part.amounts if isinstance(one, Early)), default=0)
     if least == 1:

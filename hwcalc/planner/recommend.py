@@ -24,11 +24,12 @@ from hwcalc.planner.fit import SEARCH
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
 from hwcalc.planner.plan import plan_model
-from hwcalc.planner.recommend_alike import Alike, OfOffer, Room
+from hwcalc.planner.recommend_alike import Alike, AlikeGpu, OfOffer, least_weights_bytes
 from hwcalc.planner.result import Layout, Plan
 from hwcalc.text import operand
 
 if TYPE_CHECKING:
+    from hwcalc.engines.budget import Budget
     from hwcalc.hardware.candidates import Candidate
 
 __all__ = ["recommend_model"]
@@ -130,6 +131,29 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
     return [replace(first, also=tuple(one.candidate.name for one in others)) for first, *others in groups.values()]
 
 
+@frozen
+class _OneGpu:
+    """A GPU for which the request was opened by itself: the questions of :class:`~hwcalc.planner.recommend_alike.AlikeGpu`."""
+
+    opened: Opened
+    budget: Budget
+
+    @property
+    def total_bytes(self) -> int:
+        return self.budget.total_bytes
+
+    @property
+    def requested_bytes(self) -> int:
+        return self.budget.requested_bytes
+
+    @property
+    def weights_bytes(self) -> int:
+        return least_weights_bytes(self.budget)
+
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
+        return solve.best_layout(self.opened, gpus, node, any_layout=any_layout)
+
+
 class _Search:
     """Tries candidates one by one, and counts those that it rejects."""
 
@@ -143,52 +167,46 @@ class _Search:
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
         """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
         for candidate in candidates:
-            room = self._alike.room(candidate.gpu)
-            opened = self._opened(candidate) if room is None else None
-            total = room.total_bytes if room is not None else None if opened is None else self._total(opened)
-            if total is None:
+            on_gpu = self._alike.on(candidate.gpu) or self._by_itself(candidate)
+            if on_gpu is None:
                 continue
-            found = self._layouts(candidate, opened, room)
+            found = self._layouts(candidate, on_gpu)
             if not found:
                 self.too_small += 1
                 self.alone += candidate.instance is None and candidate.gpu.whole_machine
                 self.limited += self._limited(candidate)
             for one in found:
                 layout = one.layout
-                yield _Match(candidate=candidate, layout=layout, certain=one.certain, total_bytes=total * layout.gpus)
+                yield _Match(
+                    candidate=candidate, layout=layout, certain=one.certain, total_bytes=on_gpu.total_bytes * layout.gpus
+                )
 
-    def _opened(self, candidate: Candidate) -> Opened | None:
+    def _by_itself(self, candidate: Candidate) -> _OneGpu | None:
         try:
-            return self.opened.changed(gpu=candidate.gpu)
+            opened = self.opened.changed(gpu=candidate.gpu)
         except KvplanError as error:
             self.refused += 1
             self.message = self.message or error.message
             return None
-
-    def _total(self, opened: Opened) -> int | None:
         budget = opened.budget
         if budget is None:
             self.unknown += 1
             self.message = next((note.message for note in opened.notes if note.code in _REASONS), self.message)
             return None
-        return budget.total_bytes
+        return _OneGpu(opened=opened, budget=budget)
 
-    def _layouts(self, candidate: Candidate, opened: Opened | None, room: Room | None) -> list[solve.Found]:
+    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
         gpu = candidate.gpu
         key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
         if key not in self._seen:
-            self._seen[key] = self._search(candidate, opened, room)
+            self._seen[key] = self._search(candidate, on_gpu)
         return self._seen[key]
 
-    def _search(self, candidate: Candidate, opened: Opened | None, room: Room | None) -> list[solve.Found]:
+    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
         node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
-        least = self._at_least(opened, room)
+        least = self._at_least(on_gpu)
         for gpus in self._counts(candidate):
-            found = None
-            if gpus >= least and room is not None:
-                found = self._alike.best_layout(room, candidate.gpu, gpus, node, any_layout=self.any_layout)
-            elif gpus >= least and opened is not None:
-                found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout)
+            found = on_gpu.best_layout(gpus, node, any_layout=self.any_layout) if gpus >= least else None
             if found is not None and (found.certain or not out):
                 out.append(found)
                 if found.certain:
@@ -209,21 +227,14 @@ class _Search:
             return candidate.count > self.most
         return not candidate.gpu.whole_machine or candidate.gpu.node > self.most
 
-    def _at_least(self, opened: Opened | None, room: Room | None) -> int:
+    def _at_least(self, on_gpu: AlikeGpu | _OneGpu) -> int:
         """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
-        budget = None if opened is None else opened.budget
-        requested = room.expected if room is not None else 0 if budget is None else budget.requested_bytes
-        if requested <= 0:
+        if on_gpu.requested_bytes <= 0:
             return 1
-        weights = (
-            self._alike.weights_bytes(room)
-            if room is not None
-            else sum(part.low for part in (() if budget is None else budget.parts) if part.name == "weights")
-        )
+        opened = on_gpu.opened
         # Take the smaller of the formulas and the engine's rule for one GPU, since several GPUs may round blocks differently.
-        alone = opened or self.opened
-        cache = min(self._formula_bytes if opened is None else _formula_bytes(opened), alone.needed_bytes)
-        return max(1, -(-(weights + cache) // requested))
+        cache = min(self._formula_bytes if opened is self.opened else _formula_bytes(opened), opened.needed_bytes)
+        return max(1, -(-(on_gpu.weights_bytes + cache) // on_gpu.requested_bytes))
 
     @cached_property
     def _formula_bytes(self) -> int:

@@ -5,13 +5,14 @@ The answers are those of :func:`hwcalc.planner.solve.best_layout`, which opens t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, usable_bytes
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import forms, solve
 from hwcalc.planner.fit import Search
@@ -25,40 +26,65 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Alike", "OfOffer", "Room"]
+__all__ = ["Alike", "AlikeGpu", "OfOffer", "least_weights_bytes"]
 
 
-class Room(NamedTuple):
-    """A GPU by what a layout needs of it: the bytes that may be used at the low end and by the expected value, and its kind."""
+@frozen
+class AlikeGpu:
+    """A GPU by what a layout needs of it: its kind, and the bytes that may be used at the low end and by the expected value."""
 
+    alike: Alike
+    gpu: Gpu
     kind: Hashable
     total_bytes: int
-    low: int
-    expected: int
+    low_bytes: int
+    requested_bytes: int
+
+    @property
+    def opened(self) -> Opened:
+        """The request, which is the same for every GPU."""
+        return self.alike.opened
+
+    @property
+    def weights_bytes(self) -> int:
+        """The least that the weights take of one GPU."""
+        return self.alike.weights_bytes(self.kind)
+
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
+        """As :func:`hwcalc.planner.solve.best_layout`."""
+        likely: solve.Found | None = None
+        for layout in self.alike.layouts(gpus, node, any_layout=any_layout):
+            need = self.alike.need(self.kind, self.gpu, layout)
+            if need is None or need.cache_bytes > self.requested_bytes - need.expected_bytes:
+                continue
+            if need.cache_bytes <= self.low_bytes - need.high_bytes:
+                return solve.Found(layout=need.layout, certain=True)
+            likely = likely or solve.Found(layout=need.layout, certain=False)
+        return likely
 
 
 class _Need(NamedTuple):
     """What an accepted layout takes of each GPU of a kind: all parts but the cache at their high end and expected, and the cache."""
 
     layout: Layout
-    high: int
-    expected: int
-    cache: int
+    high_bytes: int
+    expected_bytes: int
+    cache_bytes: int
 
 
 class Alike:
     """The layouts of one request on GPUs that differ in little but their memory."""
 
     def __init__(self, opened: Opened) -> None:
-        self._opened = opened
+        self.opened = opened
         self._usable = opened.engine.alike_on_gpus and opened.request.policy is None and opened.request.hardware.kv_memory is None
         self._alone: dict[Hashable, Opened] = {}
         self._single: dict[Hashable, Budget | None] = {}
         self._needs: dict[tuple[Hashable, Layout], _Need | None] = {}
         self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
 
-    def room(self, gpu: Gpu) -> Room | None:
-        """The room on a GPU; ``None`` if it must be asked for by itself."""
+    def on(self, gpu: Gpu) -> AlikeGpu | None:
+        """The request on a GPU; ``None`` if it must be opened for it by itself."""
         from hwcalc.engines.costs import outside_kind
         from hwcalc.profiles.visible import visible_memory
 
@@ -72,25 +98,27 @@ class Alike:
         if single is None:
             return None
         low, expected, _ = usable_bytes(memory, single.utilization, self._margin)
-        return Room(kind=kind, total_bytes=memory.expected_bytes, low=low, expected=expected)
+        return AlikeGpu(
+            alike=self, gpu=gpu, kind=kind, total_bytes=memory.expected_bytes, low_bytes=low, requested_bytes=expected
+        )
 
     @cached_property
     def _calibrated(self) -> frozenset[str] | None:
-        """The accelerators of which something was measured, if that is known."""
+        """The accelerators of which something was measured; ``None`` if that is not known."""
         from hwcalc.profiles.calibration import calibrated_gpus, overheads_kind
 
-        return calibrated_gpus(overheads_kind(self._opened.engine.name))
+        return calibrated_gpus(overheads_kind(self.opened.engine.name))
 
     @cached_property
     def _margin(self) -> Fraction:
         from hwcalc.engines.equation import margin_of
 
-        return margin_of(self._opened.request.hardware).value
+        return margin_of(self.opened.request.hardware).value
 
     def _on(self, kind: Hashable, gpu: Gpu) -> Opened:
         """The request on one GPU of a kind. Raises the error with which the engine refuses it."""
         if kind not in self._alone:
-            self._alone[kind] = self._opened.changed(gpu=gpu)
+            self._alone[kind] = self.opened.changed(gpu=gpu)
         return self._alone[kind]
 
     def _budget(self, kind: Hashable, gpu: Gpu) -> Budget | None:
@@ -101,44 +129,42 @@ class Alike:
                 self._single[kind] = None
         return self._single[kind]
 
-    def weights_bytes(self, room: Room) -> int:
-        """The least that the weights take of one GPU."""
-        single = self._single[room.kind]
-        assert single is not None
-        return sum(part.low for part in single.parts if part.name == "weights")
+    def weights_bytes(self, kind: Hashable) -> int:
+        """The least that the weights take of one GPU of a kind."""
+        single = self._single[kind]
+        return 0 if single is None else least_weights_bytes(single)
 
-    def best_layout(self, room: Room, gpu: Gpu, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        """As :func:`hwcalc.planner.solve.best_layout`."""
+    def layouts(self, gpus: int, node: int, *, any_layout: bool) -> tuple[Layout, ...]:
+        """As :func:`hwcalc.planner.layouts.layouts`."""
         key = (gpus, node, any_layout)
         if key not in self._layouts:
-            self._layouts[key] = layouts(self._opened, gpus, node, any_layout=any_layout)
-        likely: solve.Found | None = None
-        for layout in self._layouts[key]:
-            need = self._need(room, gpu, layout)
-            if need is None or need.cache > room.expected - need.expected:
-                continue
-            if need.cache <= room.low - need.high:
-                return solve.Found(layout=need.layout, certain=True)
-            likely = likely or solve.Found(layout=need.layout, certain=False)
-        return likely
+            self._layouts[key] = layouts(self.opened, gpus, node, any_layout=any_layout)
+        return self._layouts[key]
 
-    def _need(self, room: Room, gpu: Gpu, layout: Layout) -> _Need | None:
-        """What a layout needs; ``None`` if the engine refuses it. It is the same on every GPU of the kind."""
-        key = (room.kind, layout)
+    def need(self, kind: Hashable, gpu: Gpu, layout: Layout) -> _Need | None:
+        """What a layout needs on any GPU of the kind, such as this one; ``None`` if the engine refuses it."""
+        key = (kind, layout)
         if key not in self._needs:
-            accepted = solve.accepted(self._on(room.kind, gpu), layout)
-            budget = None if accepted is None else accepted[1].budget
-            self._needs[key] = (
-                None
-                if accepted is None or budget is None
-                else _Need(
-                    layout=accepted[0],
-                    high=sum(part.high for part in budget.parts),
-                    expected=sum(part.expected for part in budget.parts),
-                    cache=accepted[1].needed_bytes,
-                )
-            )
+            self._needs[key] = _need(self._on(kind, gpu), layout)
         return self._needs[key]
+
+
+def _need(opened: Opened, layout: Layout) -> _Need | None:
+    accepted = solve.accepted(opened, layout)
+    budget = None if accepted is None else accepted[1].budget
+    if accepted is None or budget is None:
+        return None
+    return _Need(
+        layout=accepted[0],
+        high_bytes=sum(part.high for part in budget.parts),
+        expected_bytes=sum(part.expected for part in budget.parts),
+        cache_bytes=accepted[1].needed_bytes,
+    )
+
+
+def least_weights_bytes(budget: Budget) -> int:
+    """The least that the weights take of a GPU."""
+    return sum(part.low for part in budget.parts if part.name == "weights")
 
 
 class OfOffer(Search):
@@ -157,20 +183,19 @@ class OfOffer(Search):
 
     def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
-        if form is None:
-            return super().most(opened, size, low, pool)
-        likely = forms.most(form, opened.tokens, opened.batch)
-        sure = forms.most(form, opened.tokens, opened.batch, "low", likely)
-        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+        return super().most(opened, size, low, pool) if form is None else _found(forms.most, form, opened)
 
     def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
-        if form is None:
-            return super().longest(opened, size, low)
-        likely = forms.longest(form, opened.tokens, opened.batch)
-        sure = forms.longest(form, opened.tokens, opened.batch, "low", likely)
-        return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")
+        return super().longest(opened, size, low) if form is None else _found(forms.longest, form, opened)
 
     def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
         """An offer does not say it."""
         return None, None
+
+
+def _found(solver: Callable[..., int], form: MemoryForm, opened: Opened) -> tuple[solve.Most, solve.Most]:
+    """A limit by the expected value and the one that surely holds, by a solver of :mod:`hwcalc.planner.forms`."""
+    likely = solver(form, opened.tokens, opened.batch)
+    sure = solver(form, opened.tokens, opened.batch, "low", likely)
+    return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")

@@ -13,7 +13,7 @@ import numpy as np
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.forms import ENDS, Curve, MemoryForm
+from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.frozen import field, frozen
@@ -27,11 +27,16 @@ from hwcalc.sweep.reach import reached
 
 __all__ = ["Family", "family_of"]
 
-_WORDS: Final = np.array([Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS], dtype=object)
+_OF_A_VERDICT: Final = (
+    *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
+    *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
+)
+"""Columns that are empty without a GPU or a policy."""
+_VERDICTS: Final = (Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS)
+_WORDS: Final = np.array([verdict.value for verdict in _VERDICTS], dtype=object)
 _MOST: Final = 2**62
 _WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
 _SPARE_BITS: Final = 10
-_WORDS[:] = [str(word.value) for word in _WORDS]
 
 
 @frozen
@@ -85,20 +90,18 @@ class Family:
 
     def _answers(self, form: MemoryForm, tokens: Any, sequences: Any) -> list[Any]:
         """All that is asked of a form and is a number or a verdict."""
-        form = form.prepared(tokens, sequences)
-        parts = (form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section)
-        total = self._total(form, tokens, sequences)
-        holds = (form.holds(tokens, sequences, end) for end in ENDS)
-        return [form.needed_bytes(tokens, sequences), *(() if total is None else (total,)), *parts, *holds]
+        memory = form.at(tokens, sequences)
+        parts = (memory.parts_bytes("expected", section.value) for section in Section)
+        total = self._total(memory)
+        holds = map(memory.holds, ENDS)
+        return [memory.needed_bytes, *(() if total is None else (total,)), *parts, *holds]
 
     def columns(self, piece: Piece) -> dict[str, Column]:
         """All columns but length and batch."""
         tokens, sequences = self._accepted(piece)
         shape = len(piece.seqs), len(piece.batches)
-        form = None if self.form is None else self.form.prepared(tokens, sequences)
-        total = self.curve.total_bytes(tokens, sequences) if form is None else form.at(tokens, sequences).total_bytes
-        arrays = {"bytes_per_token": self._growth(tokens), "cache_total_bytes": total}
-        arrays |= self._without_gpu(total, tokens, sequences) if form is None else self._on_gpu(form, tokens, sequences)
+        arrays = {"bytes_per_token": self._growth(tokens)}
+        arrays |= self._without_gpu(tokens, sequences) if self.form is None else self._on_gpu(self.form.at(tokens, sequences))
         return {
             **self.row,
             **{name: _column(array, shape) for name, array in arrays.items()},
@@ -114,41 +117,40 @@ class Family:
             sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
         return tokens, sequences
 
-    def _without_gpu(self, total: Any, tokens: Any, sequences: Any) -> dict[str, Any]:
+    def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
         replicas = self.opened.request.parallel.dp
         needed = self.curve.needed_bytes(tokens, sequences if replicas == 1 else -(-sequences // replicas))
-        return {"cache_per_gpu_bytes": needed, **self._beside_weights(total, needed)}
+        return self._beside_weights(self.curve.total_bytes(tokens, sequences), needed)
 
-    def _beside_weights(self, total: Any, needed: Any) -> dict[str, Any]:
-        """The sums of weights and cache alone."""
+    def _beside_weights(self, cache: Any, needed: Any) -> dict[str, Any]:
+        """The cache on all GPUs and what is needed of it on the fullest, and their sums with the weights alone."""
         weights, on_gpu = (self.row[name] for name in _WEIGHTS)
         return {
-            "total_bytes": None if weights is None else total + weights,
+            "cache_total_bytes": cache,
+            "cache_per_gpu_bytes": needed,
+            "total_bytes": None if weights is None else cache + weights,
             "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
         }
 
-    def _on_gpu(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
-        usable, needed = form.usable[1], form.needed_bytes(tokens, sequences)
-        low, high = (usable - form.left(tokens, sequences, end) + needed for end in ("high", "low"))
-        if self.is_given:
-            sums = self._beside_weights(form.at(tokens, sequences).total_bytes, needed)
-        else:
-            sums = self._equation(form, tokens, sequences)
+    def _on_gpu(self, memory: Memory) -> dict[str, Any]:
+        usable, needed = memory.form.usable[1], memory.needed_bytes
+        low, high = (usable - memory.left(end) + needed for end in ("high", "low"))
         return {
-            "cache_per_gpu_bytes": needed,
-            **sums,
+            **(self._beside_weights(memory.total_bytes, needed) if self.is_given else self._equation(memory)),
             "total_per_gpu_low_bytes": larger(0, low),
             "total_per_gpu_high_bytes": high,
             "usable_bytes": usable,
-            "fits": _verdicts(*(form.holds(tokens, sequences, end) for end in ENDS)),
+            "fits": _verdicts(*map(memory.holds, ENDS)),
         }
 
-    def _equation(self, form: MemoryForm, tokens: Any, sequences: Any) -> dict[str, Any]:
-        parts = {section: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
+    def _equation(self, memory: Memory) -> dict[str, Any]:
+        parts = {section: memory.parts_bytes("expected", section.value) for section in Section}
         return {
+            "cache_total_bytes": memory.total_bytes,
+            "cache_per_gpu_bytes": memory.needed_bytes,
             "weights_per_gpu_bytes": parts[Section.WEIGHTS],
-            "total_bytes": self._total(form, tokens, sequences),
-            "total_per_gpu_bytes": sum(parts.values()) + form.needed_bytes(tokens, sequences),
+            "total_bytes": self._total(memory),
+            "total_per_gpu_bytes": sum(parts.values()) + memory.needed_bytes,
         }
 
     @property
@@ -156,18 +158,15 @@ class Family:
         """Whether the user gives the budget, of which nothing is taken but the cache."""
         return self.opened.request.hardware.kv_memory is not None
 
-    def _total(self, form: MemoryForm, tokens: Any, sequences: Any) -> Any:
+    def _total(self, memory: Memory) -> Any:
         """The memory of all GPUs, as a plan has it: what the fullest has beside its cache, as often as there are GPUs."""
-        devices = form.devices_bytes(tokens, sequences)
-        if devices is not None:
-            return devices
-        weights, cache = self.row["weights_bytes"], form.at(tokens, sequences).total_bytes
+        weights = self.row["weights_bytes"]
+        if memory.devices_bytes is not None:
+            return memory.devices_bytes
         if weights is None:
             return None
-        beside = sum(
-            form.parts_bytes(tokens, sequences, "expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD)
-        )
-        return cache + weights + self.opened.request.gpus * beside
+        beside = sum(memory.parts_bytes("expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD))
+        return memory.total_bytes + weights + self.opened.request.gpus * beside
 
     def _growth(self, tokens: Any) -> Any:
         """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
@@ -230,13 +229,6 @@ def family_of(opened: Opened, gpu: str | None) -> Family | None:
         warnings=tuple(note.code for note in warnings),
         grown=_grown(opened),
     )
-
-
-_OF_A_VERDICT: Final = (
-    *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
-    *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
-)
-"""Columns that are empty without a GPU or a policy."""
 
 
 def _grown(opened: Opened) -> dict[Span, int]:

@@ -102,7 +102,7 @@ class Requests:
                 if error is None:
                     continue
                 seqs, batches = [piece.seqs[row] for row in rows], [piece.batches[column] for column in columns]
-                found = _same_words(seqs, batches, lambda seq, batch: _text(self._error(seq, batch)))
+                found = _same_words(seqs, batches, self._words_beside(error, seqs[0], batches[0]))
                 if found is None:
                     return None
                 import numpy as np
@@ -112,6 +112,10 @@ class Requests:
                 texts[np.ix_(rows, columns)] = found
                 first, count = first or error, count + len(rows) * len(columns)
         return Refusals(texts=texts, count=count, first=first, all=count == piece.size)
+
+    def _words_beside(self, error: KvplanError, seq: int | None, batch: int) -> Callable[[int | None, int], str | None]:
+        """The message of any point; that of one is known."""
+        return lambda *point: error.message if point == (seq, batch) else _text(self._error(*point))
 
     def _error(self, seq: int | None, batch: int) -> KvplanError | None:
         try:

@@ -78,7 +78,7 @@ def curve_of(opened: LlamacppOpened) -> Curve | None:
     alone = not opened.gpus or (opened.gpus == 1 and opened.request.hardware.gpu is None)
     if opened.request.hardware.gpu is not None and weighed_of(opened) is not None:
         return _placed_curve(opened, Places(opened, assignment_of(opened)))
-    # Of no GPU it is known how much else lies there.
+    # How much else lies on each GPU is not known.
     places = Places(opened, whole_assignment(opened))
     return replace(_placed_curve(opened, places), answers=None if alone else attrgetter("widest"))
 

@@ -187,7 +187,7 @@ class PlacedForm(MemoryForm):
     places: Places
     without_gpu: bool
 
-    def _at(self, tokens: int, sequences: int) -> Memory:
+    def at(self, tokens: int, sequences: int) -> Memory:
         return _PlacedMemory(self, self.places.at(tokens, sequences), tokens, sequences)
 
 

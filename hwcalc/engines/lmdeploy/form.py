@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
 from hwcalc.engines.general_form import form_with, is_plain
@@ -14,6 +15,8 @@ from hwcalc.formulas.arithmetic import mapped
 from hwcalc.formulas.frozen import frozen
 
 __all__ = ["SessionPools", "plan_curve", "plan_form"]
+
+_NO_LAYERS: Final = LayerNumbers()
 
 
 @frozen
@@ -49,7 +52,7 @@ def plan_curve(opened: LmdeployOpened) -> Curve | None:
     )
 
 
-def _blocks(opened: LmdeployOpened, kind: str, size: int, count: int = 1, layers: LayerNumbers = LayerNumbers()) -> Term:  # noqa: B008
+def _blocks(opened: LmdeployOpened, kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
     """The blocks of a sequence, of so many bytes in each layer."""
     return Term(
         kind=kind,

@@ -183,7 +183,7 @@ def _total(needs: Needs, sequences: int, dp: int) -> int:
 class PoolForm(MemoryForm):
     """The memory equation, where pools of the left bytes must hold the sequences."""
 
-    def _at(self, tokens: int, sequences: int) -> Memory:
+    def at(self, tokens: int, sequences: int) -> Memory:
         assert isinstance(self.curve, PoolCurve)
         return _PoolMemory(self, self.curve, tokens, sequences)
 

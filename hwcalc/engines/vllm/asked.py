@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache, partial
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Asked, AskedCurve, Curve, PartForm
@@ -20,6 +20,9 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BlockPool", "FirstParts", "Lengths", "asked_curve", "asked_parts", "lengths_of"]
+
+_MOST_KEPT: Final = 65_536
+"""Lengths of which the numbers are kept at a time: as many as a sweep asks about at once."""
 
 
 class AtLength(NamedTuple):
@@ -35,9 +38,8 @@ Lengths = Callable[[int], AtLength]
 
 
 def lengths_of(opened: VllmOpened) -> Lengths:
-    """The numbers at each length, which are found once."""
-    lengths: Lengths = opened.shared("by length", lambda: cache(lambda tokens: _at(opened, tokens)))
-    return lengths
+    """The numbers at each length. They go with whoever asked: a family, which other plans share too, would keep every length for good."""
+    return lru_cache(maxsize=_MOST_KEPT)(partial(_at, opened))
 
 
 def _at(opened: VllmOpened, tokens: int) -> AtLength:
@@ -60,11 +62,11 @@ def asked_curve(lengths: Lengths) -> Curve:
 def asked_parts(lengths: Lengths) -> tuple[PartForm, ...]:
     """The parts of the equation, those of a section together."""
 
+    def amount(section: str, end: str) -> Asked:
+        return Asked(rule=lambda tokens: lengths(tokens).sections[section, end], alone=True)
+
     def part(section: str) -> PartForm:
-        low, expected, high = (
-            Asked(rule=lambda tokens, key=(section, end): lengths(tokens).sections[key], alone=True)  # type: ignore[misc]
-            for end in ENDS
-        )
+        low, expected, high = (amount(section, end) for end in ENDS)
         return PartForm(name=section, section=section, low=low, expected=expected, high=high)
 
     return tuple(part(section.value) for section in Section)

@@ -12,7 +12,7 @@ from typing import Self
 from hwcalc.engines.budget import Budget
 from hwcalc.engines.forms import ENDS, Blocks, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.engines.request import UNSHARED
-from hwcalc.engines.vllm.asked import BlockPool, FirstParts, asked_curve, asked_parts, lengths_of
+from hwcalc.engines.vllm.asked import BlockPool, FirstParts, Lengths, asked_curve, asked_parts, lengths_of
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
@@ -29,8 +29,8 @@ _Stairs = tuple[tuple[Stair, ...], ...]
 
 def plan_form(opened: VllmOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where more than blocks is asked for before start-up, or the budget is unknown."""
-    given, curve = opened.request.hardware.kv_memory, plan_curve(opened)
-    long = _long(opened)
+    given, lengths, long = opened.request.hardware.kv_memory, lengths_of(opened), _long(opened)
+    curve = _curve(opened, lengths)
     budget = long.budget if given is None and opened.request.hardware.gpu is not None else None
     if curve is None or not _checks_blocks(long) or (budget is None and given is None):
         return None
@@ -42,11 +42,10 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
         if settings.override is None and layout.schedulers == 1 and _is_regular(layout):
             blocks = Blocks(bytes=width, null=null)
         else:
-            lengths = None if _is_regular(layout) else lengths_of(opened)
             pool = BlockPool(
                 curve=curve,
                 width=width,
-                lengths=lengths,
+                lengths=None if _is_regular(layout) else lengths,
                 null=null,
                 schedulers=layout.schedulers,
                 override=settings.override,
@@ -54,7 +53,7 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
     size = given or 0
     return MemoryForm(
         curve=curve,
-        parts=() if budget is None else _parts(opened, budget),
+        parts=() if budget is None else _parts(opened, budget, lengths),
         usable=(size, size, size) if budget is None else budget.usable,
         total_bytes=size if budget is None else budget.total_bytes,
         blocks=blocks,
@@ -67,13 +66,17 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
 
 def plan_curve(opened: VllmOpened) -> Curve | None:
     """The cache of the family; ``None`` where not every request takes its own blocks."""
+    return _curve(opened, lengths_of(opened))
+
+
+def _curve(opened: VllmOpened, lengths: Lengths) -> Curve | None:
     request, layout = opened.request, _long(opened).layout
     if request.policy is not None or request.lengths or request.sharing != UNSHARED:
         return None
     if not any(layout.stage_bytes):
         return Curve(gpus=((),), total=())
     if not _is_regular(layout):
-        return asked_curve(lengths_of(opened))
+        return asked_curve(lengths)
     width = max(layout.stage_bytes)
     if layout.rules.groups_by_stage and opened.settings.pp > 1:
         # All stages have as many blocks as the first, in groups of its own layers.
@@ -99,10 +102,10 @@ def _is_regular(layout: PoolLayout) -> bool:
     return layout.rules.engine == "V1" and (not layout.depends_on_length or _is_constant(layout))
 
 
-def _parts(opened: VllmOpened, budget: Budget) -> tuple[PartForm, ...]:
+def _parts(opened: VllmOpened, budget: Budget, lengths: Lengths) -> tuple[PartForm, ...]:
     """The parts of the equation, which follow from the length in a batch that is not full, or as long as the longest sequence."""
     if not _is_regular(_long(opened).layout):
-        return asked_parts(lengths_of(opened))
+        return asked_parts(lengths)
     least = _least(opened)
     parts = tuple(map(PartForm.constant, budget.parts))
     if least == 1:
@@ -161,7 +164,7 @@ def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
     """A term for all groups that grow alike. A unit is a block of the pool, of so many bytes."""
     alike: dict[_Alike, list[BlockGroup]] = {}
     for group in layout.stage_groups[0]:
-        kind = "+".join(dict.fromkeys(spec.form for spec in group.specs))
+        kind = group.form
         key = _Alike.of(kind, block_bytes, group.specs[0], _stairs(layout, group))
         alike.setdefault(key, []).append(group)
     return tuple(
@@ -189,7 +192,7 @@ def _unused(opened: VllmOpened) -> Iterator[Term]:
     layout, tp, width = opened.layout, opened.request.parallel.tp, sum(opened.layout.stage_bytes)
     alike: dict[_Alike, int] = {}
     for group in layout.groups:
-        unused = width - sum(spec.page for spec in group.specs)
+        unused = width - group.block_bytes
         if unused:
             key = _Alike.of("unused block space", tp * unused, group.specs[0], _stairs(layout, group))
             alike[key] = alike.get(key, 0) + 1

@@ -11,10 +11,6 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import DeviceShare, Placement
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
-from hwcalc.engines.llamacpp.compute import device_buffers
-from hwcalc.engines.llamacpp.opened import of_llamacpp
-from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts
@@ -38,6 +34,8 @@ def on_host(rank: str | None) -> bool:
 
 def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+    from hwcalc.engines.llamacpp.settings import CELLS
+
     rows = [*_context(facts, opened), *_weights(facts, opened, tolerance)]
     notes: list[Note] = []
     if "mla_attn" in facts:
@@ -61,6 +59,8 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
 
 def _context(facts: Facts, opened: Opened) -> list[Row]:
     """Cells, caches and states follow from llama.cpp's rules: they must be equal up to the rounding of the log."""
+    from hwcalc.engines.llamacpp.opened import of_llamacpp
+
     one = of_llamacpp(opened).settings
     stored = [(group.count, tensor) for group in opened.stack.groups for tensor in opened.kind_tensors[group.kind]]
     stored += [(1, tensor) for tensor in opened.extras]
@@ -116,6 +116,10 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
 
 def _host(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
     """The buffers of a machine without a GPU, which holds everything in its own memory."""
+    from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
+    from hwcalc.engines.llamacpp.compute import device_buffers
+    from hwcalc.engines.llamacpp.opened import of_llamacpp
+
     own = of_llamacpp(opened)
     parts = device_buffers(own, Assignment(blocks=(ON_HOST,) * own.hparams.n_layer_all, output=ON_HOST), ON_HOST)
     rows: list[Row] = []
@@ -188,6 +192,8 @@ def _sum(name: str, facts: list[Fact]) -> Fact | None:
 
 def batch_shape(opened: Opened) -> tuple[int, int]:
     """Tokens of one pass, and tokens whose logits it computes."""
+    from hwcalc.engines.llamacpp.opened import of_llamacpp
+
     one = of_llamacpp(opened).settings
     return one.n_ubatch, one.n_outputs
 

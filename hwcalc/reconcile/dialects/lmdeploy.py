@@ -13,9 +13,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.lmdeploy.memory import shares_of
-from hwcalc.engines.lmdeploy.opened import of_lmdeploy
-from hwcalc.engines.lmdeploy.pool import pool_blocks
 from hwcalc.model import Note
 from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Fact, Facts, number_after
@@ -157,6 +154,10 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
     """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
+    from hwcalc.engines.lmdeploy.memory import shares_of
+    from hwcalc.engines.lmdeploy.opened import of_lmdeploy
+    from hwcalc.engines.lmdeploy.pool import pool_blocks
+
     planned, rows = of_lmdeploy(opened), []
     notes: list[Note] = []
 
@@ -218,5 +219,7 @@ def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
 
 def batch_shape(opened: Opened) -> tuple[int, int]:
     """Tokens of one forward pass, and rows of logits."""
+    from hwcalc.engines.lmdeploy.opened import of_lmdeploy
+
     settings = of_lmdeploy(opened).settings
     return settings.prefill_tokens, settings.max_batch_size

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.mistral_rs.memory import predicted_activations
-from hwcalc.engines.mistral_rs.opened import of_mistral
 from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
 from hwcalc.reconcile.facts import Facts, number_after, number_before
 from hwcalc.reconcile.rows import Row, compared, spread
@@ -91,6 +89,9 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have."""
+    from hwcalc.engines.mistral_rs.memory import predicted_activations
+    from hwcalc.engines.mistral_rs.opened import of_mistral
+
     rows, pool, notes = budget_rows(facts, opened, tolerance, size=None if "pool_mb" not in facts else _size(facts))
     if pool is not None and pool.state_slots is not None:
         meaning = "slots of every layer with a state"

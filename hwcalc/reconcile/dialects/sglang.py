@@ -7,19 +7,18 @@ wordings: SGLang ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py`
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.sglang.layout import SWA
-from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
-from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
-from hwcalc.engines.sglang.sizes import most_running
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread
+
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.opened import SglangOpened
 
 __all__ = ["NAME", "SOUGHT", "TITLE", "SglangParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
@@ -91,6 +90,8 @@ class SglangParser:
             self.facts.add_bytes(f"swa_{name}" if windows and wide else name, printed, line=number, text=text)
 
     def _arguments(self, number: int, text: str) -> None:
+        from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
+
         for found in _ARGUMENT.finditer(text[text.find("ServerArgs(") :]):
             name, value = found.group(1), found.group(3)
             if value != "None" and name in (*ARGUMENTS, *SWITCHES, *_KEYWORDS, "dp_size", "kv_cache_dtype"):
@@ -108,6 +109,8 @@ class SglangParser:
 
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     """The keywords of a plan and the engine options that the log states."""
+    from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES
+
     stated: dict[str, object] = {}
     for argument, keyword in _KEYWORDS.items():
         word = facts.word(f"arg_{argument}")
@@ -133,6 +136,9 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+    from hwcalc.engines.sglang.opened import of_sglang
+    from hwcalc.engines.sglang.sizes import most_running
+
     own = of_sglang(opened)
     rows: list[Row] = []
 
@@ -165,6 +171,8 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
 
 def _rows_of_pools(facts: Facts, own: SglangOpened, row: object) -> None:
     """The physical size of each pool, by the tokens and slots that the log states beside it."""
+    from hwcalc.engines.sglang.layout import SWA
+
     assert callable(row)
     layout, page, (stage, *_) = own.layout, own.settings.page_size, own.layout.stages
     for prefix, windows in (("", False), ("swa_", True)):
@@ -212,4 +220,6 @@ def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
 
 def batch_shape(opened: Opened) -> tuple[int, int]:
     """Tokens of one forward pass, and sequences."""
+    from hwcalc.engines.sglang.opened import of_sglang
+
     return of_sglang(opened).settings.chunk, opened.request.replica_batch

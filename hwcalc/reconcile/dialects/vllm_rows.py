@@ -9,10 +9,6 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.pool import PoolGroup, PoolInfo
-from hwcalc.engines.vllm.defaults import graphs_subtracted
-from hwcalc.engines.vllm.memory import profile_run, rotary_parts
-from hwcalc.engines.vllm.opened import of_vllm
-from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
@@ -51,6 +47,8 @@ class Pools:
 
 def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+    from hwcalc.engines.vllm.opened import of_vllm
+
     budget = opened.budget if opened.request.hardware.gpu is not None else None
     rows = [
         *_equation(facts, opened, budget, tolerance),
@@ -85,6 +83,8 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
 
 def _equation(facts: Facts, opened: Opened, budget: Budget | None, tolerance: float) -> list[Row]:
     """Rows for memory beside the cache: the weights always, the rest if the GPU is known."""
+    from hwcalc.engines.vllm.memory import rotary_parts
+
     parts = (*(opened.weights.value or ()), *rotary_parts(opened.model)) if budget is None else budget.parts
     rows: list[Row] = []
 
@@ -301,6 +301,9 @@ def _concurrency(pool: PoolInfo) -> Number | None:
 
 def _padding(opened: Opened, groups: tuple[PoolGroup, ...]) -> Number | None:
     """By how many percent a state's page is larger than the state; ``None`` without states or state pages."""
+    from hwcalc.engines.vllm.opened import of_vllm
+    from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
+
     page = next((group.page_bytes for group in groups if group.kind == "state"), None)
     kinds = [group.kind for group in opened.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
     if not page or not kinds:
@@ -340,6 +343,9 @@ def _visible(opened: Opened) -> Range | None:
 
 def batch_shape(opened: Opened) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits of the profile run."""
+    from hwcalc.engines.vllm.memory import profile_run
+    from hwcalc.engines.vllm.opened import of_vllm
+
     settings = of_vllm(opened).settings
     run = profile_run(opened, settings.sequences, settings.batched_tokens)
     return run.tokens, run.rows
@@ -347,6 +353,8 @@ def batch_shape(opened: Opened) -> tuple[int, int]:
 
 def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
     """The overheads that the log measured, as a calibration saves them: bytes of the fullest rank."""
+    from hwcalc.engines.vllm.defaults import graphs_subtracted
+
     out: dict[str, int] = {}
     graphs = (
         "graphs_estimated_bytes" if graphs_subtracted(opened.version) and "graphs_estimated_bytes" in facts else "graphs_bytes"

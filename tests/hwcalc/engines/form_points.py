@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import ENDS
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
+from hwcalc.profiles.catalog import list_models
 
 LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 128, 129, 1_000, 4_095, 4_096, 8_193, 40_961, 131_073, 1_000_001)
 BATCHES: Final = (1, 2, 3, 7, 33, 256, 1_025, 2_048, 2_049, 4_096, 4_097, 100_000)
@@ -23,6 +25,14 @@ class Compared(NamedTuple):
     has_form: bool
     verdicts: set[tuple[bool, ...]]
     unlike: list[tuple[int, int, dict[str, Any]]]
+
+
+class Sampled(NamedTuple):
+    """Of a sample of requests: how many have a form, how many a curve, and the verdicts of all points."""
+
+    forms: int
+    curves: int
+    verdicts: set[tuple[bool, ...]]
 
 
 def open_drawn(model: str, draw: random.Random, **asked: Any) -> Opened | None:
@@ -67,3 +77,22 @@ def compare(opened: Opened, draw: random.Random, points: int) -> Compared | None
         if not planned == alone == there:
             unlike.append((tokens, sequences, {name: (value, alone[name], there[name]) for name, value in planned.items()}))
     return Compared(has_form=form is not None, verdicts=verdicts, unlike=unlike)
+
+
+def compare_sample(
+    count: int, points: int, unlike: Sequence[str], asked_of: Callable[[random.Random], dict[str, Any]]
+) -> Sampled:
+    """So many requests by chance, half of them about models that are ``unlike``, each at some points: nothing may differ."""
+    draw, forms, curves = random.Random(18), 0, 0  # noqa: S311 - a sample
+    verdicts: set[tuple[bool, ...]] = set()
+    models = sorted(list_models())
+    for _ in range(count):
+        name, asked = draw.choice((draw.choice(models), draw.choice(unlike))), asked_of(draw)
+        opened = open_drawn(name, draw, **asked)
+        if opened is None:
+            continue
+        compared = compare(opened, draw, points)
+        assert compared is not None
+        assert compared.unlike == [], (name, asked)
+        forms, curves, verdicts = forms + compared.has_form, curves + 1, verdicts | compared.verdicts
+    return Sampled(forms, curves, verdicts)

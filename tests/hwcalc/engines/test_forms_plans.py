@@ -106,10 +106,10 @@ def unlike(
             pool = asked.pool(max(0, size)) if end == "expected" else None
             found[f"left {end}"] = said.left(end), size
             found[f"holds {end}"] = said.holds(end), solve.holds_in(asked, size, pool, end=end)
-            budget = asked.budget if form.parts else None
-            for section in Section if budget is not None else ():
-                parts = sum(getattr(part, end) for part in budget.parts if part.section is section)  # type: ignore[union-attr]
-                found[f"{section} {end}"] = said.parts_bytes(end, section.value), parts
+            parts = asked.budget.parts if form.parts and asked.budget is not None else None
+            for section in () if parts is None else Section:
+                needed = sum(getattr(part, end) for part in parts or () if part.section is section)
+                found[f"{section} {end}"] = said.parts_bytes(end, section.value), needed
     return {name: both for name, both in found.items() if both[0] != both[1]}
 
 

@@ -11,9 +11,8 @@ from hwcalc import load_model
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import differences, form_of
-from hwcalc.profiles.catalog import list_models
 from hwcalc.units import GIB
-from tests.hwcalc.engines.form_points import compare, open_drawn
+from tests.hwcalc.engines.form_points import compare_sample
 
 SAMPLED: Final = 200
 POINTS: Final = 6
@@ -51,18 +50,8 @@ def asked_of(draw: random.Random) -> dict[str, Any]:
 
 def test_a_form_is_its_requests() -> None:
     """Both back ends, windows, states and layouts; at lengths and batches by chance."""
-    draw, forms, curves = random.Random(18), 0, 0  # noqa: S311 - a sample
-    verdicts: set[tuple[bool, ...]] = set()
-    models = sorted(list_models())
-    for _ in range(SAMPLED):
-        name, asked = draw.choice((draw.choice(models), draw.choice(UNLIKE))), asked_of(draw)
-        opened = open_drawn(name, draw, **asked)
-        if opened is None:
-            continue
-        compared = compare(opened, draw, POINTS)
-        assert compared is not None
-        assert compared.unlike == [], (name, asked)
-        forms, curves, verdicts = forms + compared.has_form, curves + 1, verdicts | compared.verdicts
+    forms, curves, verdicts = compare_sample(SAMPLED, POINTS, UNLIKE, asked_of)
+
     assert curves > forms > SAMPLED // 4
     assert {(True,) * 3, (False,) * 3} <= verdicts
 

@@ -15,8 +15,7 @@ from hwcalc.engines.sglang.room import Demand
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import differences, form_of
-from hwcalc.profiles.catalog import list_models
-from tests.hwcalc.engines.form_points import compare, open_drawn
+from tests.hwcalc.engines.form_points import compare_sample, open_drawn
 
 SAMPLED: Final = 160
 POINTS: Final = 5
@@ -65,18 +64,8 @@ def asked_of(draw: random.Random) -> dict[str, Any]:
 
 def test_a_form_is_its_requests() -> None:
     """Pools of tokens, windows and states, options, layouts and budgets; at lengths and batches by chance."""
-    draw, forms, curves = random.Random(18), 0, 0  # noqa: S311 - a sample
-    verdicts: set[tuple[bool, ...]] = set()
-    models = sorted(list_models())
-    for _ in range(SAMPLED):
-        name, asked = draw.choice((draw.choice(models), draw.choice(UNLIKE))), asked_of(draw)
-        opened = open_drawn(name, draw, **asked)
-        if opened is None:
-            continue
-        compared = compare(opened, draw, POINTS)
-        assert compared is not None
-        assert compared.unlike == [], (name, asked)
-        forms, curves, verdicts = forms + compared.has_form, curves + 1, verdicts | compared.verdicts
+    forms, curves, verdicts = compare_sample(SAMPLED, POINTS, UNLIKE, asked_of)
+
     assert curves > forms > SAMPLED // 3
     assert {(True,) * 3, (False,) * 3} <= verdicts
 

@@ -127,23 +127,21 @@ def curve_replicas(opened: Opened) -> int:
 
 
 def compare_arrays(form: MemoryForm | None, curve: Curve, points: list[tuple[int, int]]) -> None:
-    """Of arrays of points as of each point, also where what they have in common is worked out once."""
+    """Of arrays of points as of each point, side by side and as the columns and rows of a table."""
     tokens, batches = (np.array(column) for column in zip(*points, strict=True))
     columns: Any = tokens[:, None]
     rows: Any = batches[None, :]
-    prepared = None if form is None else form.prepared(columns, rows)
-    again = answers(prepared, curve if prepared is None else prepared.curve)
-    for rule, known in zip(answers(form, curve), again, strict=True):
+    for rule in answers(form, curve):
         alone = [rule(*point) for point in points]
         assert np.broadcast_to(rule(tokens, batches), tokens.shape).tolist() == alone
-        every = np.broadcast_to(known(columns, rows), (len(points), len(points)))
+        every = np.broadcast_to(rule(columns, rows), (len(points), len(points)))
         assert every.diagonal().tolist() == alone
 
 
 @pytest.mark.parametrize("model", [LLAMA, GEMMA, "Qwen/Qwen3-8B"])
 @pytest.mark.parametrize(("seq", "batch"), [(4_096, 3), (700, 2_000)])
 def test_a_form_is_its_plan(model: str, seq: int, batch: int) -> None:
-    """Every number, with the solvers; and a page draws it not, which knows no rule of pools."""
+    """Every number, with the solvers; and a page does not draw it, because it knows no rule of pools."""
     asked: dict[str, Any] = {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "tp": 2, "dp": 2}
     form = form_of(opened_of(model, asked, seq, batch))
     assert form is not None

@@ -6,6 +6,7 @@ import copy
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 from weakref import ref
 
@@ -17,6 +18,8 @@ from hwcalc.engines.vllm import Vllm
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
+from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import form_of
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 
 MODELS = (
@@ -106,3 +109,28 @@ def test_families_go_with_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
     del model, kept
     gc.collect()
     assert gone() is None
+
+
+def kept_objects(root: object) -> int:
+    """The number of objects that are kept by an object, without code."""
+    found: dict[int, object] = {}
+    waiting = [root]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in found and not isinstance(each, (ModuleType, type, FunctionType, MethodType)):
+            found[id(each)] = each
+            waiting += gc.get_referents(each)
+    return len(found)
+
+
+def test_a_family_keeps_nothing_of_single_lengths() -> None:
+    """However many lengths are asked about, also where vLLM answers for each by itself, as where a state has one block of all tokens."""
+    options = {"enable_prefix_caching": "false"}
+    opened = open_request(load_model("ai21labs/AI21-Jamba2-3B"), engine="vllm", gpu="h100", seq=5000, engine_options=options)
+    form = form_of(opened)
+    assert form is not None
+    assert form.holds(5000, 1)
+    before = kept_objects(opened.family)
+    assert all(form.holds(length, 1) for length in range(5001, 5101))
+
+    assert kept_objects(opened.family) == before
