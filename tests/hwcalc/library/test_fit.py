@@ -9,22 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hwcalc import fit, load_model, plan
-from hwcalc.engines.saving import HOST_SHARE
+from hwcalc import fit, plan
 from hwcalc.errors import UsageError
-from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog, folded
-from hwcalc.library.fit_quick import quick
-from hwcalc.library.indexed import curves_at
-from hwcalc.planner.asked import take_options
-from hwcalc.planner.fitting import hosting
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import details, model_index, shape
 from hwcalc.report.fit import fit_text
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.catalog_facts import facts_of
-from hwcalc.units import GIB
 from scripts import build_model_index
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given
@@ -110,30 +103,6 @@ def test_models_with_a_part_on_the_host_are_those_of_the_plan(gpu: str) -> None:
             planned.fit.all_layers,
         )
         assert (row.needed_bytes, row.max_seq) == (planned.fit.needed_bytes, planned.fit.max_seq)
-
-
-@pytest.mark.parametrize(("gpu", "seq"), [("rtx-4060-ti", "16k"), ("rtx-4070", "64k"), ("gtx-1080", "64k")])
-def test_what_is_larger_than_the_host_is_judged_as_it_is_placed(gpu: str, seq: str) -> None:
-    """Of the weights and the cache that GPU and host hold together alone: by bounds, where they suffice, and by placing every layer."""
-    _, asked = take_options("fit", {"gpu": gpu, "seq": seq, "weights": "auto", "engine": "llamacpp"})
-    host = hosting(asked, load_gpu(gpu, []), 8192)
-    there = HOST_SHARE * (host.gpu.memory_marketing_gb or 0) * GIB
-    given = {one.row.shape: one for one in catalog() if one.row is not None and one.row.shape is not None}
-    found = quick(host, next(iter(given.values())).load)
-    assert found is not None
-    judged = dict[str, bool]()
-    for number, one in given.items():
-        assert number is not None
-        assert one.row is not None
-        if found.knows(one.row, host.seq) and not found.whole(one.row, host.seq):
-            fits, cache = found.apart(one.row, host.seq), curves_at(number).at(host.seq).cache
-            if fits and found.weights_bytes(one.row) + cache > there:
-                judged[one.id] = fits
-
-    assert judged
-    for name in random.Random(18).sample(sorted(judged), min(8, len(judged))):  # noqa: S311 - any choice will do
-        placed = host.apart(load_model(name, offline=True), found.smallest(model_index()[name]))
-        assert (placed.verdict.fits, placed.whole) == (True, False), name
 
 
 # --- the index of the catalog -----------------------------------------------------------------------------------------------
