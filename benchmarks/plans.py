@@ -7,7 +7,8 @@ Run it where kvplan is installed::
 Every model of the catalog is planned with two formats of the cache, on one and two GPUs, in twelve sizes each. What an engine refuses is
 counted, but its time is not. Plans that fit and plans that do not are counted apart and together; the first plan of a model, and of a
 family (the same but for length and batch), by themselves as well. A loop of ``json.dumps`` on one plan, between the models, says how fast
-the machine is. Models of 1,000 and 10,000 layers follow: all equal, in a pattern of six, and all unlike each other.
+the machine is. Models of 1,000 and 10,000 layers follow: all equal, in a pattern of six, and all unlike each other, with
+a sequence that fits and one that does not; the garbage collector rests meanwhile.
 
 It ends with 1 where a bar is missed.
 """
@@ -15,6 +16,7 @@ It ends with 1 where a bar is missed.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import statistics
@@ -35,8 +37,10 @@ LIMIT_MS = 1.0
 LIMIT_UNFIT = 14
 """Times that a plan which does not fit may take of one that does, the first one of a model too."""
 LIMIT_LAYERS_S = 0.1
-"""Of the first plan of a model of 10,000 layers, equal ones and those of a pattern."""
-LIMIT_GROWTH = {"equal": 10, "pattern": 10, "unlike": 20}
+"""Of the first plan of a model of 10,000 layers, equal ones and those of a pattern, whether it fits or not."""
+LENGTHS = {"fits": 16, "does not fit": 100_000}
+"""Tokens of a sequence with which models of very many layers fit on one GPU, and do not."""
+LIMIT_GROWTH = 12
 """Times that 10,000 layers may take of 1,000."""
 DTYPES = ("auto", "fp8")
 RANKS = (1, 2)
@@ -124,21 +128,29 @@ def stack(kind: str, count: int) -> Stack:
 def layers(gpu: str) -> bool:
     """Plan models of very many layers. Returns whether all bars are met."""
     good, base = True, load_model(BASE)
-    for kind, limit in LIMIT_GROWTH.items():
-        taken = {}
-        for count in (1_000, 10_000):
-            found = []
-            for _ in range(3):
-                model = replace(base, stack=stack(kind, count))
-                # As the source of a model has it.
-                _ = model.stack.groups
-                found.append(seconds_of(model, seq=16, gpu=gpu)[0])
-            taken[count] = min(found)
-        growth = taken[10_000] / taken[1_000]
-        bar = f", limit {LIMIT_LAYERS_S} s" if kind != "unlike" else ""
-        print(f"10,000 layers, {kind}: {taken[10_000]:.3f} s{bar}; {growth:.1f} x 1,000 (limit {limit} x)")
-        good &= growth <= limit and (kind == "unlike" or taken[10_000] <= LIMIT_LAYERS_S)
+    for kind, (what, seq) in itertools.product(("equal", "pattern", "unlike"), LENGTHS.items()):
+        taken = {count: min(_seconds_of_layers(base, kind, count, seq, gpu) for _ in range(3)) for count in (1_000, 10_000)}
+        growth, limited = taken[10_000] / taken[1_000], kind != "unlike"
+        bar = f", limit {LIMIT_LAYERS_S} s" if limited else ""
+        # Advice on 10,000 layers tries layouts that 1,000 have no need of.
+        grows = what == "fits"
+        bound = f" (limit {LIMIT_GROWTH} x)" if grows else ""
+        print(f"10,000 layers, {kind}, {what}: {taken[10_000]:.3f} s{bar}; {growth:.1f} x 1,000{bound}")
+        good &= (not grows or growth <= LIMIT_GROWTH) and (not limited or taken[10_000] <= LIMIT_LAYERS_S)
     return good
+
+
+def _seconds_of_layers(base: ModelSpec, kind: str, count: int, seq: int, gpu: str) -> float:
+    model = replace(base, stack=stack(kind, count))
+    # As the source of a model has it.
+    _ = model.stack.groups
+    # The passes of Python's garbage collector grow with all that is alive, faster than what is measured.
+    gc.disable()
+    try:
+        return seconds_of(model, seq=seq, gpu=gpu)[0]
+    finally:
+        gc.enable()
+        gc.collect()
 
 
 def main() -> None:

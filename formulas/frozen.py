@@ -67,7 +67,9 @@ def frozen(cls: type[T]) -> type[T]:
     # Fields with more than a default leave the class at once; all else waits for the first value, which most classes never have.
     made.__frozen__ = _Fields(cls) if any(isinstance(value, Field) for value in cls.__dict__.values()) else _Unread(cls)
     for name, method in _SHARED.items():
-        if name not in cls.__dict__:
+        # A base that keeps its hash does so for its subclasses.
+        inherited = name == "__hash__" and cls.__hash__ not in (object.__hash__, _hash)
+        if name not in cls.__dict__ and not inherited:
             setattr(cls, name, method)
     made.__dataclass_fields__ = _AsDataclass(cls, "__dataclass_fields__")
     made.__dataclass_params__ = _AsDataclass(cls, "__dataclass_params__")

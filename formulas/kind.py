@@ -58,6 +58,18 @@ class LayerKind:
             if not isinstance(value, int) or not least <= value <= most:
                 raise ValueError(f"{each.name} must be an integer from {least} to {most} (got {value!r})")
 
+    def __hash__(self) -> int:
+        # Kept beside the kind: whatever is known of a model's layers is looked up by their kinds.
+        known: int | None = vars(self).get("_hash")
+        if known is None:
+            values = tuple(vars(self)[each.name] for each in fields(self) if each.compare)
+            known = vars(self)["_hash"] = hash((type(self), values))
+        return known
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has other hashes.
+        return {name: value for name, value in vars(self).items() if name != "_hash"}
+
     def tensors(self) -> tuple[CacheTensor, ...]:
         """The tensors that are kept for one sequence."""
         raise NotImplementedError

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.generic import Generic
-from hwcalc.profiles.calibration import calibration_exists, overheads_kind
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
@@ -110,8 +109,11 @@ def _key(engine: str, request: Request) -> Hashable | None:
         return None
     hardware = request.hardware
     gpu = hardware.gpu
-    if gpu is not None and calibration_exists(gpu.id, overheads_kind(engine)):
-        return None
+    if gpu is not None:
+        from hwcalc.profiles.calibration import calibration_exists, overheads_kind
+
+        if calibration_exists(gpu.id, overheads_kind(engine)):
+            return None
     parallel, sharing = request.parallel, request.sharing
     return (
         engine,

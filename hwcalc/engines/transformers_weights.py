@@ -10,12 +10,11 @@ in its first forward pass.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from hwcalc.beside import json_beside
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, distribute_experts, module_of
@@ -56,7 +55,7 @@ class ShardPlan:
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
-    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("transformers_plans.json").read_text(encoding="utf-8"))
+    table: Mapping[str, Any] = json_beside(__file__, "transformers_plans.json")
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
         plan = ShardPlan(

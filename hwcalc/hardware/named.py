@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from functools import lru_cache
@@ -13,6 +14,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.hardware.host import host_named
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
+from hwcalc.profiles.places import own
 from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 
@@ -50,11 +52,9 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
     elif (host := host_named(name)) is not None:
         gpu = host
     else:
-        from hwcalc.profiles.gpus import user_folder
-
-        own = user_folder()
+        folder = own("gpus")
         # Files of the user's own may change between two calls; those of kvplan do not.
-        gpu, assumed = _built_in(name) if own is None or not own.is_dir() else _in_profiles(name)
+        gpu, assumed = _built_in(name) if folder is None or not os.path.isdir(folder) else _in_profiles(name)  # noqa: PTH112
         notes += assumed
     _remarks(gpu, notes)
     return gpu

@@ -236,7 +236,6 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
         direct = room.most(opened.tokens, end, bound) if name == "batch" else room.longest(opened.request.batch, end, bound)
         if direct is not None or _holds_nothing(opened, end):
             return direct or 0
-
     return last_yes(_judge(opened, name, end), bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
 
 
@@ -324,9 +323,7 @@ def _judge(opened: Opened, name: str, end: str) -> Callable[[int], bool]:
 
 def _form_of(opened: Opened) -> MemoryForm | None:
     """The form of an engine that places layers anew at each length: a plan of each would take several times as long."""
-    if not opened.engine.splits_layers or opened.request.parallel.dp > 1:
-        return None
-    return opened.engine.form(opened)
+    return opened.engine.form(opened) if opened.engine.splits_layers and opened.request.parallel.dp == 1 else None
 
 
 def _holds_changed(opened: Opened, end: str, **change: int) -> bool:

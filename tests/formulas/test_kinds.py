@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import sys
 from collections.abc import Iterator
+from copy import copy
 from typing import Final
 
 import pytest
@@ -251,3 +253,12 @@ def test_dimensions_are_checked(head_dim: object) -> None:
     """Only whole numbers in range make a layer; the error names the field."""
     with pytest.raises(ValueError, match="head_dim"):
         FullAttention(num_attention_heads=1, num_key_value_heads=1, head_dim=head_dim, v_head_dim=64)  # type: ignore[arg-type]
+
+
+def test_no_hash_leaves_the_process() -> None:
+    """A kind keeps its hash beside its numbers, but another process has other hashes: a copy there must count its own."""
+    kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
+    packed = pickle.dumps(kind)
+
+    assert {kind: "found"}[copy(kind)] == "found"
+    assert pickle.dumps(kind) == packed

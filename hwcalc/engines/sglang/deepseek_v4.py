@@ -99,7 +99,10 @@ class CompressedLayout:
 
 
 def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayout:
-    """The layout of DeepSeek-V4. Raises :class:`~hwcalc.errors.UnsupportedError` for ratios and pages that SGLang has no pool for."""
+    """The layout of DeepSeek-V4.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` for ratios, pages and stages that SGLang has no pool for.
+    """
     kinds = [kind for layer in stack for kind in layer if isinstance(kind, CompressedAttention)]
     ratios = {kind.compress_ratio for kind in kinds} - {None, _FEW, _MANY}
     if ratios or len(kinds) != len(stack):
@@ -120,8 +123,15 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
         own = [kinds[number].compress_ratio for number in span]
         return CompressedStage(layers=len(own), few=own.count(_FEW), many=own.count(_MANY))
 
+    stages = tuple(map(stage_of, stage_spans(len(stack), settings.pp)))
+    if settings.swa_ratio is None and not all(stage.few or stage.many for stage in stages):
+        # A token has no bytes there, and SGLang divides by them.
+        raise UnsupportedError(
+            f"pp {settings.pp}: where window tokens follow from the requests, SGLang needs compressed layers in every stage.",
+            hint="Use fewer stages, or: --engine-option swa_full_tokens_ratio=0.1",
+        )
     return CompressedLayout(
-        stages=tuple(map(stage_of, stage_spans(len(stack), settings.pp))),
+        stages=stages,
         head_dim=kinds[0].head_dim,
         index_head_dim=max((kind.index_head_dim or 0) for kind in kinds),
         window=kinds[0].window,

@@ -26,7 +26,7 @@ def pool_buffers(layout: PoolLayout, blocks: int, stage: int) -> tuple[Allocatio
         local = [
             (spec.page, layout.caches[member].layer)
             for member, spec in zip(group.members, group.specs, strict=True)
-            if layout.caches[member].stage == stage
+            if layout.stages[member] == stage
         ]
         for place, (page, layer) in enumerate(local):
             if place == len(pages):

@@ -21,9 +21,9 @@ from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.builder import KINDS
 from hwcalc.engines.vllm.classes import check_architecture
-from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.options import OPTIONS
+from hwcalc.engines.vllm.placed import LayerCache
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.room import InRooms
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of, sharing_support
@@ -243,7 +243,7 @@ class Vllm(InRooms, Engine):
             notes = (Note(code="override-beyond-budget", message=message),)
         bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
         pool = plan_pool(layout, settings, budget_bytes, opened.tokens, bound)
-        if opened.evicted is not None and layout.stage_bytes:
+        if opened.evicted is not None and any(layout.stage_bytes):
             from hwcalc.engines.vllm.policy_pool import under_policy
 
             pool = under_policy(planned, pool, bound)

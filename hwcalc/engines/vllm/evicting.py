@@ -14,7 +14,8 @@ from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.layout import LayerCache, PoolLayout
+from hwcalc.engines.vllm.layout import PoolLayout
+from hwcalc.engines.vllm.placed import LayerCache
 from hwcalc.engines.vllm.plugin import chunked_tokens, is_plugin
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.formulas import Stack
@@ -165,7 +166,7 @@ def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Opened, evicted: 
                     block_size=members[0][1].block_size * layout.limits.dcp,
                     layers=tuple(layer for _, _, layer in members),
                     whole=len(members) == len(group.members),
-                    page_bytes=sum(spec.page for spec in group.specs),
+                    page_bytes=group.block_bytes,
                     counted=held.counted(group, opened.tokens),
                     prompt_tokens=_chunked(layout, opened),
                 )

@@ -164,7 +164,7 @@ def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
     """A term for all groups that grow alike. A unit is a block of the pool, of so many bytes."""
     alike: dict[_Alike, list[BlockGroup]] = {}
     for group in layout.stage_groups[0]:
-        kind = "+".join(dict.fromkeys(spec.form for spec in group.specs))
+        kind = group.form
         key = _Alike.of(kind, block_bytes, group.specs[0], _stairs(layout, group))
         alike.setdefault(key, []).append(group)
     return tuple(
@@ -192,7 +192,7 @@ def _unused(opened: VllmOpened) -> Iterator[Term]:
     layout, tp, width = opened.layout, opened.request.parallel.tp, sum(opened.layout.stage_bytes)
     alike: dict[_Alike, int] = {}
     for group in layout.groups:
-        unused = width - sum(spec.page for spec in group.specs)
+        unused = width - group.block_bytes
         if unused:
             key = _Alike.of("unused block space", tp * unused, group.specs[0], _stairs(layout, group))
             alike[key] = alike.get(key, 0) + 1

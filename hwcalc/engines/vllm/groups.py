@@ -8,8 +8,10 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
+from hwcalc.engines.vllm.placed import Sorted
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
@@ -17,6 +19,9 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BlockGroup", "form_groups"]
+
+_Pages = dict[tuple[object, ...], dict[int, Sequence[int]]]
+"""Caches by family and by the bytes of a page."""
 
 
 class BlockGroup(NamedTuple):
@@ -26,9 +31,21 @@ class BlockGroup(NamedTuple):
     specs: tuple[LayerSpec, ...]
     distinct: tuple[LayerSpec, ...]
 
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of a block: a page of each member."""
+        if len(self.distinct) == 1:
+            return len(self.specs) * self.distinct[0].page
+        return sum([spec.page for spec in self.specs])
 
-def form_groups(specs: Sequence[LayerSpec], rules: Rules, *, hybrid: bool, packed: bool) -> list[BlockGroup]:
-    """Group the specs of all layer caches, given in the order of layers.
+    @property
+    def form(self) -> str:
+        """The names of the members' rules."""
+        return "+".join(dict.fromkeys(spec.form for spec in self.distinct))
+
+
+def form_groups(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules, *, hybrid: bool, packed: bool) -> list[BlockGroup]:
+    """Group the caches of all layers, given in the order of layers. ``specs`` are those of their sorts.
 
     If ``hybrid`` is false, windowed layers are kept whole in models that also have full layers. ``packed`` allows pages of different
     sizes side by side in a block (DeepSeek-V4). Raises :class:`~hwcalc.errors.UnsupportedError` where vLLM would refuse the model.
@@ -39,21 +56,20 @@ def form_groups(specs: Sequence[LayerSpec], rules: Rules, *, hybrid: bool, packe
         not hybrid or not rules.groups_layers or (rules.chunks == "whole" and any(isinstance(spec, ChunkSpec) for spec in specs))
     )
     chosen = _promoted(specs, rules) if whole else list(specs)
-    # Layers share their specs: most are told apart by identity alone.
-    distinct = set({id(spec): spec for spec in chosen}.values())
+    distinct = set(chosen)
     if len(distinct) == 1:
-        return [_group(range(len(chosen)), chosen)]
+        return [_group(range(len(caches.sorts)), chosen, caches)]
     if len({spec.family for spec in distinct}) == 1 and (rules.sums_page_sizes or len({spec.page for spec in distinct}) == 1):
-        return [_group(range(len(chosen)), chosen)]
+        return [_group(range(len(caches.sorts)), chosen, caches)]
     if packed and len({spec.page for spec in distinct}) > 1:
-        return _packed(chosen, rules)
+        return _packed(chosen, caches, rules)
     unified = _unified(distinct, rules)
     if unified is None:
         full = _promoted(chosen, rules) if rules.promotes_latents and any(spec.is_latent for spec in distinct) else chosen
         if len({spec.family for spec in full}) > 1 or not rules.sums_page_sizes:
             raise _unequal_pages()
-        return [_group(range(len(full)), full)]
-    return _uniform_page([unified[spec] for spec in chosen], rules)
+        return [_group(range(len(caches.sorts)), full, caches)]
+    return _uniform_page([unified[spec] for spec in chosen], caches, rules)
 
 
 def _unequal_pages() -> UnsupportedError:
@@ -62,10 +78,25 @@ def _unequal_pages() -> UnsupportedError:
     )
 
 
-def _group(members: Sequence[int], specs: Sequence[LayerSpec]) -> BlockGroup:
-    member_specs = tuple([specs[index] for index in members])
-    distinct = {id(spec): spec for spec in member_specs}.values()
-    return BlockGroup(members=tuple(members), specs=member_specs, distinct=tuple(dict.fromkeys(distinct)))
+def _group(members: Sequence[int], specs: Sequence[LayerSpec], caches: Sorted) -> BlockGroup:
+    if len(specs) == 1:
+        return BlockGroup(tuple(members), (specs[0],) * len(members), (specs[0],))
+    sorts = [caches.sorts[member] for member in members]
+    distinct = tuple(dict.fromkeys(specs[sort] for sort in dict.fromkeys(sorts)))
+    return BlockGroup(members=tuple(members), specs=tuple([specs[sort] for sort in sorts]), distinct=distinct)
+
+
+def _members(caches: Sorted, sorts: Sequence[int]) -> Sequence[int]:
+    """The caches of several sorts, in their order."""
+    return caches.members[sorts[0]] if len(sorts) == 1 else sorted(chain.from_iterable(caches.members[sort] for sort in sorts))
+
+
+def _by_page(families: Sequence[tuple[object, ...]], specs: Sequence[LayerSpec], caches: Sorted) -> _Pages:
+    """The caches of each family, by the size of their pages. ``families`` are those of the sorts."""
+    buckets: dict[tuple[object, ...], dict[int, list[int]]] = {}
+    for sort, (family, spec) in enumerate(zip(families, specs, strict=True)):
+        buckets.setdefault(family, {}).setdefault(spec.page, []).append(sort)
+    return {family: {page: _members(caches, sorts) for page, sorts in pages.items()} for family, pages in buckets.items()}
 
 
 def _promoted(specs: Sequence[LayerSpec], rules: Rules) -> list[LayerSpec]:
@@ -99,33 +130,34 @@ def _layers_of_group(least: int, most: int, rules: Rules) -> int:
     return most if most < least * Fraction(rules.group_ratio) else least
 
 
-def _uniform_page(specs: Sequence[LayerSpec], rules: Rules) -> list[BlockGroup]:
+def _uniform_page(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> list[BlockGroup]:
     """Groups of equal pages. A group has as many layers as the rarest kind, or as the commonest if that has only a few more."""
-    buckets: dict[LayerSpec, list[int]] = {}
-    for index, spec in enumerate(specs):
-        buckets.setdefault(spec, []).append(index)
+    sorts: dict[LayerSpec, list[int]] = {}
+    for sort, spec in enumerate(specs):
+        sorts.setdefault(spec, []).append(sort)
+    buckets = {spec: _members(caches, own) for spec, own in sorts.items()}
     least = min(map(len, buckets.values()))
     most = max(map(len, buckets.values()))
     size = least if most == least else _layers_of_group(least, most, rules)
     out = []
-    for members in buckets.values():
+    for spec, members in buckets.items():
         count = ceil_div(len(members), size)
         # Take every count-th layer, so that each pipeline stage has layers of each group.
         slices = (
             slice(start, None, count) if rules.strided_groups else slice(start * size, (start + 1) * size)
             for start in range(count)
         )
-        out += [_group(members[taken], specs) for taken in slices]
+        for taken in slices:
+            own = tuple(members[taken])
+            out.append(BlockGroup(members=own, specs=(spec,) * len(own), distinct=(spec,)))
     return out
 
 
-def _packed(specs: Sequence[LayerSpec], rules: Rules) -> list[BlockGroup]:
+def _packed(specs: Sequence[LayerSpec], caches: Sorted, rules: Rules) -> list[BlockGroup]:
     """Groups for pages of different sizes side by side. A family of layers that repeats one pattern is split into groups of equal size."""
     if rules.packed != "pages":
-        return _tuples(_on_full_pages(specs))
-    buckets: dict[tuple[object, ...], dict[int, list[int]]] = {}
-    for index, spec in enumerate(specs):
-        buckets.setdefault(spec.family, {}).setdefault(spec.page, []).append(index)
+        return _tuples(_on_full_pages(specs), caches)
+    buckets = _by_page([spec.family for spec in specs], specs, caches)
     balanced = {family: len({len(members) for members in pages.values()}) == 1 for family, pages in buckets.items()}
     repeats = {family: max(map(len, pages.values())) for family, pages in buckets.items()}
     floor = max((repeats[family] for family, pages in buckets.items() if balanced[family] and len(pages) > 1), default=0)
@@ -134,12 +166,16 @@ def _packed(specs: Sequence[LayerSpec], rules: Rules) -> list[BlockGroup]:
     for family, pages in buckets.items():
         count = ceil_div(repeats[family], size) if size and balanced[family] else 1
         if count == 1:
-            members = sorted(index for group in pages.values() for index in group)
-            out.append(_group(members, specs))
+            out.append(_group(sorted(chain.from_iterable(pages.values())), specs, caches))
             continue
-        patterns = list(zip(*pages.values(), strict=True))
-        out += [_group([index for pattern in patterns[start::count] for index in pattern], specs) for start in range(count)]
+        out += _strided(pages, count, specs, caches)
     return out
+
+
+def _strided(pages: Mapping[int, Sequence[int]], count: int, specs: Sequence[LayerSpec], caches: Sorted) -> Iterator[BlockGroup]:
+    """So many groups of one family, each with every ``count``-th of its patterns, which have a page of each size."""
+    patterns = list(zip(*pages.values(), strict=True))
+    return (_group(list(chain.from_iterable(patterns[start::count])), specs, caches) for start in range(count))
 
 
 def _on_full_pages(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
@@ -153,22 +189,17 @@ def _on_full_pages(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
     ]
 
 
-def _tuples(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
+def _tuples(specs: Sequence[LayerSpec], caches: Sorted) -> list[BlockGroup]:
     """All full layers in one group, and windowed layers in groups with about as many tuples of one page of each size."""
-    buckets: dict[tuple[object, ...], dict[int, list[int]]] = {}
-    for index, spec in enumerate(specs):
-        key = ("full",) if isinstance(spec, FullSpec) else spec.family
-        buckets.setdefault(key, {}).setdefault(spec.page, []).append(index)
+    buckets = _by_page([("full",) if isinstance(spec, FullSpec) else spec.family for spec in specs], specs, caches)
     full = buckets.pop(("full",))
     counts = [max(map(len, pages.values())) for pages in (full, *buckets.values())]
     size = _least_padding(counts, counts[0])
-    out = [_group(sorted(index for members in full.values() for index in members), specs)]
+    out = [_group(sorted(chain.from_iterable(full.values())), specs, caches)]
     for pages in buckets.values():
         if len({len(members) for members in pages.values()}) > 1:  # vLLM asserts that each size has as many layers
             raise _unequal_pages()
-        patterns = list(zip(*pages.values(), strict=True))
-        count = ceil_div(len(patterns), size)
-        out += [_group([index for pattern in patterns[start::count] for index in pattern], specs) for start in range(count)]
+        out += _strided(pages, ceil_div(max(map(len, pages.values())), size), specs, caches)
     return out
 
 

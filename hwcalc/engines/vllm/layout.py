@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
@@ -13,35 +14,22 @@ from hwcalc.engines.vllm.builder import SpecBuilder
 from hwcalc.engines.vllm.counts import BlockCounts, longest
 from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
+from hwcalc.engines.vllm.placed import LayerCache, Sorted, place_caches, sorts_of_layers, stage_layers
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
-from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits, StateSpec
+from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits
 from hwcalc.errors import UsageError
-from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
 
-__all__ = ["LayerCache", "PoolLayout", "RequestBytes", "plan_layout"]
+__all__ = ["PoolLayout", "RequestBytes", "bytes_of_pages", "plan_layout"]
 
-_BOUNDARY: Final = 2
 _UNCUT: Final[Mapping[int, Step]] = MappingProxyType({})
-_ATTENTION_FIRST: Final = frozenset({"zamba2"})
-"""Model types whose attention is shared by layers, and built before them."""
 
 
-class LayerCache(NamedTuple):
-    """One cache of one layer.
-
-    ``kind`` is the index of the layer's group in the stack. ``layer`` and ``kind`` are -1 for a draft layer. ``outer`` marks a layer
-    that turboquant does not pack.
-    """
-
-    name: str
-    layer: int
-    stage: int
-    kind: int
-    outer: bool
+StagePages = Sequence[Mapping[int, int]]
+"""For each group how many pages of each size, in bytes, its layers have on one stage."""
 
 
 class RequestBytes(NamedTuple):
@@ -79,6 +67,8 @@ class PoolLayout:
     """The groups of one model. ``stage_bytes`` is the size of a block on a rank of each pipeline stage."""
 
     caches: tuple[LayerCache, ...]
+    stages: tuple[int, ...]
+    """The pipeline stage of each cache."""
     groups: tuple[BlockGroup, ...]
     block_size: int
     limits: Limits
@@ -86,6 +76,8 @@ class PoolLayout:
     stage_bytes: tuple[int, ...]
     stage_groups: tuple[tuple[BlockGroup, ...], ...]
     """The groups of each pipeline stage, where stages form their own; else those of the whole model."""
+    stage_pages: tuple[StagePages, ...]
+    """The pages of the layers of each pipeline stage."""
     packed: bool
     """Whether a block has pages of different sizes side by side (DeepSeek-V4)."""
     declared: tuple[LayerSpec, ...]
@@ -167,20 +159,26 @@ class PoolLayout:
         """How :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
         return BlockCounts.of(self.stage_groups[0], self.limits)
 
-    def stage_pages(self, stage: int) -> list[list[int]]:
-        """The pages of each group's layers on one stage."""
-        return _pages(self.caches, self.stage_groups[stage], stage)
-
     def needed(self, length: int, stage: int) -> int:
         """The bytes of a request of ``length`` tokens by the check before start-up, on a rank of one stage."""
         width = self._checked_widths[stage]
         if width is None:
-            own = (spec for cache, spec in zip(self.caches, self.declared, strict=True) if cache.stage == stage)
-            return sum(spec.page * spec.blocks(length, self.limits) for spec in own)
+            return sum(count * spec.page * spec.blocks(length, self.limits) for spec, count in self._declared[stage])
         groups = self._checked_groups
         if groups is self.stage_groups[0]:
             return width * self.total_blocks(length)
         return width * sum(self.blocks(group, length) for group in groups)
+
+    @cached_property
+    def _declared(self) -> tuple[tuple[tuple[LayerSpec, int], ...], ...]:
+        """The specs of each stage's caches before they are grouped, and how many caches have them."""
+        # Told apart by identity: layers of one sort share their spec.
+        specs = {id(spec): spec for spec in self.declared}
+        counts = Counter(zip(self.stages, map(id, self.declared), strict=True))
+        return tuple(
+            tuple((specs[spec], count) for (own, spec), count in counts.items() if own == stage)
+            for stage in range(len(self.stage_bytes))
+        )
 
     @cached_property
     def _checked_groups(self) -> tuple[BlockGroup, ...]:
@@ -198,12 +196,12 @@ class PoolLayout:
         if self.rules.check == "layers":
             return None
         if self.rules.check == "model":
-            return max(sum(spec.page for spec in group.specs) for group in self.groups)
+            return max(group.block_bytes for group in self.groups)
         if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
-            return _tuple_bytes(self._full_first(self.stage_pages(stage)))
+            return _tuple_bytes(self._full_first(self.stage_pages[stage]))
         return self.stage_bytes[stage]
 
-    def _full_first(self, pages: list[list[int]]) -> list[list[int]]:
+    def _full_first(self, pages: StagePages) -> StagePages:
         """The pages of the groups, those of full layers first."""
         return [
             own
@@ -242,63 +240,50 @@ def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLa
     """Group the caches of all layers. Raises :class:`~hwcalc.errors.UnsupportedError` for layers that vLLM does not run."""
     stack = model.stack_for("vllm")
     builder = SpecBuilder(model, settings, length, stack)
-    built = list(_of_layers(builder, stack, settings.pp))
-    if model.model_type in _ATTENTION_FIRST:
-        built.sort(key=lambda pair: isinstance(pair[1], StateSpec))
+    rules, pp = settings.rules, settings.pp
+    stage_sizes, layers = stage_layers(len(stack), pp, rules), sorts_of_layers(model, outer=builder.leaves_outer)
+    built = {sort: builder.specs(stack.groups[sort[0]].kind, outer=sort[1]) for sort in layers.distinct}
+    placed = place_caches(model, layers, [tuple(name for name, _ in own) for own in built.values()])
     drafts = draft_layers(model, settings.speculation)
-    built += _of_drafts(builder, drafts, settings.pp)
-    caches, specs = [cache for cache, _ in built], [spec for _, spec in built]
-    rules, packed = settings.rules, any(cache.name == "window_latent" for cache in caches)
-
-    def grouped(members: Sequence[int]) -> tuple[BlockGroup, ...]:
-        groups = form_groups([specs[member] for member in members], rules, hybrid=settings.hybrid, packed=packed)
-        if len(members) == len(specs):
-            return tuple(groups)
-        return tuple(group._replace(members=tuple(members[index] for index in group.members)) for group in groups)
-
-    groups = grouped(range(len(specs)))
-    stage_groups = (groups,) * settings.pp
-    if rules.groups_by_stage and settings.pp > 1:
-        stages = [[index for index, cache in enumerate(caches) if cache.stage == stage] for stage in range(settings.pp)]
-        stage_groups = tuple(grouped(members) for members in stages)
+    of_drafts = [named for kind in drafts for named in builder.specs(kind)]
+    specs = [*(built[sort][place][1] for sort, place in placed.sorts), *(spec for _, spec in of_drafts)]
+    caches = (*placed.caches, *(LayerCache(name, -1, -1, outer=False) for name, _ in of_drafts))
+    # Draft layers are on the last stage.
+    stages = placed.stages(stage_sizes) + (pp - 1,) * len(of_drafts)
+    every = placed.sorted.with_more(len(of_drafts))
+    packed = any(name == "window_latent" for name, _ in chain(of_drafts, *built.values()))
+    groups = tuple(form_groups(specs, every, rules, hybrid=settings.hybrid, packed=packed))
+    stage_groups = (groups,) * pp
+    if rules.groups_by_stage and pp > 1:
+        stage_groups = tuple(
+            _groups_of(own, every, specs, settings, packed=packed)
+            for own in ([number for number, own in enumerate(stages) if own == stage] for stage in range(pp))
+        )
         _check_stages(stage_groups)
+    pages = _pages_of_stages(stages, stage_groups)
     return PoolLayout(
-        caches=tuple(caches),
+        caches=caches,
+        stages=stages,
         groups=groups,
         block_size=builder.block,
         limits=_limits(builder, settings, modules=len(drafts)),
         rules=rules,
-        stage_bytes=tuple(_stage_bytes(caches, own, stage, rules, packed=packed) for stage, own in enumerate(stage_groups)),
+        stage_bytes=tuple(_stage_bytes(*own, rules, packed=packed) for own in zip(pages, stage_groups, strict=True)),
         stage_groups=stage_groups,
+        stage_pages=pages,
         packed=packed,
-        declared=tuple(specs),
+        declared=tuple(map(specs.__getitem__, every.sorts)),
         depends_on_length=builder.depends_on_length,
     )
 
 
-def _of_layers(builder: SpecBuilder, stack: Stack, pp: int) -> Iterator[tuple[LayerCache, LayerSpec]]:
-    numbers = {group.kind: number for number, group in enumerate(stack.groups)}
-    known: dict[tuple[int, bool], tuple[tuple[str, LayerSpec], ...]] = {}
-    by_identity: dict[int, int] = {}
-    for layer, stage, kinds in _placed(stack, pp, builder.rules):
-        outer = builder.leaves_outer and (layer < _BOUNDARY or layer >= len(stack) - _BOUNDARY)
-        for kind in kinds:
-            # Look up by identity first: layers share their kinds, and comparing kinds is slow.
-            number = by_identity.get(id(kind), -1)
-            if number < 0:
-                number = by_identity[id(kind)] = numbers[kind]
-            key = (number, outer)
-            if key not in known:
-                known[key] = builder.specs(kind, outer=outer)
-            for name, spec in known[key]:
-                yield LayerCache(name, layer, stage, number, outer), spec
-
-
-def _of_drafts(builder: SpecBuilder, drafts: Sequence[LayerKind], pp: int) -> Iterator[tuple[LayerCache, LayerSpec]]:
-    """The caches of draft layers, which are on the last stage."""
-    for kind in drafts:
-        for name, spec in builder.specs(kind):
-            yield LayerCache(name, -1, pp - 1, -1, outer=False), spec
+def _groups_of(
+    members: Sequence[int], every: Sorted, specs: Sequence[LayerSpec], settings: VllmSettings, *, packed: bool
+) -> tuple[BlockGroup, ...]:
+    """The groups of these caches alone."""
+    sorts, part = every.part(members)
+    groups = form_groups([specs[sort] for sort in sorts], part, settings.rules, hybrid=settings.hybrid, packed=packed)
+    return tuple(group._replace(members=tuple(members[index] for index in group.members)) for group in groups)
 
 
 def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Limits:
@@ -318,51 +303,50 @@ def _encoder_tokens(builder: SpecBuilder, settings: VllmSettings) -> int:
     return max(settings.batched_tokens, builder.length if builder.encodes else 0)
 
 
-def _placed(stack: Stack, pp: int, rules: Rules) -> Iterator[tuple[int, int, Sequence[LayerKind]]]:
-    """Each layer with its pipeline stage. The remainder goes to the stages before the last, one layer each, the later stages first.
-
-    V0 gives all of it to the last stage.
-    """
-    if pp > len(stack):
-        raise UsageError(f"pp {pp} is more than the model's {len(stack)} layers.", hint="Use a smaller pp.")
-    counts = [len(stack) // pp] * pp
-    if rules.stage_remainder == "last":
-        counts[-1] += len(stack) % pp
-    else:
-        for back in range(2, len(stack) % pp + 2):
-            counts[-back] += 1
-    layer = 0
-    for stage, count in enumerate(counts):
-        for _ in range(count):
-            yield layer, stage, stack.layers[layer]
-            layer += 1
+def _pages_of_stages(stages: Sequence[int], stage_groups: Sequence[Sequence[BlockGroup]]) -> tuple[StagePages, ...]:
+    """How many pages of each size the layers of each group have on each stage."""
+    # Stages have the same groups, or each its own.
+    known = {id(groups): [_pages(stages, group, len(stage_groups)) for group in groups] for groups in stage_groups}
+    return tuple(tuple(pages.get(stage, {}) for pages in known[id(groups)]) for stage, groups in enumerate(stage_groups))
 
 
-def _stage_bytes(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], stage: int, rules: Rules, *, packed: bool) -> int:
+def _pages(stages: Sequence[int], group: BlockGroup, count: int) -> Mapping[int, Mapping[int, int]]:
+    if count == len(group.distinct) == 1:
+        return {0: {group.distinct[0].page: len(group.members)}}
+    own = map(stages.__getitem__, group.members)
+    if len(group.distinct) == 1:
+        return {stage: {group.distinct[0].page: pages} for stage, pages in Counter(own).items()}
+    found: dict[int, dict[int, int]] = {}
+    for (stage, page), pages in Counter(zip(own, [spec.page for spec in group.specs], strict=True)).items():
+        found.setdefault(stage, {})[page] = pages
+    return found
+
+
+def _stage_bytes(pages: StagePages, groups: Sequence[BlockGroup], rules: Rules, *, packed: bool) -> int:
     """The bytes of a block on a rank of one stage: those of the widest group."""
-    pages = _pages(caches, groups, stage)
     if len(groups) == 1 and len(groups[0].distinct) > 1 and not rules.cuts_mixed_group:
-        return sum(spec.page for spec in groups[0].specs)
+        return groups[0].block_bytes
     if not packed or len(groups) == 1 or rules.packed == "pages":
-        return max((sum(own) for own in pages), default=0)
+        return max(map(bytes_of_pages, pages), default=0)
     if rules.packed == "slots":
         return sum(page * count for page, count in _slots(pages).items())
     return _tuple_bytes(pages)
 
 
-def _pages(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], stage: int) -> list[list[int]]:
-    return [[spec.page for member, spec in zip(*group[:2], strict=True) if caches[member].stage == stage] for group in groups]
+def bytes_of_pages(pages: Mapping[int, int]) -> int:
+    """The bytes of so many pages of each size."""
+    return sum(page * count for page, count in pages.items())
 
 
-def _slots(pages: Sequence[Sequence[int]]) -> dict[int, int]:
+def _slots(pages: StagePages) -> dict[int, int]:
     """How many pages of each size the groups have at most."""
     most: dict[int, int] = {}
-    for own in map(Counter, pages):
+    for own in pages:
         for page, count in own.items():
             most[page] = max(count, most.get(page, 0))
     return most
 
 
-def _tuple_bytes(pages: Sequence[Sequence[int]]) -> int:
+def _tuple_bytes(pages: StagePages) -> int:
     """Bytes of as many tuples, of one page of each size of the first group, as there are layers with pages of one size."""
-    return sum(set(pages[0])) * max(_slots(pages).values(), default=0)
+    return sum(pages[0]) * max(_slots(pages).values(), default=0)

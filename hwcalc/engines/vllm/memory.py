@@ -205,11 +205,16 @@ def _from_files(model: ModelSpec, request: Request, stages: tuple[int, ...] | No
     return Noted((BudgetPart(name="weights", section=Section.WEIGHTS, low=low, expected=expected, high=high, source=source),))
 
 
+def _rotated_width(model: ModelSpec) -> int:
+    """The dimensions that rotary embeddings turn, of the layer with most."""
+    dims = [group.kind.dims() for group in model.stack.groups]
+    return max((one.get("qk_rope_head_dim", one.get("head_dim", 0)) for one in dims if "num_attention_heads" in one), default=0)
+
+
 def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
     """The table of rotary embeddings: positions x rotated dimensions, 131,072 x 128 for Llama-3.1."""
-    dims = [group.kind.dims() for group in model.stack.groups]
-    widths = [one.get("qk_rope_head_dim", one.get("head_dim", 0)) for one in dims if "num_attention_heads" in one]
-    numbers = (model.max_position_embeddings or 0) * max(widths, default=0)
+    width = model.once("rotated width", lambda: _rotated_width(model))
+    numbers = (model.max_position_embeddings or 0) * width
     if not numbers:
         return ()
     each = runtime_profile().estimate("rotary_bytes")
@@ -220,7 +225,7 @@ def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
         "max_position_embeddings x rotated_width x rotary_bytes",
         (low, expected, high),
         max_position_embeddings=model.max_position_embeddings or 0,
-        rotated_width=max(widths, default=0),
+        rotated_width=width,
         rotary_bytes=sizes,
     )
     return (

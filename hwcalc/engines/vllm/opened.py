@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sharing import Held
 from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.layout import LayerCache, PoolLayout, RequestBytes, plan_layout
+from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, plan_layout
+from hwcalc.engines.vllm.placed import LayerCache
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 from hwcalc.engines.vllm.sharing import group_held
 from hwcalc.engines.vllm.specs import LayerSpec

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.layout import PoolLayout
+from hwcalc.engines.vllm.layout import PoolLayout, bytes_of_pages
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
@@ -167,10 +167,7 @@ def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
         return layout.total_blocks(length)
     # DeepSeek-V4 before 0.27: the bytes of all groups' blocks, in blocks of the first group. A group without a layer on the first stage
     # counts as if all its layers were there (_project_kv_cache_groups_to_worker).
-    pages = [
-        sum(own) or sum(spec.page for spec in group.specs)
-        for own, group in zip(layout.stage_pages(0), layout.groups, strict=True)
-    ]
+    pages = [bytes_of_pages(own) or group.block_bytes for own, group in zip(layout.stage_pages[0], layout.groups, strict=True)]
     needed = sum(page * layout.blocks(group, length) for page, group in zip(pages, layout.groups, strict=True))
     return ceil_div(needed, pages[0])
 
@@ -180,7 +177,7 @@ def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency
     if layout.rules.logged_tokens == "request":
         return int(concurrency * length)
     groups = layout.stage_groups[0]
-    smallest = min(spec.block_size for group in groups for spec in group.specs)
+    smallest = min(spec.block_size for group in groups for spec in group.distinct)
     if len(groups) == 1 and layout.rules.logged_block == "config":
         smallest = layout.block_size
     return blocks // len(groups) * smallest * settings.dcp
@@ -283,16 +280,14 @@ def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
 
 
 def _group_info(layout: PoolLayout, group: BlockGroup) -> PoolGroup:
-    pages = [spec.page for spec in group.specs]
-    parts = [layout.caches[member] for member in group.members]
-    layers = [part.layer for part in parts if part.layer >= 0]
-    forms = dict.fromkeys(spec.form for spec in group.specs)
+    sizes = {spec.page for spec in group.distinct}
+    layers = [layer for layer in (layout.caches[member].layer for member in group.members) if layer >= 0]
     return PoolGroup(
-        kind="+".join(forms),
+        kind=group.form,
         count=len(group.members),
         layers=LayerNumbers(dict.fromkeys(layers)),
         block_size=group.specs[0].block_size,
-        page_bytes=pages[0] if len(set(pages)) == 1 else None,
-        block_bytes=sum(pages),
+        page_bytes=group.specs[0].page if len(sizes) == 1 else None,
+        block_bytes=group.block_bytes,
         blocks_per_request=0,
     )

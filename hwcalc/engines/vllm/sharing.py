@@ -131,5 +131,5 @@ def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Toget
 
 
 def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> SharedBlocks:
-    held, kind = group_held(layout, settings, group, together), "+".join(dict.fromkeys(spec.form for spec in group.specs))
+    held, kind = group_held(layout, settings, group, together), group.form
     return blocks_in_common(kind, group.specs[0].block_size, held, together, ranks=layout.limits.dcp)

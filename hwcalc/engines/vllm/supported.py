@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from hwcalc.engines.capability import compute_capability
@@ -19,7 +19,7 @@ from hwcalc.engines.vllm.states import STATE_KINDS
 from hwcalc.engines.vllm.versions import nearest_release, since
 from hwcalc.engines.vllm.weight_formats import check_weights
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, SlidingAttention
+from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
@@ -189,11 +189,20 @@ def _has_own_head_dim(model: ModelSpec) -> bool:
     )
 
 
+def _distinct_heads(attention: Iterable[AttentionKind | LatentAttention]) -> tuple[LayerKind, ...]:
+    """The first layer of each number of heads."""
+    first: dict[tuple[int, int | None], LayerKind] = {}
+    for kind in attention:
+        first.setdefault((kind.num_attention_heads, kind.num_key_value_heads if isinstance(kind, AttentionKind) else None), kind)
+    return tuple(first.values())
+
+
 def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
     """Raise an error for parallel sizes that vLLM refuses when it starts."""
     kinds = [group.kind for group in model.stack_for("vllm").groups]
     attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
-    for kind in attention:
+    # Layers with as many heads are refused alike.
+    for kind in model.once("vllm heads", lambda: _distinct_heads(attention)):
         check_heads("vLLM", kind, parallel.tp)
     if parallel.ep not in (1, parallel.tp * parallel.dp):
         raise UsageError(

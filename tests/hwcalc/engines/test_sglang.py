@@ -204,6 +204,8 @@ def test_the_compressors_of_all_requests() -> None:
         (LLAMA, {"engine_options": {"swa_full_tokens_ratio": "0"}}, UsageError),
         (LLAMA, {"engine_options": {"speculative": "draft:4"}}, UsageError),
         ("deepseek-ai/DeepSeek-V4-Flash", {"engine_options": {"page_size": "64"}}, UnsupportedError),
+        # Layer 0 compresses nothing, and is a stage of its own.
+        ("deepseek-ai/DeepSeek-V4-Flash", {"pp": 40, "engine_options": {"max_running_requests": "16"}}, UnsupportedError),
         (QWEN, {"tp": 3}, UsageError),
         (LLAMA, {"gpu": "h100", "dtype": "nvfp4"}, UnsupportedError),
         (LLAMA, {"gpu": "h100", "dtype": "mxfp8"}, UnsupportedError),

@@ -332,3 +332,14 @@ def test_most_requests_is_the_largest_that_fits(usable: int, blocks: int, more: 
 
     found = most_requests(usable, blocks, peak)
     assert needed(found) <= usable < needed(found + 1)
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_model_without_a_cache_has_nothing_to_drop(pp: int) -> None:
+    """An encoder keeps nothing of a sequence, so that its pool is the null block under a policy too."""
+    model = "Snowflake/snowflake-arctic-embed-m"
+    plain, cut = (planned(policy, model, engine="vllm@0.20", seq=400, pp=pp).pool for policy in (None, "streaming-llm"))
+
+    assert cut is not None
+    assert (cut.blocks, cut.needed_bytes, cut.fits) == (1, 0, True)
+    assert cut == plain

@@ -185,8 +185,8 @@ def _groups_of_first_stage(context: Opened) -> list[PoolGroup]:
     for group in layout.stage_groups[0]:
         pairs = zip(group.members, group.specs, strict=True)
         cut = layout.rules.cuts_mixed_group or len(group.distinct) == 1
-        kept = [(member, spec) for member, spec in pairs if not cut or layout.caches[member].stage == 0]
-        counts.append(sum(layout.caches[member].stage == 0 for member in group.members))
+        kept = [(member, spec) for member, spec in pairs if not cut or layout.stages[member] == 0]
+        counts.append(sum(layout.stages[member] == 0 for member in group.members))
         members, specs = zip(*kept, strict=True) if kept else ((), ())
         own.append(BlockGroup(members=members, specs=specs, distinct=group.distinct))
     infos = group_infos(replace(layout, groups=tuple(own)), context.tokens)
