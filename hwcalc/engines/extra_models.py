@@ -5,8 +5,6 @@ from __future__ import annotations
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import exact, ranked
-from hwcalc.engines.draft_weights import draft_bytes_rank
-from hwcalc.engines.lora_weights import lora_bytes_rank
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel
 from hwcalc.model import Note
@@ -25,6 +23,8 @@ def _adapters(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
     model, lora = opened.model, opened.request.lora
     if lora is None:
         return Noted(())
+    from hwcalc.engines.lora_weights import lora_bytes_rank
+
     size = lora_bytes_rank(model, lora, opened.parallel, rules=opened.engine.weight_rules(opened))
     if size is None:
         message = f"--lora is not counted: the layers of {model.id} are not known."
@@ -33,11 +33,12 @@ def _adapters(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
 
 
 def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
-    from hwcalc.quantization.planned import planned_scheme
-
     engine, request, draft = opened.engine, opened.request, opened.request.draft
     if draft is None:
         return Noted(())
+    from hwcalc.engines.draft_weights import draft_bytes_rank
+    from hwcalc.quantization.planned import planned_scheme
+
     scheme, known = planned_scheme(draft, None)
     rules = engine.weight_rules(opened)
     weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None

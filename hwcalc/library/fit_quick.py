@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room
 from hwcalc.engines.llamacpp.opened import of_llamacpp
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import frozen
 from hwcalc.library.indexed import curves_at, indexed_model, layers_at, shares_at, sizes_at
 from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.result import UNLIMITED
@@ -36,7 +36,6 @@ class Whole:
     weights_bytes: int
     cache_bytes: int
     needed_bytes: int
-    longest: int
     host_bytes: int
 
 
@@ -48,7 +47,7 @@ class Quick:
         self._room = room
         self._named = named
         self._speeds: dict[tuple[int, str, int], SpeedInfo] = {}
-        self._whole: dict[tuple[int, int], tuple[Whole, int] | None] = {}
+        self._whole: dict[tuple[int, int], Whole | None] = {}
 
     @property
     def kv_dtype(self) -> str:
@@ -73,33 +72,29 @@ class Quick:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
         assert row.shape is not None
         key = (row.shape, tokens)
-        bound = max(tokens, row.max_position_embeddings or UNLIMITED)
         if key not in self._whole:
             self._whole[key] = self._fitting(row.shape, tokens)
-        found = self._whole[key]
-        if found is None:
-            return None
-        whole, far = found
-        return whole if far <= bound else replace(whole, longest=bound)
+        return self._whole[key]
 
-    def _fitting(self, number: int, tokens: int) -> tuple[Whole, int] | None:
-        curves, room = curves_at(number), self._room
+    def _fitting(self, number: int, tokens: int) -> Whole | None:
+        point, room = curves_at(number).at(tokens), self._room
         for name, sizes in sizes_at(number):
-            if self._named is not None and name != self._named:
-                continue
-            if room.surely(sizes, curves, tokens):
-                point = curves.at(tokens)
-                far = UNLIMITED if curves.flat else room.longest(sizes, curves, curves.longest)
-                whole = Whole(
+            if self._named in (None, name) and room.surely_holds(sizes, point):
+                return Whole(
                     weights=name,
                     weights_bytes=sizes.gpu,
                     cache_bytes=point.cache,
                     needed_bytes=room.needed(sizes, point),
-                    longest=far,
                     host_bytes=sizes.host,
                 )
-                return whole, far
         return None
+
+    def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
+        """The most tokens with which a model surely fits as a whole."""
+        assert row.shape is not None
+        curves, sizes = curves_at(row.shape), dict(sizes_at(row.shape))[whole.weights]
+        bound = max(tokens, row.max_position_embeddings or UNLIMITED)
+        return bound if curves.flat else min(bound, self._room.longest(sizes, curves, curves.longest))
 
     def exact(self, row: IndexedModel, tokens: int) -> bool:
         """Whether the index has what it needs to the byte."""
@@ -170,9 +165,10 @@ class Quick:
         host, room = self._room.likely_host, self._room.rooms["high"] or 0
         if sizes.gpu + point.cache > room + host:
             return False
-        # Even with nothing at all on the GPU.
+        # With nothing at all on the GPU, or with as much as it has room for.
         alone = sizes.gpu + sizes.host + point.cache + point.host_high + point.compute_high
-        return True if alone <= host and not self._host.gpu.shares_host_memory else None
+        held = self._room.held_apart(sizes, point) if sizes.gpu + point.cache > room else 0
+        return True if alone - held <= host and not self._host.gpu.shares_host_memory else None
 
 
 def quick(host: Hosting, load: Callable[[], ModelSpec]) -> Quick | None:

@@ -168,14 +168,15 @@ class Search:
                 needed_bytes=whole.needed_bytes,
                 usable_bytes=found.usable_bytes,
                 headroom_bytes=found.usable_bytes - whole.needed_bytes,
-                max_seq=whole.longest,
                 gpu_layers=found.layers(row),
                 all_layers=found.layers(row),
                 host_bytes=whole.host_bytes,
                 host_experts=None if whole.host_bytes is None else 0,
             )
             self._unfinished[made.id, made.source] = lambda made: (
-                _with_speed(made, found.speed(row, whole, seq)) if found.exact(row, seq) else self._whole_row(one, made)
+                _with_speed(replace(made, max_seq=found.longest(row, whole, seq)), found.speed(row, whole, seq))
+                if found.exact(row, seq)
+                else self._whole_row(one, made)
             )
         return self._of_speed(one, made)
 

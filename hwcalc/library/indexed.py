@@ -44,7 +44,7 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any]] | None:
         if groups is not None and shares is not None:
             sizes[name] = [*Sizes.of(weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks))]
             used[name] = _shares(shares)
-    points = [[place, *point.sizes] for place, point in curves.points]
+    points = [[place, *point.sizes, point.step] for place, point in curves.points]
     if not sizes or len(points) > _MOST_POINTS:
         return None
     spec = {name: getattr(model, name) for name in _SPEC}
@@ -60,18 +60,13 @@ def _shape(number: int) -> Mapping[str, Any]:
 @lru_cache(maxsize=4096)
 def curves_at(number: int) -> Curves:
     """The curves of a shape."""
-    return Curves(
-        points=tuple(
-            (place, Point(cache=cache, compute=compute, compute_high=compute_high, host_high=host_high))
-            for place, cache, compute, compute_high, host_high in _shape(number)["points"]
-        )
-    )
+    return Curves(points=tuple((place, Point(*sizes)) for place, *sizes in _shape(number)["points"]))
 
 
 @lru_cache(maxsize=4096)
 def sizes_at(number: int) -> tuple[tuple[str, Sizes], ...]:
     """The formats of a shape, the largest first."""
-    found = ((name, Sizes(gpu=gpu, host=host)) for name, (gpu, host) in _shape(number)["sizes"].items())
+    found = ((name, Sizes(*sizes)) for name, sizes in _shape(number)["sizes"].items())
     return tuple(sorted(found, key=lambda one: -one[1].gpu))
 
 

@@ -72,6 +72,26 @@ class _Need(NamedTuple):
     cache_bytes: int
 
 
+class _Inside(NamedTuple):
+    """What an accepted layout takes of any GPU, without what lies outside of the engine: in that alone kinds differ."""
+
+    layout: Layout
+    opened: Opened
+    high_bytes: int
+    expected_bytes: int
+    cache_bytes: int
+
+    def on(self, gpu: Gpu) -> _Need:
+        """What it takes of each GPU of the kind of this one."""
+        outside_high, outside_expected = _outside_bytes(self.opened, gpu)
+        return _Need(
+            layout=self.layout,
+            high_bytes=self.high_bytes + outside_high,
+            expected_bytes=self.expected_bytes + outside_expected,
+            cache_bytes=self.cache_bytes,
+        )
+
+
 class Alike:
     """The layouts of one request on GPUs that differ in little but their memory."""
 
@@ -80,6 +100,7 @@ class Alike:
         self._usable = opened.engine.alike_on_gpus and opened.request.policy is None and opened.request.hardware.kv_memory is None
         self._alone: dict[Hashable, Opened] = {}
         self._single: dict[Hashable, Budget | None] = {}
+        self._inside: dict[Layout, _Inside | None] = {}
         self._needs: dict[tuple[Hashable, Layout], _Need | None] = {}
         self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
 
@@ -145,21 +166,34 @@ class Alike:
         """What a layout needs on any GPU of the kind, such as this one; ``None`` if the engine refuses it."""
         key = (kind, layout)
         if key not in self._needs:
-            self._needs[key] = _need(self._on(kind, gpu), layout)
+            if layout not in self._inside:
+                self._inside[layout] = _inside(self._on(kind, gpu), gpu, layout)
+            inside = self._inside[layout]
+            self._needs[key] = None if inside is None else inside.on(gpu)
         return self._needs[key]
 
 
-def _need(opened: Opened, layout: Layout) -> _Need | None:
+def _inside(opened: Opened, gpu: Gpu, layout: Layout) -> _Inside | None:
     accepted = solve.accepted(opened, layout)
     budget = None if accepted is None else accepted[1].budget
     if accepted is None or budget is None:
         return None
-    return _Need(
+    outside_high, outside_expected = _outside_bytes(accepted[1], gpu)
+    return _Inside(
         layout=accepted[0],
-        high_bytes=sum(part.high for part in budget.parts),
-        expected_bytes=sum(part.expected for part in budget.parts),
+        opened=accepted[1],
+        high_bytes=sum(part.high for part in budget.parts) - outside_high,
+        expected_bytes=sum(part.expected for part in budget.parts) - outside_expected,
         cache_bytes=accepted[1].needed_bytes,
     )
+
+
+def _outside_bytes(opened: Opened, gpu: Gpu) -> tuple[int, int]:
+    """What lies outside of the engine on a GPU: at the high end and expected."""
+    from hwcalc.engines.loaded import outside
+
+    parts = outside(opened, gpu)
+    return sum(part.high for part in parts), sum(part.expected for part in parts)
 
 
 def least_weights_bytes(budget: Budget) -> int:

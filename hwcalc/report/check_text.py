@@ -9,7 +9,7 @@ from hwcalc.check.verdict import in_words
 from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.report.glance import SCREEN
 from hwcalc.report.pieces import PIPED_WIDTH
-from hwcalc.report.text import plural
+from hwcalc.report.text import escaped, plural
 from hwcalc.text import LONGEST_WORD, clean, cut
 from hwcalc.units import human_bytes
 
@@ -150,7 +150,7 @@ def _colored(text: str, status: str, *, color: bool) -> str:
 
 def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
     """A heading with the counts, a table of the checks, and a list of those that did not pass with file and line."""
-    from hwcalc.report.markdown import escaped, markdown_table
+    from hwcalc.report.markdown import markdown_table
 
     rows = [
         (

@@ -7,9 +7,8 @@ from typing import Final
 
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.markdown import escaped
 from hwcalc.report.pieces import PIPED_WIDTH
-from hwcalc.report.text import how_many, parameters, plural
+from hwcalc.report.text import escaped, how_many, parameters, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from hwcalc.report.pieces import PIPED_WIDTH
 from hwcalc.report.summary import DEFINITIONS
+from hwcalc.report.text import escaped
 from hwcalc.text import clean
 
 __all__ = ["footnotes"]
@@ -32,8 +33,6 @@ def _line(meaning: str, models: list[str], format_: str, width: int) -> str:
     more = f" and {len(models) - _MOST:,} more" if len(models) > _MOST else ""
     text = clean(f"{meaning} ({', '.join(models[:_MOST])}{more})")
     if format_ == "markdown":
-        from hwcalc.report.markdown import escaped
-
         return f"{escaped(text)}\n"
     from textwrap import fill
 

@@ -24,18 +24,10 @@ from hwcalc.report.layer_shares import is_room, shares
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
-from hwcalc.report.text import exact, percent
-from hwcalc.text import clean
+from hwcalc.report.text import escaped, exact, percent
 from hwcalc.units import human_bytes
 
 __all__ = ["explain_markdown", "markdown_table", "plan_markdown"]
-
-_SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
-
-
-def escaped(text: str) -> str:
-    """Text with Markdown's special characters escaped, so that it can stand in a table too."""
-    return clean(text).replace("\n", " ").translate(_SPECIAL)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:

@@ -8,9 +8,8 @@ from typing import Final
 from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation
 from hwcalc.report.advice import advice_block, advice_items
 from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.markdown import escaped
 from hwcalc.report.pieces import PIPED_WIDTH
-from hwcalc.report.text import how_many, percent, plural
+from hwcalc.report.text import escaped, how_many, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
 

@@ -9,7 +9,7 @@ from hwcalc.reconcile.rows import Number, Row
 from hwcalc.report.colors import AGREES, DIFFERS
 from hwcalc.report.drawing import marked
 from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.text import plural
+from hwcalc.report.text import escaped, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -123,8 +123,6 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
     lines += [("note", note.message) for note in reconciliation.notes]
     lines += unread_rows(reconciliation)
     if format_ == "markdown":
-        from hwcalc.report.markdown import escaped
-
         return "\n" + "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
     from hwcalc.report.columns import hanging
     from hwcalc.report.drawing import rendered

@@ -10,8 +10,7 @@ from hwcalc.library.strategies_explained import strategy_section
 from hwcalc.library.symbols import symbols_in
 from hwcalc.report.explain_lines import figure_lines
 from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.markdown import escaped
-from hwcalc.report.text import parameters, plural
+from hwcalc.report.text import escaped, parameters, plural
 from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from hwcalc.formulas import LayerNumbers
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = [
     "abbreviated",
     "both",
+    "escaped",
     "exact",
     "how_many",
     "layer_words",
@@ -17,6 +19,12 @@ __all__ = [
 ]
 
 _BILLION, _MILLION = 10**9, 10**6
+_SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
+
+
+def escaped(text: str) -> str:
+    """Text with Markdown's special characters escaped, so that it can stand in a table too."""
+    return clean(text).replace("\n", " ").translate(_SPECIAL)
 
 
 def exact(count: int) -> str:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Final
 
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.library.plan import request_of
 from hwcalc.model import ModelSpec
 from hwcalc.patterns import pattern
 from hwcalc.sweep.axes import Piece
@@ -87,7 +88,7 @@ def _seconds_of(grid: Grid, model: ModelSpec, setting: Setting, settings: int, p
         return points * (_PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups))
     ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
     try:
-        rows = SettingRows(grid, model, setting)
+        rows = SettingRows(grid, model, setting, request_of(grid.keywords(setting), grid.option_draft))
         piece = Piece(seqs=tuple({seq for seq, _ in ends}), batches=tuple({batch for _, batch in ends}))
         if rows.are_arrays(piece):
             return settings * _SETTING_SECONDS + points * _ARRAY_SECONDS

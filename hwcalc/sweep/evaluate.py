@@ -47,5 +47,5 @@ def _missing(model: Missing, grid: Grid) -> RowBlock:
 
 
 def _of_model(grid: Grid, axes: Axes, model: ModelSpec, *, few: bool) -> Iterator[RowBlock]:
-    for setting in grid.settings:
-        yield from SettingRows(grid, model, setting, few=few).blocks(axes)
+    for setting, asked in grid.asked:
+        yield from SettingRows(grid, model, setting, asked, few=few).blocks(axes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import product, starmap
 from math import prod
 from types import MappingProxyType
@@ -12,7 +13,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.load import Missing
-from hwcalc.library.plan import engine_of, plan_loaded
+from hwcalc.library.plan import engine_of, plan_loaded, request_of
 from hwcalc.model import ModelSpec
 from hwcalc.planner.policy_options import with_policy
 from hwcalc.planner.result import Plan
@@ -63,6 +64,11 @@ class Grid:
     def settings(self) -> Iterator[Setting]:
         """Every combination of all lists but the models, the lengths and the batches."""
         return starmap(Setting, product(self.dtypes, self.gpus, self.tps, self.policies))
+
+    @cached_property
+    def asked(self) -> tuple[tuple[Setting, Mapping[str, Any]], ...]:
+        """All settings, with the parsed keywords of their requests. Raises the error of an option that cannot be read."""
+        return tuple((setting, request_of(self.keywords(setting), self.option_draft)) for setting in self.settings)
 
     def keywords(self, setting: Setting) -> dict[str, Any]:
         """All keywords of a plan except model, length and batch."""

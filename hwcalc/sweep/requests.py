@@ -12,7 +12,6 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.plan import request_of
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
@@ -38,20 +37,28 @@ class Refusals:
 
 
 class Requests:
-    """The requests of one model in one setting of a grid. Raises the error of an option that cannot be read."""
+    """The requests of one model in one setting of a grid. ``asked`` are parsed keywords of :func:`~hwcalc.planner.context.open_request`."""
 
-    def __init__(self, model: ModelSpec, engine: str, keywords: Mapping[str, Any], draft: ModelSpec | None) -> None:
-        self._model, self._engine = model, engine
-        self._asked = request_of(keywords, draft)
+    def __init__(self, model: ModelSpec, engine: str, asked: Mapping[str, Any]) -> None:
+        self._model, self._engine, self._asked = model, engine, asked
         self.first: Opened | None = None
         """The first request that was accepted."""
 
     @cached_property
     def _turns(self) -> Turns:
-        """The turns of lengths, and those of all sequences."""
-        prompt, replicas = self._asked.get("prompt") or 1, self._asked.get("dp", 1)
+        """The turns of lengths, and those of all sequences, which all settings of a model have that differ in neither options nor replicas."""
+        prompt, replicas, options = (
+            self._asked.get("prompt") or 1,
+            self._asked.get("dp", 1),
+            self._asked.get("engine_options", {}),
+        )
+        key = ("turns", self._engine, prompt, replicas, *options.items())
+        found: Turns = self._model.once(key, lambda: self._turns_of(prompt, replicas, options))
+        return found
+
+    def _turns_of(self, prompt: int, replicas: int, options: Mapping[str, str]) -> Turns:
         try:
-            engine, options = find_engine(self._engine)[0], self._asked.get("engine_options", {})
+            engine = find_engine(self._engine)[0]
             engine = engine.started_by(options)
             engine.check_options(options)
             turns = engine.turns(self._model, options)

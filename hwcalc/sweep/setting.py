@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +23,9 @@ _PLANNED_ROWS: Final = 128
 
 
 class SettingRows:
-    """The rows of one model in one setting. ``few`` are planned one by one. Raises the error of an option that cannot be read."""
+    """The rows of one model in one setting, of which ``asked`` are the parsed keywords. ``few`` are planned one by one."""
 
-    def __init__(self, grid: Grid, model: ModelSpec, setting: Setting, *, few: bool = False) -> None:
+    def __init__(self, grid: Grid, model: ModelSpec, setting: Setting, asked: Mapping[str, Any], *, few: bool = False) -> None:
         self._named = bool(grid.seqs)
         self._few = few
         self._known: dict[str, Value] = {
@@ -36,7 +36,7 @@ class SettingRows:
             "tp": setting.tp,
             "policy": None if setting.policy is None else setting.policy.text,
         }
-        self._requests = Requests(model, grid.engine_of(model), grid.keywords(setting), grid.option_draft)
+        self._requests = Requests(model, grid.engine_of(model), asked)
 
     @cached_property
     def _family(self) -> Family | None:

@@ -19,6 +19,7 @@ from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.placement import cache_on
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
 from hwcalc.engines.request import Request
+from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 
@@ -36,19 +37,21 @@ _FARTHEST: Final = 4096
 _ENDS: Final = ("low", "expected", "high")
 
 
-@frozen
-class Point:
-    """Bytes at one length: the cache; the buffers of the GPU for a pass, expected and at most; those of the host at most."""
+class Point(NamedTuple):
+    """Bytes at one length: the cache; the buffers of the GPU for a pass, expected and at most; those of the host at most; the largest
+    cache of a block.
+    """
 
     cache: int
     compute: int
     compute_high: int
     host_high: int
+    step: int
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """The numbers alone."""
-        return self.cache, self.compute, self.compute_high, self.host_high
+        """The numbers alone, but for the last, which is a bound."""
+        return self[:-1]
 
 
 @frozen
@@ -76,9 +79,7 @@ class Curves:
         place, (start, first), (end, last) = self._around(tokens)
         if start == place:
             return first
-        cache, *others = (a + -((a - b) * (place - start) // (end - start)) for a, b in zip(first.sizes, last.sizes, strict=True))
-        compute, compute_high, host_high = others
-        return Point(cache=cache, compute=compute, compute_high=compute_high, host_high=host_high)
+        return Point._make(a + -((a - b) * (place - start) // (end - start)) for a, b in zip(first, last, strict=True))
 
     def exact(self, tokens: int) -> bool:
         """Whether the expected buffers for so many tokens are known to the byte."""
@@ -113,6 +114,7 @@ def _point(opened: LlamacppOpened) -> Point:
     gpu, host = (device_buffers(opened, whole, device) for device in (0, ON_HOST))
     return Point(
         cache=cache_on(0, whole, opened),
+        step=max(sum(opened.kind_bytes[kind] for kind in layer) for layer in {*opened.stack.layers}) + bytes_of(opened.extras),
         compute=sum(part.expected for part in gpu),
         compute_high=sum(part.high for part in gpu),
         host_high=sum(part.high for part in host),
@@ -137,16 +139,18 @@ def _even(point: Callable[[int], Point], first: int, place: int, last: int) -> b
 
 
 class Sizes(NamedTuple):
-    """Bytes of a model's tensors with all layers on one GPU: those there, and those that stay on the host."""
+    """Bytes of a model's tensors with all layers on one GPU: those there, those that stay on the host, and at most those of one layer."""
 
     gpu: int
     host: int
+    step: int
 
     @classmethod
     def of(cls, weights: Weighed) -> Sizes:
         """The sums."""
         gpu = weights.output + weights.tied + weights.copied + sum(experts + rest for experts, rest in weights.blocks)
-        return cls(gpu=gpu, host=weights.input)
+        largest = max((experts + rest for experts, rest in weights.blocks), default=0)
+        return cls(gpu=gpu, host=weights.input, step=max(weights.output + weights.tied, weights.copied + largest))
 
 
 class Room:
@@ -176,9 +180,22 @@ class Room:
 
     def surely(self, weights: Sizes, curves: Curves, tokens: int) -> bool:
         """Whether a context of so many tokens fits at the high end of the estimates, and its host has room for the rest."""
-        point, room = curves.at(tokens), self.rooms["low"]
+        return self.surely_holds(weights, curves.at(tokens))
+
+    def surely_holds(self, weights: Sizes, point: Point) -> bool:
+        """The same of the sizes at one length."""
+        room = self.rooms["low"]
         needed = weights.gpu + point.cache + point.compute_high + self._process.high
         return room is not None and needed <= room and weights.host + point.host_high <= self._host_room(needed)
+
+    def held_apart(self, weights: Sizes, point: Point) -> int:
+        """Bytes of weights and cache that the GPU holds at least, where not all of them have room there: one more layer would be too many.
+
+        Beside them it has the buffers of a pass, and in these what it copies of a layer that lies on the host: taken twice, for the high end.
+        """
+        layer = weights.step + point.step
+        beside = self._process.high + point.host_high + 2 * (point.compute_high + layer)
+        return max(0, (self.rooms["low"] or 0) - beside - layer)
 
     @property
     def likely_host(self) -> int:

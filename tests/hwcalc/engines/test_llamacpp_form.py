@@ -27,8 +27,9 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import differences, form_of
 from hwcalc.profiles.catalog import list_models
 
-PLANNED, SAMPLED = 40, 150
-"""So many requests are planned, which takes the solvers; of so many the bytes alone are compared, at several lengths and batches."""
+PLANNED, SEARCHED, SAMPLED = 40, 20, 150
+"""So many requests are planned, which takes the solvers, and searched both ways; of so many the bytes alone are compared, at several
+lengths and batches."""
 UNLIKE = (
     "google/gemma-3-27b-it",
     "google/gemma-4-E2B-it",
@@ -91,6 +92,35 @@ def test_a_form_is_its_plan() -> None:
             assert differences(form, planned) == {}, (model, asked, seq, batch)
             compared += 1
     assert compared > PLANNED * 3 // 4
+
+
+def test_a_search_on_a_form_is_that_by_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The longest length and the most sequences, wherever layers lie: as the options say, and as llama.cpp fits them by itself."""
+    compared = 0
+    for model, drawn, draw in sample("searches", SEARCHED):
+        options = drawn["engine_options"]
+        fitted = {name: value for name, value in options.items() if name != "n_gpu_layers"}
+        asked = {**drawn, "engine_options": draw.choice((options, fitted))}
+        seq, batch, end = draw.choice(LENGTHS[:-1]), draw.choice(BATCHES), draw.choice(ENDS)
+        try:
+            opened = opened_of(model, asked, seq, batch)
+        except KvplanError:
+            continue
+        if solve._form_of(opened) is None:
+            continue
+        found = searched(opened, end)
+        with monkeypatch.context() as patched:
+            patched.setattr(solve, "_form_of", lambda _: None)
+            assert found == searched(opened_of(model, asked, seq, batch), end), (model, asked, seq, batch, end)
+        compared += 1
+    assert compared > SEARCHED // 2
+
+
+def searched(opened: Opened, end: str) -> tuple[object, ...]:
+    """All three searches at one end of the budget."""
+    bound = opened.model.max_position_embeddings or 4096
+    by_holds = (solve.largest(opened, "seq", bound, end), solve.largest(opened, "batch", 300, end))
+    return solve.longest(opened, end=end), solve.most(opened, end=end), *by_holds
 
 
 def test_a_form_has_the_bytes_of_every_device() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.engines.forms import Constant, Curve, Early, MemoryForm, PartForm, Term
+from hwcalc.engines.forms import Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
@@ -70,23 +70,22 @@ def test_an_answer_is_its_plan(engine: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"policy": "snapkv:compression_ratio=0.5"}, {"shared_prefix": 100}, {"samples": 2, "prompt": 50}, {"kv_memory": "1GiB"}],
+    [{"policy": "snapkv:compression_ratio=0.5"}, {"shared_prefix": 100}, {"samples": 2, "prompt": 50}],
 )
 def test_what_has_no_form(options: dict[str, Any]) -> None:
-    """What is dropped, shared or given by hand is planned at each length by itself."""
+    """What is dropped or shared is planned at each length by itself."""
     asked = read_options({"gpu": "l4", "seq": 1000, **options}).keywords()
 
     assert form_of(open_request(load_model(QWEN), **asked)) is None
 
 
-def toy(**more: Any) -> MemoryForm:
+def toy(most_tokens: int | None = None, **more: Any) -> MemoryForm:
     """Two layers of 10 bytes a token, on a GPU of 1,000 bytes of which 90 to 110 are weights."""
     term = Term(kind="toy", layers=LayerNumbers((0, 1)), count=2, unit_bytes=10, stairs=((Stair(),),), rule="n")
     low, expected, high = map(Constant.of, (90, 100, 110))
     part = PartForm(name="weights", section="weights", low=low, expected=expected, high=high)
-    return MemoryForm(
-        curve=Curve(gpus=((term,),), total=(term,)), parts=(part,), usable=(1000, 1000, 1000), total_bytes=1000, **more
-    )
+    curve = Curve(gpus=((term,),), total=(term,), most_tokens=most_tokens)
+    return MemoryForm(curve=curve, parts=(part,), usable=(1000, 1000, 1000), total_bytes=1000, **more)
 
 
 def test_worked_numbers() -> None:
@@ -106,8 +105,9 @@ def test_limits() -> None:
     """The model's own length, or a longer planned one; the engine's most sequences and tokens; blocks, of which one is kept back."""
     assert [longest(toy(model_tokens=30), tokens, 1) for tokens in (10, 40, 100)] == [30, 40, 45]
     assert (most(toy(most_sequences=2), 1, 1), longest(toy(most_sequences=2), 1, 3)) == (2, 0)
-    assert (longest(toy(most_tokens=20), 1, 1), toy(most_tokens=20).holds(21, 1)) == (20, False)
-    assert longest(toy(block_bytes=100, null_blocks=1), 1, 1) == 40
+    short = toy(most_tokens=20)
+    assert (longest(short, 1, 1), short.holds(21, 1)) == (20, False)
+    assert longest(toy(blocks=Blocks(bytes=100, null=1)), 1, 1) == 40
     # Three replicas of one GPU each have their own share of the sequences.
     assert most(toy(dp=3), 15, 1) == 9
 
@@ -133,7 +133,7 @@ def test_nothing_needed_is_unlimited() -> None:
 @given(st.integers(1, 60), st.integers(1, 60), st.sampled_from(["low", "expected", "high"]), st.integers(1, 100))
 def test_a_solver_finds_the_last_that_holds(tokens: int, sequences: int, end: str, block: int) -> None:
     """And where it starts from makes no difference."""
-    form = toy(block_bytes=block)
+    form = toy(blocks=Blocks(bytes=block))
 
     assert longest(form, tokens, sequences, end) == max((n for n in range(1, 60) if form.holds(n, sequences, end)), default=0)
     assert most(form, tokens, sequences, end) == max((n for n in range(1, 60) if form.holds(tokens, n, end)), default=0)

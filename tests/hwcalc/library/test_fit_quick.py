@@ -1,0 +1,42 @@
+"""What the index says of models on a GPU, against the placing of their layers."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hwcalc import load_model
+from hwcalc.engines.saving import HOST_SHARE
+from hwcalc.hardware.named import load_gpu
+from hwcalc.library.candidates import catalog
+from hwcalc.library.fit_quick import quick
+from hwcalc.library.indexed import curves_at
+from hwcalc.planner.asked import take_options
+from hwcalc.planner.fitting import hosting
+from hwcalc.profiles.model_index import model_index
+from hwcalc.units import GIB
+
+
+@pytest.mark.parametrize(("gpu", "seq"), [("rtx-4060-ti", "16k"), ("rtx-4070", "64k"), ("gtx-1080", "64k")])
+def test_what_is_larger_than_the_host_is_judged_as_it_is_placed(gpu: str, seq: str) -> None:
+    """Of the weights and the cache that GPU and host hold together alone: by bounds, where they suffice, and by placing every layer."""
+    _, asked = take_options("fit", {"gpu": gpu, "seq": seq, "weights": "auto", "engine": "llamacpp"})
+    host = hosting(asked, load_gpu(gpu, []), 8192)
+    there = HOST_SHARE * (host.gpu.memory_marketing_gb or 0) * GIB
+    given = {one.row.shape: one for one in catalog() if one.row is not None and one.row.shape is not None}
+    found = quick(host, next(iter(given.values())).load)
+    assert found is not None
+    judged = dict[str, bool]()
+    for number, one in given.items():
+        assert number is not None
+        assert one.row is not None
+        if found.knows(one.row, host.seq) and not found.whole(one.row, host.seq):
+            fits, cache = found.apart(one.row, host.seq), curves_at(number).at(host.seq).cache
+            if fits and found.weights_bytes(one.row) + cache > there:
+                judged[one.id] = fits
+
+    assert judged
+    for name in random.Random(18).sample(sorted(judged), min(8, len(judged))):  # noqa: S311 - any choice will do
+        placed = host.apart(load_model(name, offline=True), found.smallest(model_index()[name]))
+        assert (placed.verdict.fits, placed.whole) == (True, False), name
