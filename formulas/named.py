@@ -1,12 +1,13 @@
 """Named tuples that cost little to define.
 
 ``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` that checks the arguments. Here all
-classes share their methods, and ``__new__`` is compiled for the first value: most commands make values of few of the classes that they
-import.
+classes share their methods, and the library makes ``__new__`` for the first value: most commands make values of few of the classes that
+they import.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import TYPE_CHECKING, Any, Final
 
 __all__ = ["NamedTuple"]
@@ -15,10 +16,7 @@ __all__ = ["NamedTuple"]
 def _first(cls: Any, /, *values: Any, **named: Any) -> Any:
     """Make the first value of a class, with the ``__new__`` that makes all others."""
     owner = next(each for each in cls.__mro__ if "_fields" in each.__dict__)
-    names = ", ".join(owner._fields)
-    new = eval(f"lambda _cls, {names}: _tuple_new(_cls, ({names},))", {"_tuple_new": tuple.__new__, "__builtins__": {}})  # noqa: S307
-    new.__name__, new.__qualname__ = "__new__", f"{owner.__qualname__}.__new__"
-    new.__defaults__ = tuple(owner._field_defaults.values()) or None
+    new = namedtuple(owner.__name__, owner._fields, defaults=owner._field_defaults.values()).__new__  # noqa: PYI024 - of fields known when it runs
     owner.__new__ = staticmethod(new)
     return new(cls, *values, **named)
 

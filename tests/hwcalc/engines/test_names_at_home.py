@@ -50,6 +50,7 @@ def _found() -> set[tuple[str, str]]:
 
 
 _READING: Final = "how this engine's own code reads the config, where that is another reading than the published one"
+_FILES: Final = "a file of facts about this engine, profiles/engines/*.yaml, and its form"
 _INDEX: Final = "the index of the catalog, from which kvplan fit answers at once, is made by this engine's rules"
 _LIVE: Final = "the probe runs a live model with this library, which is torch's own"
 REASONS: Final = {
@@ -75,7 +76,9 @@ REASONS: Final = {
     ("hwcalc/probe/live_model.py", "transformers"): _LIVE,
     ("hwcalc/probe/live_search.py", "transformers"): _LIVE,
     ("hwcalc/sources/installed.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
-    ("profiles/engines.py", "llamacpp"): "the names of the sections of runtime.yaml",
+    ("profiles/engine_schema.py", "llamacpp"): _FILES,
+    ("profiles/engine_schema.py", "vllm"): _FILES,
+    ("profiles/engines.py", "vllm"): _FILES,
     ("profiles/model_index.py", "llamacpp"): _INDEX,
 }
 """(file, engine that it names) -> why a new engine needs no row here."""

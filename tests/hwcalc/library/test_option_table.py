@@ -120,7 +120,9 @@ def test_what_a_receipt_keeps_can_be_read_back() -> None:
 # --- a new row --------------------------------------------------------------------------------------------------------
 
 ADDED = """
-import sys, json
+import os, sys, json
+# No help of this width was written before.
+os.environ["COLUMNS"] = "99"
 from hwcalc.planner import options
 row = options.PlanOption("keeping", "text", "P", "What is kept: all, or window=N.", lists=("compare",), check="The keeping.")
 options.OPTIONS = (*options.OPTIONS, row)

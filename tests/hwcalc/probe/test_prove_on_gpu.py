@@ -144,7 +144,7 @@ def test_no_gpu(environment: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_missing(environment: dict[str, str], tmp_path: Path) -> None:
-    """Profiles are YAML files: without PyYAML the first case would fail, so that nothing is begun."""
+    """Some cases read YAML: without PyYAML they would fail, so that nothing is begun."""
     (tmp_path / "site" / "yaml.py").write_text("raise ModuleNotFoundError('none', name='yaml')")
     ended = proved(environment, tmp_path / "out")
 
