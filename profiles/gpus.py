@@ -21,6 +21,7 @@ from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import TOP, names, record, records
 from hwcalc.profiles.gpu_file import LONGEST_ID, NODE, Gpu, gpu_of, is_id
+from hwcalc.profiles.own_file import changed_ns
 from hwcalc.profiles.places import own
 from hwcalc.profiles.visible import VisibleMemory, usable_mib, visible_memory
 
@@ -308,11 +309,7 @@ def _load(gpu_id: str, file: str | None) -> Gpu:
     """Load one accelerator. A file of the user's own that has changed is read again."""
     if file is None:
         return _built_in(gpu_id)
-    try:
-        changed = os.stat(file).st_mtime_ns
-    except OSError as error:
-        raise ProfileError(file, f"cannot be read ({error.strerror})") from error
-    return _own(file, changed)
+    return _own(file, changed_ns(file))
 
 
 @lru_cache(maxsize=512)

@@ -16,6 +16,7 @@ from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import names, record, records
 from hwcalc.profiles.instance_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
+from hwcalc.profiles.own_file import changed_ns
 from hwcalc.profiles.places import own
 
 if TYPE_CHECKING:
@@ -184,11 +185,7 @@ def _load(name: str, file: str | None) -> Instance:
     """Load one instance. A file of the user's own that has changed is read again."""
     if file is None:
         return _built_in(name)
-    try:
-        changed = os.stat(file).st_mtime_ns
-    except OSError as error:
-        raise ProfileError(file, f"cannot be read ({error.strerror})") from error
-    return _own(file, changed)
+    return _own(file, changed_ns(file))
 
 
 @lru_cache(maxsize=512)

@@ -11,8 +11,10 @@ import numpy as np
 from hwcalc import KvplanError, load_model
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import ENDS
+from hwcalc.library.plan import plan_loaded
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import differences, form_of
 from hwcalc.profiles.catalog import list_models
 
 LENGTHS: Final = (1, 2, 15, 16, 17, 63, 64, 65, 128, 129, 1_000, 4_095, 4_096, 8_193, 40_961, 131_073, 1_000_001)
@@ -96,3 +98,15 @@ def compare_sample(
         assert compared.unlike == [], (name, asked)
         forms, curves, verdicts = forms + compared.has_form, curves + 1, verdicts | compared.verdicts
     return Sampled(forms, curves, verdicts)
+
+
+def compare_plans(name: str, engine: str, *, many: int) -> None:
+    """All numbers of four plans of a model on eight GPUs, one of them for ``many`` sequences, beside those of its form, which no page draws."""
+    draw, model = random.Random(name), load_model(name, offline=True)  # noqa: S311 - a sample
+    asked: dict[str, Any] = {"engine": engine, "gpu": "h200-sxm-141gb", "tp": 8}
+    form = form_of(open_request(model, **asked, seq=1_000))
+
+    assert form is not None
+    assert not form.drawable
+    for seq, batch in ((1, 1), (4_097, draw.randint(1, 60)), (draw.randint(2, 200_000), 1), (draw.randint(2, 2_000), many)):
+        assert differences(form, plan_loaded(model, {**asked, "seq": seq, "batch": batch})) == {}, (seq, batch)

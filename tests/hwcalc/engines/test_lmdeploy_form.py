@@ -8,11 +8,10 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model
-from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import differences, form_of
+from hwcalc.planner.forms import form_of
 from hwcalc.units import GIB
-from tests.hwcalc.engines.form_points import compare_sample
+from tests.hwcalc.engines.form_points import compare_plans, compare_sample
 
 SAMPLED: Final = 200
 POINTS: Final = 6
@@ -59,14 +58,7 @@ def test_a_form_is_its_requests() -> None:
 @pytest.mark.parametrize("name", UNLIKE)
 def test_every_number_of_the_plan(name: str) -> None:
     """The longest length and the most sequences too, which are searched for on the form."""
-    draw, model = random.Random(name), load_model(name, offline=True)  # noqa: S311 - a sample
-    asked: dict[str, Any] = {"engine": "lmdeploy", "gpu": "h200-sxm-141gb", "tp": 8}
-    form = form_of(open_request(model, **asked, seq=1_000))
-
-    assert form is not None
-    assert not form.drawable
-    for seq, batch in ((1, 1), (4_097, draw.randint(1, 60)), (draw.randint(2, 200_000), 1), (draw.randint(2, 2_000), 900)):
-        assert differences(form, plan_loaded(model, {**asked, "seq": seq, "batch": batch})) == {}, (seq, batch)
+    compare_plans(name, "lmdeploy", many=900)
 
 
 def test_a_session_ends_a_block_earlier() -> None:

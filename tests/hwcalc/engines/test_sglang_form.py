@@ -12,10 +12,8 @@ from hwcalc import load_model
 from hwcalc.engines.sglang.form import PoolCurve
 from hwcalc.engines.sglang.opened import of_sglang
 from hwcalc.engines.sglang.room import Demand
-from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import differences, form_of
-from tests.hwcalc.engines.form_points import compare_sample, open_drawn
+from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
 
 SAMPLED: Final = 160
 POINTS: Final = 5
@@ -73,14 +71,7 @@ def test_a_form_is_its_requests() -> None:
 @pytest.mark.parametrize("name", UNLIKE)
 def test_every_number_of_the_plan(name: str) -> None:
     """The longest length and the most sequences too, which are searched for on the form."""
-    draw, model = random.Random(name), load_model(name, offline=True)  # noqa: S311 - a sample
-    asked: dict[str, Any] = {"engine": "sglang", "gpu": "h200-sxm-141gb", "tp": 8}
-    form = form_of(open_request(model, **asked, seq=1_000))
-
-    assert form is not None
-    assert not form.drawable
-    for seq, batch in ((1, 1), (4_097, draw.randint(1, 60)), (draw.randint(2, 200_000), 1), (draw.randint(2, 2_000), 2_049)):
-        assert differences(form, plan_loaded(model, {**asked, "seq": seq, "batch": batch})) == {}, (seq, batch)
+    compare_plans(name, "sglang", many=2_049)
 
 
 @pytest.mark.parametrize("name", UNLIKE)
