@@ -22,6 +22,7 @@ from hwcalc.profiles.instance_schema import InstanceFile
 from hwcalc.profiles.known_models import listed_facts
 from hwcalc.profiles.places import built_in
 from hwcalc.profiles.schema import check
+from hwcalc.profiles.sold import sold_facts
 from hwcalc.profiles.yaml_file import read_yaml
 
 
@@ -46,6 +47,7 @@ def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         check(file, form)
         yield folder, name, file.data
     yield TOP, "models", models()
+    yield TOP, "sold", {gpu.stem: tuple(sold_facts(read_yaml(gpu).data)) for gpu in sorted(Path(built_in("gpus")).glob("*.yaml"))}
 
 
 def models() -> dict[str, tuple[Any, ...]]:
