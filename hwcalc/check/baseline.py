@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.check.errors import BaselineError
@@ -100,7 +100,7 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
     name = printable(path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}...")
     hint = "Make one: kvplan check FILE --json > baseline.json"
     try:
-        document = read_document(Path(path), name)
+        document = read_document(path or os.curdir, name)
     except KvplanError as error:
         raise BaselineError(f"the baseline cannot be read: {error.message}", hint=hint) from error
     try:

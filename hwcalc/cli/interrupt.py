@@ -56,7 +56,7 @@ def leave(status: int) -> int:
         return status
     import atexit
 
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # noqa: SLF001 - as Python itself does at its end
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -16,10 +16,8 @@ from hwcalc.report.text import plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
-__all__ = ["FEW_NOTES", "SCREEN", "Lines", "ask_line", "first_lines", "more_notes", "notes_of", "verdict_color"]
+__all__ = ["FEW_NOTES", "Lines", "ask_line", "first_lines", "more_notes", "notes_of", "verdict_color"]
 
-SCREEN: Final = (24, 80)
-"""Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
 FEW_NOTES: Final = 3
 
 _DETAILS: Final = frozenset({"needs", "from", "budget", "pool", "blocks", "holds"})

@@ -9,10 +9,10 @@ from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.columns import BETWEEN, columns, hanging, indented
 from hwcalc.report.drawing import rendered
-from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
+from hwcalc.report.glance import ask_line, first_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.layer_shares import LayerShare, is_room, shares
 from hwcalc.report.layer_strip import layer_strip
-from hwcalc.report.pieces import PIPED_WIDTH, Piece, Text
+from hwcalc.report.pieces import PIPED_WIDTH, SCREEN, Piece, Text
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict

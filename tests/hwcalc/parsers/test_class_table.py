@@ -23,19 +23,24 @@ TOWERS = json.loads((PARSERS / "tower_defaults.json").read_text(encoding="utf-8"
 
 @pytest.mark.parametrize(("read", "rows"), [(class_defaults, CLASSES["model_types"]), (tower_defaults, TOWERS["model_types"])])
 def test_a_row_is_what_the_document_says(read: object, rows: dict[str, dict[str, object]]) -> None:
+    """Every one of them."""
     assert callable(read)
     for model_type, row in rows.items():
         found = read(model_type)
 
-        assert (found.aliases, found.defaults, found.nested) == tuple(row.get(key, {}) for key in ("aliases", "defaults", "nested"))
+        assert (found.aliases, found.defaults, found.nested) == tuple(
+            row.get(key, {}) for key in ("aliases", "defaults", "nested")
+        )
 
 
 def test_what_stands_before_the_rows() -> None:
+    """The version, the classes, and the parts."""
     assert (defaults_version(), architecture_types()) == (CLASSES["version"], CLASSES["architectures"])
     assert (TOWERS["version"], tower_parts()) == (CLASSES["version"], TOWERS["parts"])
 
 
 @pytest.mark.parametrize("model_type", [None, "", "no such type", "version", 'bert"', '": ', "\n", "\ud800", "bert\\"])
 def test_a_type_without_a_row(model_type: str | None) -> None:
+    """Whatever stands in it."""
     assert class_defaults(model_type) is None
     assert tower_defaults(model_type) is None
