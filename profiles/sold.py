@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,7 @@ class Sold(NamedTuple):
     architecture: str | None
     released: int | None
     memory_marketing_gb: int | None
-    memory_options_gb: tuple[int, ...] | list[int]
+    memory_options_gb: Sequence[int]
     bf16_tflops: float | None
     link: str | None
     """Of what kind the link between two of them is."""
@@ -37,7 +37,7 @@ def sold_facts(data: Mapping[str, Any]) -> Sold:
         architecture=data.get("architecture"),
         released=data.get("released"),
         memory_marketing_gb=data.get("memory_marketing_gb"),
-        memory_options_gb=data.get("memory_options_gb") or (),
+        memory_options_gb=data.get("memory_options_gb") or [],
         bf16_tflops=(data.get("tflops_dense") or {}).get("bf16"),
         link=link.get("kind"),
         host_link=link.get("host"),

@@ -85,7 +85,7 @@ class CheckFile:
     @property
     def folder(self) -> str:
         """The folder of the file; the current folder for standard input."""
-        return "" if self.path == "-" else os.path.dirname(self.path)
+        return "" if self.path == "-" else os.path.dirname(self.path) or os.curdir
 
     @property
     def shown(self) -> str:
