@@ -42,12 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Folder, name and content of each fact file. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first that is broken."""
+    sold: dict[str, tuple[Any, ...]] = {}
     for folder, name, path, form in fact_files():
         file = read_yaml(path)
         check(file, form)
+        if folder == "gpus":
+            sold[name] = tuple(sold_facts(file.data))
         yield folder, name, file.data
     yield TOP, "models", models()
-    yield TOP, "sold", {gpu.stem: tuple(sold_facts(read_yaml(gpu).data)) for gpu in sorted(Path(built_in("gpus")).glob("*.yaml"))}
+    yield TOP, "sold", dict(sorted(sold.items()))
 
 
 def models() -> dict[str, tuple[Any, ...]]:

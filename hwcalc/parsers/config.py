@@ -257,7 +257,7 @@ class Config:
         ``set_by_parent`` are keys that the class overwrites. The keys of a tower bear on weights alone: neither :meth:`unread`
         nor :meth:`assumed_defaults` counts them.
         """
-        spec = tower_parts().get(self.model_type, {}).get(key, {})
+        spec = tower_parts().get(self.model_type or "", {}).get(key, {})
         value = self.get(key)
         if value is None:
             if not spec or spec.get("optional"):
