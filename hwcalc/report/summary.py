@@ -7,7 +7,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Strided
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.explain import kind_title
+from hwcalc.library.stored import kind_title
 from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, RequestInfo, SpeedInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.footnote import DEFINITIONS
