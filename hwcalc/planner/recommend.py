@@ -63,7 +63,7 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     >>> sorted(["g6.12xlarge", "g6.2xlarge", "g6.xlarge"], key=_natural)
     ['g6.xlarge', 'g6.2xlarge', 'g6.12xlarge']
     """
-    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name)
+    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name) if "xlarge" in name else name
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]{1,9})?", numbered))
 
 

@@ -15,7 +15,7 @@ from hwcalc.engines.budget import usable_bytes
 from hwcalc.engines.costs import outside_kind
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import forms, solve
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import layouts
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Alike", "AlikeGpu", "OfOffer", "least_weights_bytes"]
 
 
-@frozen
-class AlikeGpu:
+class AlikeGpu(NamedTuple):
     """A GPU by what a layout needs of it: its kind, and the bytes that may be used, low, expected and high."""
 
     alike: Alike
@@ -96,7 +95,7 @@ class Alike:
         if memory is None or single is None:
             return None
         usable = usable_bytes(memory, single[1].utilization, self._margin)
-        return AlikeGpu(alike=self, gpu=gpu, kind=outside_kind(gpu), total_bytes=memory.expected_bytes, usable=usable)
+        return AlikeGpu(self, gpu, outside_kind(gpu), memory.expected_bytes, usable)
 
     @cached_property
     def _calibrated(self) -> frozenset[str] | None:
@@ -156,7 +155,7 @@ class Alike:
         inside = None if on_gpu is None else self._in(Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep))
         if on_gpu is None or inside is None or inside.opened.request.parallel != parallel:
             return None
-        return inside.figures(opened, on_gpu.gpu, on_gpu.usable, on_gpu.total_bytes)
+        return inside.figures(opened, on_gpu.gpu, on_gpu.usable)
 
 
 def least_weights_bytes(budget: Budget) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.costs import memory_of
@@ -18,7 +18,7 @@ from hwcalc.planner.speed_work import UNCOUNTED, Work, work_of, workload_of
 from hwcalc.planner.verdict import Verdict
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.model import Note
     from hwcalc.planner.result import Layout
     from hwcalc.profiles.gpus import Gpu
@@ -45,6 +45,7 @@ class Inside:
         others = {part.name for part in outside(opened, gpu)}
         self.layout, self.opened, self.notes = layout, opened, notes
         self.parts = tuple(part for part in budget.parts if part.name not in others)
+        self._fits: dict[tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]], dict[str, Any]] = {}
 
     @classmethod
     def of(cls, layout: Layout, opened: Opened) -> Inside | None:
@@ -72,17 +73,25 @@ class Inside:
         form, names = forms.form_of(self.opened), {part.name for part in self.parts}
         return None if form is None else replace(form, parts=tuple(part for part in form.parts if part.name in names))
 
+    def _fit(self, others: tuple[BudgetPart, ...], usable: tuple[int, int, int]) -> dict[str, Any] | None:
+        """The verdict where so much may be used of each GPU, with these parts outside of the engine; ``None`` without a form."""
+        if self._form is None:
+            return None
+        key = (tuple((part.low, part.expected, part.high) for part in others), usable)
+        if key not in self._fits:
+            form = replace(self._form, parts=(*self._form.parts, *map(PartForm.constant, others)), usable=usable)
+            self._fits[key] = forms.fit(form, self.opened.tokens, self.opened.batch)
+        return self._fits[key]
+
     @cached_property
     def _work(self) -> Work | None:
         return work_of(self.opened.model, **workload_of(self.opened))
 
-    def figures(self, opened: Opened, gpu: Gpu, usable: tuple[int, int, int], total_bytes: int) -> Figures | None:
+    def figures(self, opened: Opened, gpu: Gpu, usable: tuple[int, int, int]) -> Figures | None:
         """What a plan says of the request as it was opened on this GPU, of which so much may be used; ``None`` without a form."""
-        if self._form is None:
+        fit = self._fit(outside(self.opened, gpu), usable)
+        if fit is None:
             return None
-        beside = tuple(map(PartForm.constant, outside(self.opened, gpu)))
-        form = replace(self._form, parts=(*self._form.parts, *beside), usable=usable, total_bytes=total_bytes)
-        fit = forms.fit(form, opened.tokens, opened.batch)
         rate, work = gpu.memory_bandwidth_gbps, self._work
         bandwidth = None if rate is None else rate * 1e9
         times = None if work is None else work.on(gpu, bandwidth)
