@@ -13,7 +13,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import forms
 from hwcalc.planner.memory import weights_of
-from hwcalc.planner.recommend_offer import Figures
+from hwcalc.planner.offers import Figures
 from hwcalc.planner.speed_work import UNCOUNTED, Work, work_of, workload_of
 from hwcalc.planner.verdict import Verdict
 
