@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.costs import memory_of
+from hwcalc.engines.costs import memory_of, outside_kind
 from hwcalc.engines.forms import MemoryForm, PartForm
 from hwcalc.engines.loaded import outside
 from hwcalc.formulas.frozen import replace
@@ -42,10 +43,11 @@ class Inside:
         """``notes`` are those of the memory equation that are not about the memory of a GPU."""
         gpu = opened.request.hardware.gpu
         assert gpu is not None
-        others = {part.name for part in outside(opened, gpu)}
         self.layout, self.opened, self.notes = layout, opened, notes
+        self._others: dict[Hashable, tuple[BudgetPart, ...]] = {}
+        others = {part.name for part in self._outside(gpu)}
         self.parts = tuple(part for part in budget.parts if part.name not in others)
-        self._fits: dict[tuple[tuple[tuple[int, int, int], ...], tuple[int, int, int]], dict[str, Any]] = {}
+        self._fits: dict[tuple[Hashable, tuple[int, int, int]], dict[str, Any]] = {}
 
     @classmethod
     def of(cls, layout: Layout, opened: Opened) -> Inside | None:
@@ -60,7 +62,7 @@ class Inside:
 
     def need(self, gpu: Gpu) -> Need:
         """What it takes of each GPU of the kind of this one."""
-        parts = (*self.parts, *outside(self.opened, gpu))
+        parts = (*self.parts, *self._outside(gpu))
         return Need(
             layout=self.layout,
             high_bytes=sum(part.high for part in parts),
@@ -68,18 +70,26 @@ class Inside:
             cache_bytes=self.opened.needed_bytes,
         )
 
+    def _outside(self, gpu: Gpu) -> tuple[BudgetPart, ...]:
+        """What lies outside of the engine on GPUs of this kind."""
+        kind = outside_kind(gpu)
+        if kind not in self._others:
+            self._others[kind] = outside(self.opened, gpu)
+        return self._others[kind]
+
     @cached_property
     def _form(self) -> MemoryForm | None:
         form, names = forms.form_of(self.opened), {part.name for part in self.parts}
         return None if form is None else replace(form, parts=tuple(part for part in form.parts if part.name in names))
 
-    def _fit(self, others: tuple[BudgetPart, ...], usable: tuple[int, int, int]) -> dict[str, Any] | None:
-        """The verdict where so much may be used of each GPU, with these parts outside of the engine; ``None`` without a form."""
+    def _fit(self, gpu: Gpu, usable: tuple[int, int, int]) -> dict[str, Any] | None:
+        """The verdict where so much may be used of each GPU such as this; ``None`` without a form."""
         if self._form is None:
             return None
-        key = (tuple((part.low, part.expected, part.high) for part in others), usable)
+        key = (outside_kind(gpu), usable)
         if key not in self._fits:
-            form = replace(self._form, parts=(*self._form.parts, *map(PartForm.constant, others)), usable=usable)
+            parts = (*self._form.parts, *map(PartForm.constant, self._outside(gpu)))
+            form = replace(self._form, parts=parts, usable=usable)
             self._fits[key] = forms.fit(form, self.opened.tokens, self.opened.batch)
         return self._fits[key]
 
@@ -89,7 +99,7 @@ class Inside:
 
     def figures(self, opened: Opened, gpu: Gpu, usable: tuple[int, int, int]) -> Figures | None:
         """What a plan says of the request as it was opened on this GPU, of which so much may be used; ``None`` without a form."""
-        fit = self._fit(outside(self.opened, gpu), usable)
+        fit = self._fit(gpu, usable)
         if fit is None:
             return None
         rate, work = gpu.memory_bandwidth_gbps, self._work
