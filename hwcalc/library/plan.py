@@ -95,10 +95,13 @@ def plan(
         "hidden_size": hidden_size, "intermediate_size": intermediate_size, "vocab_size": vocab_size,
         "parameters": parameters,
     }  # fmt: skip
+    return _planned(model, read_options(given))
+
+
+def _planned(model: ModelLike | None, asked: Asked) -> Plan:
     from hwcalc.planner.command import command_line
     from hwcalc.planner.plan import plan_model
 
-    asked = read_options(given)
     spec, request = load_request(model, asked)
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 
