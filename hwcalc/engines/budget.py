@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.amounts import Amount
     from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.units import Ratio
 
 __all__ = ["Budget", "BudgetPart", "Section", "usable_bytes"]
 
@@ -68,7 +69,7 @@ class Budget:
     high: int
 
     @classmethod
-    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...]) -> Budget:
+    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | Ratio | int, parts: tuple[BudgetPart, ...]) -> Budget:
         """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
         low, expected, high = usable = usable_bytes(memory, share, margin)
         return cls(
@@ -86,7 +87,7 @@ class Budget:
         )
 
 
-def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | int) -> tuple[int, int, int]:
+def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | Ratio | int) -> tuple[int, int, int]:
     """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
     # Engines compute their share in floating point. The margin is exact; it can exceed the share.
     low, expected, high = (
@@ -95,6 +96,6 @@ def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | int) ->
     return low, expected, high
 
 
-def _part(size: int, margin: Fraction | int) -> int:
+def _part(size: int, margin: Fraction | Ratio | int) -> int:
     """The margin of a size, rounded up."""
     return -(-size * margin.numerator // margin.denominator)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.planner.offers import Figures
     from hwcalc.profiles.gpus import Gpu
+    from hwcalc.units import Ratio
 
 __all__ = ["Alike", "AlikeGpu", "formula_bytes", "least_weights_bytes"]
 
@@ -109,7 +110,7 @@ class Alike:
         return None if own is None or bandwidths is None else own | bandwidths
 
     @cached_property
-    def _margin(self) -> Fraction:
+    def _margin(self) -> Fraction | Ratio | int:
         return margin_of(self.opened.request.hardware).value
 
     def _on_one(self, gpu: Gpu) -> tuple[Opened, Budget] | None:
