@@ -26,7 +26,8 @@ ENGINE: Final = "llamacpp"
 class IndexedModel(NamedTuple):
     """One model of the catalog. ``shape`` is the number of its shape; ``None`` if it must be planned.
 
-    ``refused``: the engine of the index does not run it. ``None`` is unknown otherwise.
+    ``refused``: the engine of the index does not run it. ``None`` is unknown otherwise. ``naming`` is what its name says
+    (:class:`hwcalc.sources.families.Naming`), so that a list need not compile the expressions that read it.
     """
 
     id: str
@@ -39,6 +40,7 @@ class IndexedModel(NamedTuple):
     architecture: str | None
     shape: int | None
     refused: bool
+    naming: Sequence[Any]
 
 
 @lru_cache(maxsize=1)

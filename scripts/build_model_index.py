@@ -13,10 +13,11 @@ from typing import Any
 
 from hwcalc import load_model
 from hwcalc.errors import KvplanError
-from hwcalc.library.indexed import shape_of
+from hwcalc.library.indexing import shape_of
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import INDEX, IndexedModel
 from hwcalc.sources.catalog_facts import facts_of
+from hwcalc.sources.families import naming_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -64,6 +65,7 @@ def indexed(model_id: str, data: Any) -> tuple[IndexedModel, tuple[dict[str, Any
         architecture=model.architecture,
         shape=None,
         refused=False,
+        naming=[*naming_of(model_id)],
     )
     try:
         return row, shape_of(model)

@@ -1,54 +1,26 @@
 """Models of the catalog as the index has them: what their contexts and weights take under llama.cpp, worked out before.
 
-:func:`shape_of` writes a shape; the other functions read one.
+:mod:`~hwcalc.library.indexing` writes a shape; these functions read one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from hwcalc.engines.llamacpp.assignment import weigh
-from hwcalc.engines.llamacpp.curves import Curves, Point, Sizes, curves_of
-from hwcalc.engines.llamacpp.weights import loaded_groups, weight_groups
+from hwcalc import formulas
+from hwcalc.engines.llamacpp.curves import Curves, Point
 from hwcalc.formulas import Stack
-from hwcalc.formulas.kind import KINDS
+from hwcalc.formulas.kind import KINDS, LayerKind
 from hwcalc.model import ModelSpec
-from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
-from hwcalc.profiles.model_index import IndexedModel, details, packed, shape, unpacked
-from hwcalc.quantization.published_mixes import published_formats
+from hwcalc.planner.weight_use import Use, WeightShare
+from hwcalc.profiles.model_index import IndexedModel, details, shape, unpacked
 
 if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Layer
 
-__all__ = ["curves_at", "indexed_model", "layers_at", "shape_of", "shares_at", "sizes_at"]
-
-_MOST_POINTS: Final = 64
-"""A model whose cache grows in more steps is planned like any other."""
-_SPEC: Final = ("dtype", "state_dtype", "hidden_size", "vocab_size", "encoder_tokens")
-
-
-def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The shape of a model and its details; ``None`` if its weights are not known in any format, or its cache grows too unevenly.
-
-    Raises the error of llama.cpp's reader for a model that it does not know.
-    """
-    blocks, curves = hparams_of(model).n_layer_all, curves_of(model)
-    sizes, used = dict[str, Any](), dict[str, Any]()
-    for name in published_formats(model):
-        if name is None:
-            return None
-        groups, shares = weight_groups(model, name), weight_shares(model, name)
-        if groups is not None and shares is not None:
-            sizes[name] = [*Sizes.of(weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks))]
-            used[name] = _shares(shares)
-    points = [[place, *point.sizes, point.step] for place, point in curves.points]
-    if not sizes or len(points) > _MOST_POINTS:
-        return None
-    spec = {name: getattr(model, name) for name in _SPEC}
-    return {"layers": blocks + 1, "points": points, "sizes": sizes}, {"weights": used, "spec": spec, "stack": _stack(model.stack)}
+__all__ = ["curves_at", "formats_at", "indexed_model", "layers_at", "shares_at"]
 
 
 @lru_cache(maxsize=4)
@@ -64,10 +36,10 @@ def curves_at(number: int) -> Curves:
 
 
 @lru_cache(maxsize=4096)
-def sizes_at(number: int) -> tuple[tuple[str, Sizes], ...]:
-    """The formats of a shape, the largest first."""
-    found = ((name, Sizes(*sizes)) for name, sizes in _shape(number)["sizes"].items())
-    return tuple(sorted(found, key=lambda one: -one[1].gpu))
+def formats_at(number: int) -> Mapping[str, Sequence[int]]:
+    """The formats of a shape, the largest first, with the numbers of their :class:`~hwcalc.engines.llamacpp.curves.Sizes`."""
+    found: Mapping[str, Sequence[int]] = _shape(number)["sizes"]
+    return found
 
 
 def layers_at(number: int) -> int:
@@ -100,22 +72,12 @@ def indexed_model(row: IndexedModel) -> ModelSpec:
     )
 
 
-def _stack(stack: Stack) -> dict[str, Any]:
-    """Kinds, layers as lists of kinds, and which layers follow each other."""
-    kinds = [group.kind for group in stack.groups]
-    different = list(dict.fromkeys(stack.layers))
-    return {
-        "kinds": [[kind.name, kind.dims()] for kind in kinds],
-        "different": [[kinds.index(kind) for kind in layer] for layer in different],
-        "layers": packed(map(different.index, stack.layers)),
-    }
+def _kind(name: str) -> type[LayerKind]:
+    """The class of a kind of layer; all families are imported only for one that nobody has imported yet."""
+    return KINDS.get(name) or formulas.KINDS[name]
 
 
 def _read_stack(made: Mapping[str, Any]) -> Stack:
-    kinds = [KINDS[name](**dims) for name, dims in made["kinds"]]
+    kinds = [_kind(name)(**dims) for name, dims in made["kinds"]]
     different: list[Layer] = [tuple(kinds[place] for place in places) for places in made["different"]]
     return Stack(tuple(different[place] for place in unpacked(made["layers"])))
-
-
-def _shares(shares: Iterable[WeightShare]) -> list[list[Any]]:
-    return [[one.format, one.use.value, one.parameters, one.bytes, one.copies, one.active] for one in shares]

@@ -58,13 +58,18 @@ class Hosting:
 
     def request(self, model: ModelSpec, weights: str | None) -> Request:
         """The request to plan this model with its weights in this format."""
+        parallel = sizes_for(self.engine, model, self.gpu, self.asked.gpus, Parallel())
+        return self.request_for(self.seq_for(model.max_position_embeddings), parallel, weights)
+
+    def request_for(self, seq: int, parallel: Parallel, weights: str | None) -> Request:
+        """The request for so many tokens on GPUs that divide a model so."""
         asked = self.asked
         return Request(
-            seq=self.seq_for(model.max_position_embeddings),
+            seq=seq,
             batch=asked.batch,
             dtype=asked.dtype,
             engine_version=self.engine_version,
-            parallel=sizes_for(self.engine, model, self.gpu, asked.gpus, Parallel()),
+            parallel=parallel,
             hardware=Hardware(gpu=self.gpu, memory_utilization=asked.memory_utilization, margin=asked.margin),
             weights=weights,
             options=dict(asked.engine_options),

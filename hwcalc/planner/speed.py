@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["cache_bytes_read", "speed_bound"]
+__all__ = ["cache_bytes_read", "decode_bound", "speed_bound"]
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
@@ -86,8 +86,7 @@ def speed_bound(
     if counted is None:
         unknown = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
         return Noted(_no_bound(), (*notes, unknown))
-    rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
-    bandwidth = None if rate is None else rate * 1e9
+    bandwidth = _bandwidth(gpu, measured)
     whole = whole_passes(model.stack_for(engine), seq)
     kinds = model.once(("rank kinds", engine, parallel.tp), lambda: _rank_kinds(whole.decode, parallel.tp))
     caches = _caches_of(whole, kinds, roles, seq, encoder_tokens)
@@ -119,6 +118,17 @@ def speed_bound(
     # Without an accelerator nothing is known of one.
     used = {*step_work.flops, *prompt.flops} if not places or any(one.gbps is None for one in places) else None
     return Noted(bound, (*notes, *(() if used is None else _unknown(gpu, used, bandwidth))))
+
+
+def decode_bound(
+    model: ModelSpec, *, gpu: Gpu, seq: int, batch: int, roles: Mapping[Role, DType], engine: str, shares: Iterable[WeightShare]
+) -> tuple[float | None, str | None]:
+    """The tokens per second of :func:`speed_bound` on one GPU and what bounds them, without all that it says beside them: for lists."""
+    whole = whole_passes(model.stack_for(engine), seq)
+    caches = _caches_of(whole, _rank_kinds(whole.decode, 1), roles, seq, 0)
+    work = _reached(_decode_step(_step(shares), caches, batch, ALONE), engine)
+    step_s, bound_by = work.seconds(gpu, _bandwidth(gpu, _measured(gpu).value))
+    return None if step_s is None else batch / step_s, bound_by
 
 
 Flops = dict[tuple[str, ...], float]
@@ -253,6 +263,12 @@ def _steps(decode: _Work, prompt: _Work, gpu: Gpu, bandwidth: float | None, *, b
         seconds = steps[-1].expected
         steps += (step("prefill_s", "prompt_s / pp", seconds / pp, unit="s", prompt_s=seconds, pp=pp),)
     return steps
+
+
+def _bandwidth(gpu: Gpu, measured: Measurement | None) -> float | None:
+    """Bytes per second of the accelerator's memory, as measured or by its profile."""
+    rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
+    return None if rate is None else rate * 1e9
 
 
 def _measured(gpu: Gpu) -> Noted[Measurement | None]:

@@ -18,8 +18,8 @@ from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
 from hwcalc.engines.llamacpp.placement import PINNED
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
-from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, ngram_state
-from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
+from hwcalc.engines.llamacpp.rules import RULES, ngram_state
+from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, dtypes_of, read_settings
 from hwcalc.engines.llamacpp.sharing import is_unified
 from hwcalc.engines.llamacpp.weights import check_weights
 from hwcalc.engines.noted import Noted
@@ -29,7 +29,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
-from hwcalc.formulas import LayerKind, Role, SlidingAttention
+from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
@@ -91,24 +91,14 @@ class Llamacpp(LlamacppPlaces):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         one = of_llamacpp(opened).settings
-        key, value = one.type_k, one.type_v
-        roles = {
-            Role.KEY: key,
-            Role.VALUE: value,
-            Role.LATENT: key,
-            Role.ROPE: key,
-            Role.INDEX: key,
-            Role.STATE: STATE_DTYPE,
-            Role.CONV: STATE_DTYPE,
-        }
-        spelled = key.name if key == value else f"{key.name}:{value.name}"
+        found = dtypes_of(one.type_k, one.type_v)
         named = not is_auto(opened.request.dtype) or {"type_k", "type_v"} & opened.request.options.keys()
         notes = (
             ()
             if named
-            else (Note(code="default-dtype", message=f"KV dtype {spelled}: llama.cpp's default. Set it with --dtype."),)
+            else (Note(code="default-dtype", message=f"KV dtype {found.kv}: llama.cpp's default. Set it with --dtype."),)
         )
-        return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
+        return Noted(found, notes)
 
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)

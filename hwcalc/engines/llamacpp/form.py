@@ -128,7 +128,7 @@ def _drawn_form(opened: LlamacppOpened) -> MemoryForm | None:
     if not assignment.everything or assignment.largest_moved or budget is None:
         return None
     weights = {device: device_weights(far, device, assignment, weighed) for device in (*range(far.gpus), ON_HOST)}
-    low, expected, high = (host_room(far, lambda _: 0, end) for end in ENDS)
+    low, expected, high = (host_room(far.request, options, lambda _: 0, end) for end in ENDS)
     return MemoryForm(
         # The cache is the same on GPUs of all makers, and beside weights of all formats.
         curve=far.model.once(("llamacpp curve", one, assignment, far.gpus), lambda: _curve(far, assignment)),

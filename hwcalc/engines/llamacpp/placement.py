@@ -79,7 +79,7 @@ def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
     options = opened.place_options
     weighed = weighed_of(opened)
     if options.n_gpu_layers is None and opened.gpus and weighed is not None and opened.request.hardware.kv_memory is None:
-        room = room_of(opened, options, "low")
+        room = room_of(opened.request.hardware, options, "low")
         if room is not None:
             experts = tuple(bool(experts) for experts, _ in weighed.blocks)
             return fitted(_fitting(opened, weighed, experts, room)).assignment(experts)

@@ -11,12 +11,12 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
+from hwcalc.engines.llamacpp.settings import STATE_DTYPE
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
-    DType,
     FullAttention,
     GatedDeltaNet,
     KimiDeltaAttention,
@@ -34,15 +34,11 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.formats import FP32
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.layers import CSA_RATIO, NoHeads
 
-__all__ = ["RULES", "STATE_DTYPE", "Cells", "cells_in_words", "ngram_state"]
-
-STATE_DTYPE: Final = DType(name=FP32.name, block_elements=1, block_bytes=4)
-"""``GGML_TYPE_F32``, which ``create_memory`` names for every recurrent state (src/llama-model.cpp)."""
+__all__ = ["RULES", "Cells", "cells_in_words", "ngram_state"]
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
