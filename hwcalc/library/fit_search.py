@@ -11,6 +11,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.candidates import Candidate, unread
 from hwcalc.library.fit_order import Found
 from hwcalc.library.fit_quick import Quick, quick
+from hwcalc.library.indexed import placed_model
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
@@ -231,7 +232,8 @@ class Search:
     def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Found | None:
         """In this format, as the engine places it by itself."""
         try:
-            return self._judged(one, self._host.apart(one.load(), weights), parameters, active)
+            model = None if one.row is None or self._quick is None else placed_model(one.row, weights)
+            return self._judged(one, self._host.apart(model or one.load(), weights), parameters, active)
         except KvplanError:
             return self._left_out("refused", one)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc import formulas
 from hwcalc.engines.llamacpp.curves import Curves, Point
@@ -15,12 +16,16 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.kind import KINDS, LayerKind
 from hwcalc.model import ModelSpec
 from hwcalc.planner.weight_use import Use, WeightShare
-from hwcalc.profiles.model_index import IndexedModel, details, shape, unpacked
+from hwcalc.profiles.model_index import IndexedModel, details, placing, shape, unpacked
 
 if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.formulas.hybrid import Layer
 
-__all__ = ["curves_at", "formats_at", "indexed_model", "layers_at", "shares_at"]
+__all__ = ["WORDS", "curves_at", "formats_at", "indexed_model", "layers_at", "placed_model", "shares_at"]
+
+WORDS: Final = ("expert", "mtp", "lazy", "copy")
+"""What the index says of a tensor beside its role, by the fields that say it."""
 
 
 @lru_cache(maxsize=4)
@@ -70,6 +75,45 @@ def indexed_model(row: IndexedModel) -> ModelSpec:
         max_position_embeddings=row.max_position_embeddings,
         **made["spec"],
     )
+
+
+def placed_model(row: IndexedModel, weights: str | None) -> ModelSpec | None:
+    """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
+    made = placing(row)
+    if weights != made["format"]:
+        return None
+    from hwcalc.engines.llamacpp.tensors import groups_key
+    from hwcalc.parsers.gguf.architectures import SwaType
+    from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams
+
+    model = indexed_model(row)
+    read = {name: tuple(unpacked(value)) if isinstance(value, list) else value for name, value in made["hparams"].items()}
+    if "swa_type" in read:
+        read["swa_type"] = SwaType(read["swa_type"])
+    model.once(HPARAMS, lambda: Hparams(**read))
+    groups = tuple(_group(*group) for group in made["groups"])
+    model.once(groups_key(weights), lambda: groups)
+    return model
+
+
+def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:
+    from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
+    from hwcalc.quantization.tensor_names import whole_name
+
+    role, *said = words.split()
+    first = WeightTensor(
+        name=whole_name(stem, runs[0] if runs else -1),
+        # What stands outside the layers is loaded with the first, unless it is for input or output.
+        layer=runs[0] if runs else 0 if role == "layer" else -1,
+        type=type_,
+        bytes=size,
+        elements=elements,
+        role=role,
+        columns=columns,
+        **dict.fromkeys(said, True),
+    )
+    layers = chain.from_iterable(map(range, runs[::2], runs[1::2]))
+    return WeightGroup(stem=stem, first=first, layers=tuple(layers))
 
 
 def _kind(name: str) -> type[LayerKind]:

@@ -43,7 +43,8 @@ def _weighed(opened: LlamacppOpened) -> Weighed | None:
     groups = opened.weight_groups
     if groups is None:
         return None
-    from hwcalc.engines.llamacpp.weights import loaded, loaded_groups, with_overrides
+    from hwcalc.engines.llamacpp.overrides import with_overrides
+    from hwcalc.engines.llamacpp.tensors import loaded, loaded_groups
 
     mtp, given, blocks = opened.settings.load_mtp, opened.place_options.overrides, opened.hparams.n_layer_all
 

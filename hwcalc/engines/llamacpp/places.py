@@ -100,10 +100,11 @@ class LlamacppPlaces(GeneralEngine):
         weighed, model = weighed_of(own), own.model
         if weighed is None:
             return None
-        from hwcalc.engines.llamacpp.weights import grouped, other_sizes
+        from hwcalc.engines.llamacpp.tensors import grouped
+        from hwcalc.engines.llamacpp.weights import other_sizes
 
         mtp = own.settings.load_mtp
-        groups = model.once(("llamacpp groups", own.request.weights, mtp), lambda: grouped(own.weight_tensors or (), mtp=mtp))
+        groups = model.once(("llamacpp groups", own.request.weights, mtp), lambda: grouped(own.weight_groups or (), mtp=mtp))
         if model.gguf is not None and model.gguf.tensors and own.request.weights is None:
             return ModelWeights(
                 bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
