@@ -9,9 +9,9 @@ from hwcalc.engines.llamacpp.settings import dtypes_asked
 from hwcalc.engines.request import Parallel
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.indexed import curves_at, formats_at, indexed_model, layers_at, shares_at
-from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.planner.speed import decode_bound
+from hwcalc.planner.values import is_auto
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
 

@@ -150,7 +150,11 @@ class Search:
                 return self._known(one, row, self._quick, seq)
         if row is not None and row.refused and self._host.engine.name == ENGINE:
             return self._left_out("refused", one)
-        return self._left_out("too_large", one) if self._host.hopeless(one.parameters) else self._planned(one)
+        if self._host.hopeless(one.parameters):
+            return self._left_out("too_large", one)
+        longest = None if row is None or one.parameters is None else row.max_position_embeddings
+        short = longest is not None and self._host.seq_for(longest) > longest
+        return self._left_out("short", one) if short else self._planned(one)
 
     def _known(self, one: Candidate, row: IndexedModel, found: Quick, seq: int) -> Found | None:
         """By the index: as a whole, or else in the smallest format with a part on the host."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc import formulas
 from hwcalc.engines.llamacpp.curves import Curves, Point
 from hwcalc.formulas import Stack
-from hwcalc.formulas.kind import KINDS, LayerKind
 from hwcalc.model import ModelSpec
 from hwcalc.planner.weight_use import Use, WeightShare
 from hwcalc.profiles.model_index import IndexedModel, details, placing, shape, unpacked
@@ -116,12 +115,7 @@ def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int,
     return WeightGroup(stem=stem, first=first, layers=tuple(layers))
 
 
-def _kind(name: str) -> type[LayerKind]:
-    """The class of a kind of layer; all families are imported only for one that nobody has imported yet."""
-    return KINDS.get(name) or formulas.KINDS[name]
-
-
 def _read_stack(made: Mapping[str, Any]) -> Stack:
-    kinds = [_kind(name)(**dims) for name, dims in made["kinds"]]
+    kinds = [getattr(formulas, name)(**dims) for name, dims in made["kinds"]]
     different: list[Layer] = [tuple(kinds[place] for place in places) for places in made["different"]]
     return Stack(tuple(different[place] for place in unpacked(made["layers"])))

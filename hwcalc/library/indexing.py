@@ -79,7 +79,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
     kinds = [group.kind for group in stack.groups]
     different = list(dict.fromkeys(stack.layers))
     return {
-        "kinds": [[kind.name, kind.dims()] for kind in kinds],
+        "kinds": [[type(kind).__name__, kind.dims()] for kind in kinds],
         "different": [[kinds.index(kind) for kind in layer] for layer in different],
         "layers": packed(map(different.index, stack.layers)),
     }

@@ -15,11 +15,10 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.auto_weights import is_auto, largest_that_fits
-from hwcalc.planner.context import sizes_for
 from hwcalc.planner.forms import form_of, longest
-from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import SpeedInfo, Verdict
+from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -83,6 +82,8 @@ class Hosting:
         """
         named = None if stored else self.asked.weights
         if is_auto(named):
+            from hwcalc.planner.auto_weights import largest_that_fits
+
             whole = largest_that_fits(self.engine, model, self.request(model, None))
             named = whole.request.weights
         else:
@@ -163,6 +164,8 @@ class Fitted:
     @property
     def speed(self) -> SpeedInfo | None:
         """The bound on speed."""
+        from hwcalc.planner.bound import bound_of
+
         return bound_of(self.opened)
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
-from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.compute import copies_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
@@ -23,6 +22,7 @@ from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, device_weig
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.moments import Factor, Fullest, Moment, Product
+from hwcalc.engines.request import is_plain
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
@@ -61,6 +61,8 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     if not _follows(opened):
         return None
     if request.hardware.kv_memory is not None:
+        from hwcalc.engines.general_form import form_with
+
         return form_with(opened)
     if request.hardware.gpu is None or weighed_of(opened) is None:
         return None

@@ -43,7 +43,6 @@ def _weighed(opened: LlamacppOpened) -> Weighed | None:
     groups = opened.weight_groups
     if groups is None:
         return None
-    from hwcalc.engines.llamacpp.overrides import with_overrides
     from hwcalc.engines.llamacpp.tensors import loaded, loaded_groups
 
     mtp, given, blocks = opened.settings.load_mtp, opened.place_options.overrides, opened.hparams.n_layer_all
@@ -51,6 +50,8 @@ def _weighed(opened: LlamacppOpened) -> Weighed | None:
     def weighed() -> Weighed:
         if not given:
             return weigh(((one.first, one.blocks) for one in loaded_groups(groups, mtp=mtp)), blocks)
+        from hwcalc.engines.llamacpp.overrides import with_overrides
+
         # The user may have named any one of them.
         tensors = with_overrides(loaded(opened.weight_tensors or (), mtp=mtp), given)
         return weigh(((one, (one.layer,)) for one in tensors), blocks)

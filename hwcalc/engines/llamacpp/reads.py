@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from hwcalc.engines.devices import HOST, DeviceReads, WeightRead
@@ -82,26 +83,30 @@ def _on_host(weights: dict[tuple[str, _Use], tuple[int, int]], assignment: Assig
 
 def _grouped(opened: LlamacppOpened, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
     """Elements and bytes of the tensors that a pass reads, so that those of one block and format are one entry."""
-    from hwcalc.engines.llamacpp.overrides import with_overrides
-    from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
-
     groups: dict[_Group, tuple[int, int]] = {}
-    given = opened.place_options.overrides
-    # The user may have named any one of the tensors.
-    tensors = (
-        ((one.layer, one) for one in with_overrides(loaded(opened.weight_tensors or ()), given))
-        if given
-        else ((one.first.layer if number < 0 else number, one.first) for number, one in in_file_order(loaded_groups(weights)))
-    )
     forms = dict[str, str]()
     # Prediction layers run beside the step that is bounded, and so do towers.
-    for layer, one in tensors:
+    for layer, one in _loaded(opened, weights):
         if not one.tower:
             form = forms.get(one.type) or forms.setdefault(one.type, _form(one.type))
             group = (form, _use(one), layer, one.expert, one.buffer)
             before = groups.get(group, (0, 0))
             groups[group] = before[0] + one.elements, before[1] + one.bytes
     return groups
+
+
+def _loaded(opened: LlamacppOpened, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
+    """What is loaded of each layer, in the order of the file. Where the user has named tensors, they are looked at one by one."""
+    from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
+
+    if not opened.place_options.overrides:
+        for number, group in in_file_order(loaded_groups(weights)):
+            yield group.first.layer if number < 0 else number, group.first
+        return
+    from hwcalc.engines.llamacpp.overrides import with_overrides
+
+    for one in with_overrides(loaded(opened.weight_tensors or ()), opened.place_options.overrides):
+        yield one.layer, one
 
 
 def _form(type_: str) -> str:
