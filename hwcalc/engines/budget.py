@@ -98,7 +98,8 @@ def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | Ratio |
     """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
     # Engines compute their share in floating point. The margin is exact; it can exceed the share.
     low, expected, high = (
-        max(0, ceil(size * share) - part_of(size, margin)) for size in (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
+        max(0, ceil(size * share) - part_of(size, margin))
+        for size in (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
     )
     return low, expected, high
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO
 from hwcalc.formulas import DType
+from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.dtypes import find_dtype
 
-__all__ = ["known_dtype", "model_dtype"]
+__all__ = ["known_dtype", "model_dtype", "plain_format"]
 
 _DEFAULT_MODEL_DTYPE = "bf16"
 
@@ -29,3 +30,8 @@ def model_dtype(model: ModelSpec, requested: str | None = None) -> Noted[DType]:
         name, why = model.dtype, "the model's own"
     said = f"KV dtype {name}: {why}" if requested is None else f"KV dtype {AUTO}: {name}, {why}"
     return Noted(known_dtype(name), (Note(code="default-dtype", message=f"{said}. Set it with --dtype."),))
+
+
+def plain_format(model: ModelSpec, weight_dtype: str | None = None) -> WeightFormat:
+    """The format of weights that are not quantised: ``weight_dtype``, or else the dtype of the model, or else bf16."""
+    return FLOATS.get(weight_dtype or model.dtype or "", BF16)

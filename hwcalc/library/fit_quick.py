@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room, Sizes
@@ -10,7 +11,8 @@ from hwcalc.engines.request import Parallel
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.indexed import curves_at, formats_at, indexed_model, layers_at, shares_at
 from hwcalc.planner.result import UNLIMITED
-from hwcalc.planner.speed import decode_bound
+from hwcalc.planner.speed import known_bandwidth
+from hwcalc.planner.speed_work import decode_of
 from hwcalc.planner.values import is_auto
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
@@ -110,15 +112,14 @@ class Quick:
         return self._speeds[key]
 
     def _speed(self, row: IndexedModel, number: int, weights: str, tokens: int) -> tuple[float | None, str | None]:
-        return decode_bound(
-            indexed_model(row),
-            gpu=self._host.gpu,
-            seq=tokens,
-            batch=1,
-            roles=self._dtypes.roles,
-            engine=self._host.engine.name,
-            shares=shares_at(number, weights),
-        )
+        shares, roles, engine = shares_at(number, weights), self._dtypes.roles, self._host.engine.name
+        step = decode_of(indexed_model(row), shares, seq=tokens, batch=1, roles=roles, engine=engine)
+        seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
+        return None if seconds is None else 1 / seconds, bound_by
+
+    @cached_property
+    def _bandwidth(self) -> float | None:
+        return known_bandwidth(self._host.gpu)
 
     def smallest(self, row: IndexedModel) -> str:
         """The format in which a part of the model stays on the host."""

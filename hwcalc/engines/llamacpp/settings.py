@@ -17,7 +17,17 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.hparams import Hparams
 
-__all__ = ["CELLS", "MAX_SEQUENCES", "STATE_DTYPE", "Settings", "dtypes_asked", "dtypes_of", "read_settings", "rounded_up", "settings_at"]
+__all__ = [
+    "CELLS",
+    "MAX_SEQUENCES",
+    "STATE_DTYPE",
+    "Settings",
+    "dtypes_asked",
+    "dtypes_of",
+    "read_settings",
+    "rounded_up",
+    "settings_at",
+]
 
 CELLS: Final = 256
 """``GGML_PAD(n_ctx, 256)``: cells come in multiples of this."""

@@ -30,7 +30,6 @@ _LAZY_BYTES: Final = 4 << 30
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
 
 
-
 def groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | None:
     """The tensors of a model in the format ``name``, alike ones together; ``None`` if they are not known."""
     file, groups = gguf_file(model), file_groups(model, name)
@@ -94,5 +93,3 @@ def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> 
     row = hparams_of(model).architecture
     found = mix_bytes(model, name, imatrix=not usual_imatrix(name), mtp=mtp and not row.skips_drafts, always=row.always_loaded)
     return () if found is None else (sum(found.values()),)
-
-
