@@ -52,13 +52,13 @@ class Candidate(NamedTuple):
 def naming(model_id: str) -> Naming:
     """What a name says: from the index, which has the names of the catalog, or by reading it."""
     row = model_index().get(model_id)
-    return naming_of(model_id) if row is None else Naming._make(row.naming)
+    return naming_of(model_id) if row is None else Naming(*row.naming)
 
 
-def _read(name: str | os.PathLike[str], **access: bool) -> ModelSpec:
+def _read(name: str | os.PathLike[str], *, offline: bool = False, headers: bool = True) -> ModelSpec:
     from hwcalc.library.load import load_model
 
-    return load_model(name, **access)
+    return load_model(name, offline=offline, headers=headers)
 
 
 def catalog() -> Iterator[Candidate]:

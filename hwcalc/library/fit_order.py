@@ -44,9 +44,10 @@ _DECENT: Final = frozenset(
 
 
 class Found(NamedTuple):
-    """A model that runs, by what its place in the list depends on. ``finish`` works out its row, which takes longer."""
+    """A model that runs, by what its place in the list depends on; ``family`` in lower case. ``finish`` works out its row, which takes longer."""
 
     one: Candidate
+    family: str
     also: tuple[str, ...]
     weights: str | None
     file_type: str | None
@@ -63,11 +64,6 @@ class Found(NamedTuple):
     def id(self) -> str:
         """The id of the model."""
         return self.one.id
-
-    @property
-    def family(self) -> str:
-        """What people call the series, in lower case."""
-        return self.one.family.lower()
 
 
 def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ...]:

@@ -9,7 +9,7 @@ from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room, Sizes
 from hwcalc.engines.llamacpp.settings import dtypes_asked
 from hwcalc.engines.request import Parallel
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.library.indexed import curves_at, formats_at, indexed_model, layers_at, shares_at
+from hwcalc.library.indexed import curves_at, formats_at, layers_at, shares_at, stack_at
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import decode_of
@@ -80,7 +80,7 @@ class Quick:
     def _fitting(self, number: int, tokens: int) -> Whole | None:
         point, room = curves_at(number).at(tokens), self._room
         for name, numbers in formats_at(number).items():
-            sizes = Sizes._make(numbers)
+            sizes = Sizes(*numbers)
             if self._named in (None, name) and room.surely_holds(sizes, point):
                 return Whole(
                     weights=name,
@@ -94,7 +94,7 @@ class Quick:
     def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
         """The most tokens with which a model surely fits as a whole."""
         assert row.shape is not None
-        curves, sizes = curves_at(row.shape), Sizes._make(formats_at(row.shape)[whole.weights])
+        curves, sizes = curves_at(row.shape), Sizes(*formats_at(row.shape)[whole.weights])
         bound = max(tokens, row.max_position_embeddings or UNLIMITED)
         return bound if curves.flat else min(bound, self._room.longest(sizes, curves, curves.longest))
 
@@ -108,12 +108,12 @@ class Quick:
         assert row.shape is not None
         key = (row.shape, whole.weights, tokens)
         if key not in self._speeds:
-            self._speeds[key] = self._speed(row, row.shape, whole.weights, tokens)
+            self._speeds[key] = self._speed(row.shape, whole.weights, tokens)
         return self._speeds[key]
 
-    def _speed(self, row: IndexedModel, number: int, weights: str, tokens: int) -> tuple[float | None, str | None]:
+    def _speed(self, number: int, weights: str, tokens: int) -> tuple[float | None, str | None]:
         shares, roles, engine = shares_at(number, weights), self._dtypes.roles, self._host.engine.name
-        step = decode_of(indexed_model(row), shares, seq=tokens, batch=1, roles=roles, engine=engine)
+        step = decode_of(stack_at(number), shares, seq=tokens, batch=1, roles=roles, engine=engine)
         seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
         return None if seconds is None else 1 / seconds, bound_by
 
@@ -134,7 +134,7 @@ class Quick:
     def weights_bytes(self, row: IndexedModel) -> int:
         """Bytes of the smallest format, with all layers on the GPU."""
         assert row.shape is not None
-        return Sizes._make(formats_at(row.shape)[self.smallest(row)]).gpu
+        return Sizes(*formats_at(row.shape)[self.smallest(row)]).gpu
 
     @property
     def without_gpu(self) -> bool:
@@ -150,7 +150,7 @@ class Quick:
         point, found = curves_at(row.shape).at(tokens), list[tuple[str, int]]()
         beside = point.cache + point.compute_high + point.host_high
         for name, numbers in formats_at(row.shape).items():
-            sizes = Sizes._make(numbers)
+            sizes = Sizes(*numbers)
             if self._named not in (None, name) or sizes.gpu + point.cache > (self._room.rooms["high"] or 0):
                 continue
             needed = sizes.gpu + sizes.host + beside
@@ -162,7 +162,7 @@ class Quick:
     def apart(self, row: IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
-        sizes, point = Sizes._make(formats_at(row.shape)[self.smallest(row)]), curves_at(row.shape).at(tokens)
+        sizes, point = Sizes(*formats_at(row.shape)[self.smallest(row)]), curves_at(row.shape).at(tokens)
         host, room = self._room.likely_host, self._room.rooms["high"] or 0
         if sizes.gpu + point.cache > room + host:
             return False

@@ -167,6 +167,7 @@ class Search:
             finish = partial(self._whole, one, row, found, whole, seq)
             place = Found(
                 one=one,
+                family=one.family.lower(),
                 also=one.also,
                 weights=whole.weights,
                 file_type=None,
@@ -362,6 +363,7 @@ def _place_of(one: Candidate, row: Runnable, finish: Callable[[], Runnable] | No
     """What the place of a row depends on; ``finish`` makes what the row still lacks, if anything."""
     return Found(
         one=one,
+        family=row.family.lower(),
         also=row.also,
         weights=row.weights,
         file_type=row.file_type,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.formulas.hybrid import Layer
 
-__all__ = ["WORDS", "curves_at", "formats_at", "indexed_model", "layers_at", "placed_model", "shares_at"]
+__all__ = ["WORDS", "curves_at", "formats_at", "layers_at", "placed_model", "shares_at", "stack_at"]
 
 WORDS: Final = ("expert", "mtp", "lazy", "copy")
 """What the index says of a tensor beside its role, by the fields that say it."""
@@ -59,21 +59,12 @@ def shares_at(number: int, name: str) -> tuple[WeightShare, ...]:
     )
 
 
-def indexed_model(row: IndexedModel) -> ModelSpec:
-    """The model of a row that has a shape, as far as its speed depends on it."""
-    assert row.shape is not None
-    made = details(row.shape)
-    return ModelSpec(
-        id=row.id,
-        source="catalog",
-        location="built-in catalog",
-        revision=None,
-        model_type=row.model_type,
-        architecture=row.architecture,
-        stack=_read_stack(made["stack"]),
-        max_position_embeddings=row.max_position_embeddings,
-        **made["spec"],
-    )
+def stack_at(number: int) -> Stack:
+    """The layers of a shape."""
+    made = details(number)["stack"]
+    kinds = [getattr(formulas, name)(**dims) for name, dims in made["kinds"]]
+    different: list[Layer] = [tuple(kinds[place] for place in places) for places in made["different"]]
+    return Stack(tuple(different[place] for place in unpacked(made["layers"])))
 
 
 def placed_model(row: IndexedModel, weights: str | None) -> ModelSpec | None:
@@ -81,12 +72,25 @@ def placed_model(row: IndexedModel, weights: str | None) -> ModelSpec | None:
     made = placing(row)
     if weights != made["format"]:
         return None
-    from hwcalc.engines.llamacpp.tensors import groups_key
+    from hwcalc.engines.llamacpp.groups import groups_key
     from hwcalc.parsers.gguf.architectures import SwaType
     from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams
 
-    model = indexed_model(row)
-    read = {name: tuple(unpacked(value)) if isinstance(value, list) else value for name, value in made["hparams"].items()}
+    assert row.shape is not None
+    model = ModelSpec(
+        id=row.id,
+        source="catalog",
+        location="built-in catalog",
+        revision=None,
+        model_type=row.model_type,
+        architecture=row.architecture,
+        stack=stack_at(row.shape),
+        max_position_embeddings=row.max_position_embeddings,
+        **details(row.shape)["spec"],
+    )
+    read: dict[str, Any] = {
+        name: tuple(unpacked(value)) if isinstance(value, list) else value for name, value in made["hparams"].items()
+    }
     if "swa_type" in read:
         read["swa_type"] = SwaType(read["swa_type"])
     model.once(HPARAMS, lambda: Hparams(**read))
@@ -100,6 +104,7 @@ def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int,
     from hwcalc.quantization.tensor_names import whole_name
 
     role, *said = words.split()
+    flags: dict[str, Any] = dict.fromkeys(said, True)
     first = WeightTensor(
         name=whole_name(stem, runs[0] if runs else -1),
         # What stands outside the layers is loaded with the first, unless it is for input or output.
@@ -109,13 +114,7 @@ def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int,
         elements=elements,
         role=role,
         columns=columns,
-        **dict.fromkeys(said, True),
+        **flags,
     )
     layers = chain.from_iterable(map(range, runs[::2], runs[1::2]))
     return WeightGroup(stem=stem, first=first, layers=tuple(layers))
-
-
-def _read_stack(made: Mapping[str, Any]) -> Stack:
-    kinds = [getattr(formulas, name)(**dims) for name, dims in made["kinds"]]
-    different: list[Layer] = [tuple(kinds[place] for place in places) for places in made["different"]]
-    return Stack(tuple(different[place] for place in unpacked(made["layers"])))

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.llamacpp.assignment import weigh
 from hwcalc.engines.llamacpp.bends import curves_of
 from hwcalc.engines.llamacpp.curves import Sizes
-from hwcalc.engines.llamacpp.tensors import loaded_groups, weight_groups
+from hwcalc.engines.llamacpp.groups import weight_groups
+from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.formulas.frozen import fields
+from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_use import WeightShare, weight_shares
-from hwcalc.library.indexed import WORDS
 from hwcalc.profiles.model_index import packed
 from hwcalc.quantization.published_mixes import published_formats
 

@@ -108,10 +108,10 @@ def work_of(
 
 
 def decode_of(
-    model: ModelSpec, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
+    stack: Stack, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
 ) -> Pass:
     """The decode step of :func:`work_of` on one rank alone, for lists, which say nothing of a prompt."""
-    whole = whole_passes(model.stack_for(engine), seq)
+    whole = whole_passes(stack, seq)
     caches = _caches_of(whole, _rank_kinds(whole.decode, 1), roles, seq, 0)
     return _reached(_decode_step(_step(counted), caches, batch, ALONE), engine)
 

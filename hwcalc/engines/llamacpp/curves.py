@@ -70,7 +70,8 @@ class Curves:
         place, (start, first), (end, last) = self._around(tokens)
         if start == place:
             return first
-        return Point._make(a + -((a - b) * (place - start) // (end - start)) for a, b in zip(first, last, strict=True))
+        part, whole = place - start, end - start
+        return Point(*[a - (a - b) * part // whole for a, b in zip(first, last, strict=True)])
 
     def exact(self, tokens: int) -> bool:
         """Whether the expected buffers for so many tokens are known to the byte."""

@@ -6,7 +6,7 @@ layer, which llama.cpp keeps there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,7 @@ __all__ = ["OPPOSITE", "budget_beside", "budget_of", "host_room", "margin_of", "
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
 _VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
-_LEFT_BY_SYSTEM: Final = {"low": Ratio(7, 8), "expected": Ratio(15, 16), "high": 1}
+_LEFT_BY_SYSTEM: Final[Mapping[str, Ratio | int]] = {"low": Ratio(7, 8), "expected": Ratio(15, 16), "high": 1}
 """What the system and other programs leave of a machine's one memory: at least, probably, at most. A habit, not a measurement."""
 
 

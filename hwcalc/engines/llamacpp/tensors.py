@@ -6,29 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from hwcalc.engines.devices import TensorGroup
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import frozen
 from hwcalc.quantization.ggml import GGML
-from hwcalc.quantization.planned import format_name
 from hwcalc.quantization.tensor_names import part_of_layer, whole_name
-
-if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
-    from hwcalc.model import ModelSpec
 
 __all__ = [
     "WeightGroup",
     "WeightTensor",
     "grouped",
-    "groups_key",
     "in_file_order",
     "loaded",
     "loaded_groups",
-    "model_tensors",
-    "weight_groups",
-    "weight_tensors",
 ]
 
 
@@ -71,22 +61,6 @@ class WeightGroup:
         return self.layers or (self.first.layer,)
 
 
-def groups_key(name: str | None) -> tuple[str, str | None]:
-    """Where a model keeps the result of :func:`weight_groups`."""
-    return "llama.cpp groups of tensors", name
-
-
-def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGroup, ...] | None:
-    """The tensors of :func:`model_tensors`, alike ones together, in no order: for sums, which ask for many formats."""
-
-    def make() -> tuple[WeightGroup, ...] | None:
-        from hwcalc.engines.llamacpp.weights import groups_of
-
-        return groups_of(model, name)
-
-    return model.once(groups_key(name), make)
-
-
 def in_file_order(groups: Iterable[WeightGroup]) -> Iterator[tuple[int, WeightGroup]]:
     """Each tensor of a file by its number, which is -1 outside the layers, and its group; copies of tables stand last."""
     given = tuple(groups)
@@ -100,29 +74,6 @@ def in_file_order(groups: Iterable[WeightGroup]) -> Iterator[tuple[int, WeightGr
     for number in sorted(layers):
         yield from ((number, one) for one in layers[number])
     yield from ((-1, one) for one in given if one.first.copy)
-
-
-def weight_tensors(opened: Opened) -> tuple[WeightTensor, ...] | None:
-    """The tensors of the planned request; ``None`` if they are not known."""
-    return model_tensors(opened.model, format_name(opened.request.weights))
-
-
-def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTensor, ...] | None:
-    """The tensors of a model in the format ``name``; ``None`` is the file as it is, or as the converter makes it.
-
-    The copy of a tied table is listed as the output. ``None`` if the tensors are not known.
-    """
-    return model.once(("llama.cpp tensors", name), lambda: _model_tensors(model, name))
-
-
-def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ...] | None:
-    groups = weight_groups(model, name)
-    if groups is None:
-        return None
-    return tuple(
-        group.first if number < 0 else replace(group.first, name=whole_name(group.stem, number), layer=number)
-        for number, group in in_file_order(groups)
-    )
 
 
 def loaded(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[WeightTensor, ...]:
