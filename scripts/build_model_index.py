@@ -14,11 +14,11 @@ from typing import Any
 
 from hwcalc import load_model
 from hwcalc.errors import KvplanError
+from hwcalc.library.families import naming_of
 from hwcalc.library.indexing import shape_of
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import DETAILS, INDEX, IndexedModel
 from hwcalc.sources.catalog_facts import facts_of
-from hwcalc.sources.families import naming_of
 
 
 def main(arguments: list[str] | None = None) -> int:

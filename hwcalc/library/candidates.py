@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.named import NamedTuple
+from hwcalc.library.families import Naming, naming_of
 from hwcalc.planner.runnables import Unread
 from hwcalc.profiles.model_index import model_index
-from hwcalc.sources.families import Naming, naming_of
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
 
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.model_index import IndexedModel
+    from hwcalc.sources.catalog_facts import CatalogFacts
     from hwcalc.sources.installed import InstalledModel
 
 __all__ = ["Candidate", "candidates", "catalog", "folded", "naming", "sources", "unread"]
+
+
+_SAME: Final = Naming._fields.index("same")
 
 
 class Candidate(NamedTuple):
@@ -61,11 +66,21 @@ def _read(name: str | os.PathLike[str], *, offline: bool = False, headers: bool 
     return load_model(name, offline=offline, headers=headers)
 
 
-def catalog() -> Iterator[Candidate]:
-    """All models of the built-in catalog, by its index, and the user's own, of which one may replace one of the catalog."""
+def _own() -> dict[str, CatalogFacts]:
+    """The models of the user's own folder, which most users do not have."""
+    from hwcalc.profiles.catalog import ProfileError, own_models
+
+    with suppress(ProfileError):
+        if not own_models():
+            return {}
     from hwcalc.sources.catalog_facts import own_facts
 
-    own = {facts.id: facts for facts in own_facts()}
+    return {facts.id: facts for facts in own_facts()}
+
+
+def catalog() -> Iterator[Candidate]:
+    """All models of the built-in catalog, by its index, and the user's own, of which one may replace one of the catalog."""
+    own = _own()
     known = model_index()
     for name in sorted({*known, *own}, key=str.lower):
         row = None if name in own else known[name]
@@ -131,7 +146,8 @@ def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """One candidate for all pages and formats of a model, which names the others."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for one in candidates:
-        key = (one.source, one.word if one.stored else naming(one.id).same)
+        same = one.row.naming[_SAME] if one.row is not None else naming(one.id).same
+        key = (one.source, one.word if one.stored else same)
         groups.setdefault(key, []).append(one)
     for group in groups.values():
         if len(group) == 1:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.candidates import Candidate, naming
+from hwcalc.library.families import pretrained_of
 from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
-from hwcalc.sources.families import pretrained_of
 
 if TYPE_CHECKING:
     from hwcalc.planner.result import Verdict
@@ -20,6 +20,8 @@ OF_A_FAMILY: Final = 3
 """As many models of a family as are listed, unless all are asked for."""
 _ROOMY: Final = 2
 """A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
+_LAST_FIRST: Final = {letter: 0x7F - letter for letter in range(0x80)}
+"""Turns a date into a text that stands the earlier the later it is."""
 _DECENT: Final = frozenset(
     (
         *PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1],
@@ -93,7 +95,7 @@ def _rank(row: Found, *, pretrained: bool) -> tuple[bool, bool, bool, bool, bool
     """
     form = row.weights or row.file_type
     decent = form is None or form in _DECENT
-    newest = "".join(chr(0x7F - ord(letter)) for letter in row.one.released or "0")
+    newest = (row.one.released or "0").translate(_LAST_FIRST)
     return (
         not row.whole,
         not decent,

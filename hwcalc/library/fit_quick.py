@@ -65,9 +65,9 @@ class Quick:
         if row.shape is None or tokens < LEAST_TOKENS or self._room.rooms["low"] is None:
             return False
         longest = max(tokens, row.max_position_embeddings or tokens)
-        return longest <= curves_at(row.shape).longest and any(
-            name == self._named or self._named is None for name in formats_at(row.shape)
-        )
+        if longest > curves_at(row.shape).longest:
+            return False
+        return self._named is None or self._named in formats_at(row.shape)
 
     def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""

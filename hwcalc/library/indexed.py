@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc import formulas
-from hwcalc.engines.llamacpp.curves import Curves, Point
+from hwcalc.engines.llamacpp.curves import Curves
 from hwcalc.formulas import Stack
 from hwcalc.model import ModelSpec
 from hwcalc.planner.weight_use import Use, WeightShare
@@ -36,7 +36,7 @@ def _shape(number: int) -> Mapping[str, Any]:
 @lru_cache(maxsize=4096)
 def curves_at(number: int) -> Curves:
     """The curves of a shape."""
-    return Curves(points=tuple((place, Point(*sizes)) for place, *sizes in _shape(number)["points"]))
+    return Curves(points=_shape(number)["points"])
 
 
 @lru_cache(maxsize=4096)

@@ -43,7 +43,7 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
         if groups is not None and shares is not None:
             sizes[name] = [*Sizes.of(weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks))]
             used[name] = _shares(shares)
-    points = [[place, *point.sizes, point.step] for place, point in curves.points]
+    points = [[*point] for point in curves.points]
     if not sizes or len(points) > _MOST_POINTS:
         return None
     spec = {name: getattr(model, name) for name in _SPEC}

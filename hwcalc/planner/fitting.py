@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.request import Hardware, Parallel, Request
-from hwcalc.engines.saving import HOST_SHARE
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec

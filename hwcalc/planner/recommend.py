@@ -22,11 +22,9 @@ from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
-from hwcalc.planner.plan import plan_model
-from hwcalc.planner.recommend_alike import Alike, AlikeGpu, OfOffer, least_weights_bytes
-from hwcalc.planner.recommend_offer import Figures, figures_of
-from hwcalc.planner.result import Layout, Plan
+from hwcalc.planner.offers import SORTS, Figures, Offer, Recommendation, Wishes
+from hwcalc.planner.recommend_alike import Alike, AlikeGpu, least_weights_bytes
+from hwcalc.planner.result import FitInfo, Layout
 from hwcalc.text import operand
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     >>> sorted(["g6.12xlarge", "g6.2xlarge", "g6.xlarge"], key=_natural)
     ['g6.xlarge', 'g6.2xlarge', 'g6.12xlarge']
     """
-    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name)
+    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name) if "xlarge" in name else name
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]{1,9})?", numbered))
 
 
@@ -84,14 +82,9 @@ def recommend_model(
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
     plans = _planned(kept, wishes, lambda match: search.figures(model, _on(match, options)))
-    near: _Match | None = None
-    plan: Plan | None = None
-    if not plans:
-        near = matches[0] if matches else search.nearest(candidates)
-        # What comes closest is told with all that a plan finds.
-        plan = None if near is None else plan_model(model, **_on(near, options))
-    closest = None if plan is None else figures_of(plan)
-    nearest = None if near is None or closest is None else (near, closest)
+    near = None if plans else (matches[0] if matches else search.nearest(candidates))
+    closest = None if near is None else _closest(model, _on(near, options))
+    nearest = None if near is None or closest is None else (near, closest[0])
     shown = [figures for _, figures in plans] or ([] if nearest is None else [nearest[1]])
     common = _common(shown)
     return Recommendation(
@@ -118,8 +111,8 @@ def recommend_model(
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
         nearest=None if nearest is None else _offer(*nearest, common),
-        message="" if plan is None or plan.fit is None else plan.fit.message,
-        suggestions=() if plan is None or plan.fit is None else plan.fit.suggestions,
+        message="" if closest is None else closest[1].message,
+        suggestions=() if closest is None else closest[1].suggestions,
         notes=(*model.warnings, *_of_policy(shown), *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 
@@ -252,6 +245,9 @@ class _Search:
             found = self._alike.figures(opened)
             if found is not None:
                 return found
+        from hwcalc.planner.plan import plan_model
+        from hwcalc.planner.recommend_offer import OfOffer, figures_of
+
         return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
@@ -322,6 +318,18 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Fi
             out.append((match, figures))
     out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
+
+
+def _closest(model: ModelSpec, options: dict[str, Any]) -> tuple[Figures, FitInfo]:
+    """What comes closest is told with all that a plan finds."""
+    from hwcalc.planner.plan import plan_model
+    from hwcalc.planner.recommend_offer import figures_of
+
+    plan = plan_model(model, **options)
+    figures = figures_of(plan)
+    assert figures is not None
+    assert plan.fit is not None
+    return figures, plan.fit
 
 
 def _on(match: _Match, options: dict[str, Any]) -> dict[str, Any]:

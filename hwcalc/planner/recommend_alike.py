@@ -6,7 +6,7 @@ every GPU anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from hwcalc.engines.budget import usable_bytes
 from hwcalc.engines.costs import outside_kind
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
-from hwcalc.planner import forms, solve
-from hwcalc.planner.fit import Search
+from hwcalc.formulas.named import NamedTuple
+from hwcalc.planner import solve
 from hwcalc.planner.layouts import layouts
 from hwcalc.planner.recommend_inside import Inside, Need
-from hwcalc.planner.result import Layout, Verdict
+from hwcalc.planner.result import Layout
 from hwcalc.profiles.calibration import BANDWIDTH, calibrated_gpus, overheads_kind
 from hwcalc.profiles.visible import visible_memory
 
@@ -28,16 +27,13 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.budget import Budget
-    from hwcalc.engines.forms import MemoryForm
-    from hwcalc.engines.pool import PoolInfo
-    from hwcalc.planner.recommend_offer import Figures
+    from hwcalc.planner.offers import Figures
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Alike", "AlikeGpu", "OfOffer", "least_weights_bytes"]
+__all__ = ["Alike", "AlikeGpu", "least_weights_bytes"]
 
 
-@frozen
-class AlikeGpu:
+class AlikeGpu(NamedTuple):
     """A GPU by what a layout needs of it: its kind, and the bytes that may be used, low, expected and high."""
 
     alike: Alike
@@ -96,7 +92,7 @@ class Alike:
         if memory is None or single is None:
             return None
         usable = usable_bytes(memory, single[1].utilization, self._margin)
-        return AlikeGpu(alike=self, gpu=gpu, kind=outside_kind(gpu), total_bytes=memory.expected_bytes, usable=usable)
+        return AlikeGpu(self, gpu, outside_kind(gpu), memory.expected_bytes, usable)
 
     @cached_property
     def _calibrated(self) -> frozenset[str] | None:
@@ -156,43 +152,9 @@ class Alike:
         inside = None if on_gpu is None else self._in(Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep))
         if on_gpu is None or inside is None or inside.opened.request.parallel != parallel:
             return None
-        return inside.figures(opened, on_gpu.gpu, on_gpu.usable, on_gpu.total_bytes)
+        return inside.figures(opened, on_gpu.gpu, on_gpu.usable)
 
 
 def least_weights_bytes(budget: Budget) -> int:
     """The least that the weights take of a GPU."""
     return sum(part.low for part in budget.parts if part.name == "weights")
-
-
-class OfOffer(Search):
-    """The limits of one offer, which says how long and how many, but not for how few GPUs: from the form where it has one."""
-
-    def __init__(self) -> None:
-        self._form: MemoryForm | None = None
-        self._asked = False
-
-    def _of(self, opened: Opened) -> MemoryForm | None:
-        if not self._asked:
-            self._asked = True
-            plain = opened.engine.alike_on_gpus and opened.request.policy is None
-            self._form = forms.form_of(opened) if plain else None
-        return self._form
-
-    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
-        form = self._of(opened)
-        return super().most(opened, size, low, pool) if form is None else _found(forms.most, form, opened)
-
-    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
-        form = self._of(opened)
-        return super().longest(opened, size, low) if form is None else _found(forms.longest, form, opened)
-
-    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
-        """An offer does not say it."""
-        return None, None
-
-
-def _found(solver: Callable[..., int], form: MemoryForm, opened: Opened) -> tuple[solve.Most, solve.Most]:
-    """A limit by the expected value and the one that surely holds, by a solver of :mod:`hwcalc.planner.forms`."""
-    likely = solver(form, opened.tokens, opened.batch)
-    sure = solver(form, opened.tokens, opened.batch, "low", likely)
-    return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")

@@ -36,7 +36,7 @@ def curves_of(model: ModelSpec) -> Curves:
 
     first, last = LEAST_TOKENS // CELLS, max(_FARTHEST, rounded_up(model.max_position_embeddings or 0) // CELLS)
     kept = sorted({first, *_bends(point, first, last), last})
-    return Curves(points=tuple((place, point(place)) for place in kept))
+    return Curves(points=tuple([place, *point(place)] for place in kept))
 
 
 def _point(opened: LlamacppOpened) -> Point:

@@ -7,14 +7,13 @@ a model with the default settings, and the index of the catalog keeps them: to l
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.equation import host_room, process, room_of
 from hwcalc.engines.llamacpp.place_options import place_options
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -45,43 +44,41 @@ class Point(NamedTuple):
         return self[:-1]
 
 
-@frozen
-class Curves:
-    """Points by multiples of 256 cells, in ascending order, between which the sizes grow evenly, to a byte."""
+class Curves(NamedTuple):
+    """Points in ascending order, between which the sizes grow evenly, to a byte: each in multiples of 256 cells, and the numbers of its
+    :class:`Point`.
+    """
 
-    points: tuple[tuple[int, Point], ...]
-
-    @cached_property
-    def _places(self) -> tuple[int, ...]:
-        return tuple(place for place, _ in self.points)
+    points: Sequence[Sequence[int]]
 
     @property
     def longest(self) -> int:
         """The tokens of the last point."""
-        return self._places[-1] * CELLS
+        return self.points[-1][0] * CELLS
 
     @property
     def flat(self) -> bool:
         """Whether a longer context takes no more: the states of a model that has no other cache."""
-        return self.at(self.longest // 2) == self.points[-1][1]
+        return self.at(self.longest // 2) == Point(*self.points[-1][1:])
 
     def at(self, tokens: int) -> Point:
         """The sizes for so many tokens, at most as many as the last point has."""
-        place, (start, first), (end, last) = self._around(tokens)
+        place, (start, *first), (end, *last) = self._around(tokens)
         if start == place:
-            return first
+            return Point(*first)
         part, whole = place - start, end - start
         return Point(*[a - (a - b) * part // whole for a, b in zip(first, last, strict=True)])
 
     def exact(self, tokens: int) -> bool:
         """Whether the expected buffers for so many tokens are known to the byte."""
-        place, (start, first), (end, last) = self._around(tokens)
-        return start == place or (last.compute - first.compute) * (place - start) % (end - start) == 0
+        place, (start, *first), (end, *last) = self._around(tokens)
+        grown = Point(*last).compute - Point(*first).compute
+        return start == place or grown * (place - start) % (end - start) == 0
 
-    def _around(self, tokens: int) -> tuple[int, tuple[int, Point], tuple[int, Point]]:
+    def _around(self, tokens: int) -> tuple[int, Sequence[int], Sequence[int]]:
         """The place of so many tokens, the point there or before it, and the next."""
         place = rounded_up(tokens) // CELLS
-        number = bisect_right(self._places, place) - 1
+        number = bisect_right(self.points, place, key=itemgetter(0)) - 1
         return place, self.points[number], self.points[min(number + 1, len(self.points) - 1)]
 
 

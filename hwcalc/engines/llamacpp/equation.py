@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Ratio, Section, part_of
 from hwcalc.engines.costs import estimated, exact, memory_of
+from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.llamacpp.place_options import PlaceOptions
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.saving import HOST_SHARE
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB, human_bytes

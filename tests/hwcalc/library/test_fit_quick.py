@@ -7,7 +7,7 @@ import random
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.saving import HOST_SHARE
+from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.hardware.named import load_gpu
 from hwcalc.library.candidates import catalog
 from hwcalc.library.fit_quick import quick
