@@ -16,7 +16,6 @@ from hwcalc.engines.families import tried
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import UNLIMITED, Layout
 
 if TYPE_CHECKING:
@@ -358,6 +357,8 @@ def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layou
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
     them by the expected value.
     """
+    from hwcalc.planner.layouts import layouts
+
     likely: Found | None = None
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
         found = accepted(opened, layout)
@@ -374,6 +375,8 @@ def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> tuple[Layout | No
 
     ``None`` if ``most_gpus`` do not.
     """
+    from hwcalc.planner.layouts import counts, node_of
+
     least, likely = _at_least(opened), None
     # Cards are added one by one where none of them needs an equal share.
     any_layout = opened.engine.splits_layers
@@ -406,6 +409,8 @@ def _at_least(opened: Opened) -> int:
 
 def accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     """The request in another layout, which may deal out experts that cannot be cut evenly; ``None`` if the engine refuses both."""
+    from hwcalc.planner.layouts import has_experts
+
     dealt = replace(layout, ep=layout.tp * layout.dp)
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
