@@ -15,6 +15,7 @@ __all__ = ["Field", "field", "fields", "frozen", "is_frozen", "record", "replace
 T = TypeVar("T")
 
 _MISSING: Final[Any] = object()
+_put: Final = object.__setattr__
 
 
 class Field:
@@ -94,8 +95,11 @@ def replace(record: T, /, **change: Any) -> T:
     values, cls = record.__dict__, type(record)
     if not (known.plain and change.keys() <= known.names):
         return cls(**{name: values[name] for name in known.set} | change)
+    if len(values) > len(known.names):
+        # What the record has worked out for itself is not that of another one.
+        values = {name: values[name] for name in known.set}
     made = cls.__new__(cls)
-    made.__dict__.update([(name, values[name]) for name in known.set], **change)
+    _put(made, "__dict__", values | change)
     return made
 
 

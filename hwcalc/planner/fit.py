@@ -139,16 +139,18 @@ def _fewest(opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | N
     certain = verdict is Verdict.FITS
     if certain and request.gpus == 1:
         return Layout(), Layout()
-    most = request.gpus if certain else solve.most_joined(gpu, request.gpus)
+    from hwcalc.planner import solve_gpus
+
+    most = request.gpus if certain else solve_gpus.most_joined(gpu, request.gpus)
     if verdict is Verdict.PROBABLY:
         most = max(most, request.gpus)
-    likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
+    likely, sure = solve_gpus.fewest_gpus(opened, most_gpus=min(most, solve_gpus.MOST_SEARCHED))
     parallel = request.parallel
     # The search leaves numbers out that nobody sells, but the user may have requested one.
     if (
         verdict in {Verdict.FITS, Verdict.PROBABLY}
         and (likely is None or likely.gpus > request.gpus)
-        and most <= solve.MOST_SEARCHED
+        and most <= solve_gpus.MOST_SEARCHED
     ):
         likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
         sure = likely if certain else sure

@@ -1,6 +1,6 @@
 """Many GPUs for one request: where an engine looks at nothing of a GPU but its memory and few properties, each layout is opened once.
 
-The answers are those of :func:`hwcalc.planner.solve.best_layout`, which opens the request for every GPU anew.
+The answers are those of :func:`hwcalc.planner.solve_gpus.best_layout`, which opens the request for every GPU anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hwcalc.engines.budget import Budget, usable_bytes
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.planner import forms, solve
+from hwcalc.planner import forms, solve, solve_gpus
 from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import layouts
 from hwcalc.planner.result import Layout, Verdict
@@ -50,16 +50,16 @@ class AlikeGpu:
         """The least that the weights take of one GPU."""
         return self.alike.weights_bytes(self.kind)
 
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        """As :func:`hwcalc.planner.solve.best_layout`."""
-        likely: solve.Found | None = None
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
+        """As :func:`hwcalc.planner.solve_gpus.best_layout`."""
+        likely: solve_gpus.Found | None = None
         for layout in self.alike.layouts(gpus, node, any_layout=any_layout):
             need = self.alike.need(self.kind, self.gpu, layout)
             if need is None or need.cache_bytes > self.requested_bytes - need.expected_bytes:
                 continue
             if need.cache_bytes <= self.low_bytes - need.high_bytes:
-                return solve.Found(layout=need.layout, certain=True)
-            likely = likely or solve.Found(layout=need.layout, certain=False)
+                return solve_gpus.Found(layout=need.layout, certain=True)
+            likely = likely or solve_gpus.Found(layout=need.layout, certain=False)
         return likely
 
 
@@ -174,7 +174,7 @@ class Alike:
 
 
 def _inside(opened: Opened, gpu: Gpu, layout: Layout) -> _Inside | None:
-    accepted = solve.accepted(opened, layout)
+    accepted = solve_gpus.accepted(opened, layout)
     budget = None if accepted is None else accepted[1].budget
     if accepted is None or budget is None:
         return None
