@@ -38,13 +38,12 @@ class VllmOpened(Opened):
         settings, length = self.settings, self.request.seq
         if settings.speculation is not None and settings.speculation.model is not None:
             return plan_layout(self.model, settings, length)
-        # Within a family the settings differ in their batch alone.
-        own = ("layout", settings.sequences, settings.batched_tokens)
+        # Within a family the settings differ in their batch alone, and no block depends on how many sequences there are.
+        own = ("layout", settings.batched_tokens)
         kept: PoolLayout | None = self.family.get(own)
         if kept is not None:
             return kept
-        # No block depends on how many sequences there are.
-        key = ("vllm layout", replace(settings, sequences=0, full_batch=None, override=None))
+        key = ("vllm layout", *{**vars(settings), "sequences": 0, "full_batch": None, "override": None}.values())
         layout: PoolLayout = self.model.worked_out.get(key) or plan_layout(self.model, settings, length)
         if not layout.depends_on_length:
             self.model.worked_out[key] = self.family[own] = layout

@@ -17,14 +17,18 @@ from hwcalc.engines.vllm.specs import ceil_div
 __all__ = ["InRooms", "plan_room"]
 
 _ENDS = ("low", "expected", "high")
-_APART: Final = frozenset({"seq", "batch", "options"})
-"""Fields of a request that are compared otherwise, or not at all."""
-_CARRIES: Final[Mapping[str, frozenset[Hashable]]] = {
-    "max_num_seqs": frozenset({"kinds", "dtypes", "supported", "remarks", "weights"}),
-    "cpu_offload_gb": frozenset({"kinds", "dtypes", "supported", "remarks", "settings"}),
-    "enforce_eager": frozenset({"kinds", "dtypes", "remarks", "settings", "weights"}),
+_SIZES: Final = frozenset({"seq", "batch"})
+_CARRIES: Final[Mapping[str, frozenset[str]]] = {
+    "max_num_seqs": frozenset({"kinds", "dtypes", "layout", "supported", "remarks", "weights"}),
+    "cpu_offload_gb": frozenset({"kinds", "dtypes", "layout", "supported", "remarks", "settings"}),
+    "enforce_eager": frozenset({"kinds", "dtypes", "layout", "remarks", "settings", "weights"}),
+    "dtype": frozenset({"kinds", "weights", "budget"}),
+    "weights": frozenset({"kinds", "dtypes", "layout", "remarks", "settings"}),
+    "parallel": frozenset({"kinds", "dtypes"}),
+    "hardware": frozenset({"kinds"}),
 }
-"""Engine options, and the shared answers in which none of them is read."""
+"""Engine options, other fields of a request, and the shared answers in which none of them is read, by the first word of their keys."""
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class InRooms(Families[Opened]):
@@ -35,13 +39,16 @@ class InRooms(Families[Opened]):
         return not runs_v0(opened.version)
 
     def carried(self, opened: Opened, beside: Opened) -> Mapping[Hashable, Any]:
-        """What advice changes alone, numbers of sequences and weights on the host, touches few answers."""
+        """What advice changes alone, such as the number of sequences or the format of the cache, touches few answers."""
         one, other = vars(opened.request), vars(beside.request)
-        names = {name for name, _ in one["options"].items() ^ other["options"].items()}
-        if not names <= _CARRIES.keys() or any(one[name] != other[name] for name in one.keys() - _APART):
+        names = {name for name, value in one.items() if name not in _SIZES and value is not other[name] and value != other[name]}
+        if "options" in names:
+            names.remove("options")
+            names |= {name for name, _ in one["options"].items() ^ other["options"].items()}
+        if not names:
             return {}
-        carried = frozenset.intersection(*map(_CARRIES.__getitem__, names)) if names else frozenset()
-        return {name: beside.family[name] for name in carried if name in beside.family}
+        carried = frozenset.intersection(*(_CARRIES.get(name, _NONE) for name in names))
+        return {key: kept for key, kept in beside.family.items() if (key[0] if isinstance(key, tuple) else key) in carried}
 
     def accepts_all_sizes(self, opened: Opened) -> bool:
         return not of_vllm(opened).layout.depends_on_length
