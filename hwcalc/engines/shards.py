@@ -9,12 +9,12 @@ since the fullest rank has to fit.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from functools import cached_property
 from typing import ClassVar, Final
 
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
@@ -155,7 +155,7 @@ class Rank:
         local = self._local_rows.get((name in _FUSED, rows))
         return -(-rows // self.tp) if local is None else local
 
-    @cached_property
+    @lazy
     def _local_rows(self) -> dict[tuple[bool, int], int]:
         """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer."""
         local_rows: dict[tuple[bool, int], int] = {}

@@ -17,7 +17,6 @@ from hwcalc.engines.pool import Try
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.saving import Cost, computes_fp8
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.change import (
     NOTHING,
@@ -261,7 +260,9 @@ class _Adviser:
             return
         instance = self.line.given.get("instance")
         first = (
-            None if fewest is None or instance is not None or count_of(fewest) > solve_gpus.most_joined(gpu, request.gpus) else fewest
+            None
+            if fewest is None or instance is not None or count_of(fewest) > solve_gpus.most_joined(gpu, request.gpus)
+            else fewest
         )
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
         least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve_gpus.MOST_GPUS
@@ -289,7 +290,7 @@ class _Adviser:
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self._changed(other)
             for layout in () if changed is None else self._layouts(changed.opened, at_least(changed.opened), node_of(larger)):
-                offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
+                offer = self._offer((self._of_layout(layout, larger) | other)._replace(cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
                     return
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.saving import Cost, Saving
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import layouts
 from hwcalc.planner.result import Layout
 from hwcalc.planner.tries import Tried
@@ -46,8 +46,7 @@ Sizes = Mapping[str, int]
 """Parallel sizes by name."""
 
 
-@frozen
-class Change:
+class Change(NamedTuple):
     """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
 
     cost: Cost
@@ -72,8 +71,7 @@ class Change:
         return self.cost, self.parts
 
 
-@frozen
-class Offer:
+class Offer(NamedTuple):
     """A change that fits, and how sure that is."""
 
     change: Change

@@ -14,7 +14,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.result import UNLIMITED
 
 if TYPE_CHECKING:
@@ -40,8 +40,7 @@ _SECANTS: Final = 3
 """The most steps towards a first guess."""
 
 
-@frozen
-class Most:
+class Most(NamedTuple):
     """The largest number that fits, and what limits it; ``None`` is no limit."""
 
     value: int

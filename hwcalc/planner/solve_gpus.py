@@ -8,7 +8,6 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.families import tried
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.planner import solve
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import Layout
 from hwcalc.planner.tries import Tried
@@ -72,7 +71,9 @@ def most_joined(gpu: Gpu, gpus: int) -> int:
 
 def _at_least(opened: Opened) -> int:
     """A lower bound on the number of GPUs: they must have memory for the weights."""
-    return opened.shared("least gpus", lambda: _least_of(opened)) if opened.engine.accepts_all_sizes(opened) else _least_of(opened)
+    return (
+        opened.shared("least gpus", lambda: _least_of(opened)) if opened.engine.accepts_all_sizes(opened) else _least_of(opened)
+    )
 
 
 def _least_of(opened: Opened) -> int:

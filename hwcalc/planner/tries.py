@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import tried_at
+from hwcalc.formulas.lazy import lazy
 from hwcalc.planner import solve
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ class Tried:
         """The request, perhaps at another length and batch."""
         return self._alike.request
 
-    @cached_property
+    @lazy
     def opened(self) -> Opened:
         """The request at its size."""
         return self._alike.sized(seq=self.tokens, batch=self.batch)
 
-    @cached_property
+    @lazy
     def _room(self) -> Room | None:
         room = self._alike.engine.room(self._alike)
         return None if room is None or self.tokens < room.least_tokens else room

@@ -28,7 +28,7 @@ def outside_torch(parallel: Parallel, gpu: Gpu, version: str, back_end: str | No
 
 
 @lru_cache(maxsize=256)
-def _outside_torch(link: str, version: str, exchanges: bool) -> tuple[BudgetPart, ...]:  # noqa: FBT001
+def _outside_torch(link: str, version: str, exchanges: bool) -> tuple[BudgetPart, ...]:
     profile = vllm_profile()
     parts = [estimated("non-torch", Section.OVERHEAD, profile.estimate(f"non_torch.{link}", version))]
     if exchanges:
