@@ -9,6 +9,7 @@ since the fullest rank has to fit.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from hwcalc.engines.request import ALONE, Parallel
@@ -188,7 +189,12 @@ class GroupRank(Rank):
 
 def module_of(weight: Weight) -> str:
     """The module of a tensor: ``q_proj`` for ``self_attn.q_proj.weight``, ``A_log`` for ``mixer.A_log``."""
-    parts = weight.path.split(".")
+    return _module(weight.path)
+
+
+@lru_cache(maxsize=4096)
+def _module(path: str) -> str:
+    parts = path.split(".")
     return parts[-2] if parts[-1] in {"weight", "bias"} and len(parts) > 1 else parts[-1]
 
 
