@@ -202,8 +202,7 @@ def _tried(opened: OpenedT, change: Mapping[str, Any]) -> OpenedT | None:
 
 def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
     """A key for the values of a change. An accelerator counts by its address, a mapping by what is in it."""
-    values = (
-        tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
-        for name, value in change.items()
-    )
+    values = [
+        id(value) if name == "gpu" else tuple(value.items()) if name == "options" else value for name, value in change.items()
+    ]
     return (*change, *values)
