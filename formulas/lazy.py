@@ -25,9 +25,9 @@ class lazy(Generic[T]):  # noqa: N801 - a decorator
     (9, {'area': 9})
     """
 
-    def __init__(self, make: Callable[[Any], T]) -> None:
+    def __init__(self, make: Callable[[Any], T], name: str | None = None) -> None:
         self.make = make
-        self.name = make.__name__
+        self.name = name or make.__name__
         self.__doc__ = make.__doc__
 
     @overload
