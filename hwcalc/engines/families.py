@@ -63,6 +63,10 @@ class Families(Generic[OpenedT]):
         """The same for sequences of one token; it says nothing of longer ones."""
         return None
 
+    def divides_evenly(self, opened: OpenedT) -> bool:
+        """Whether no layout of n GPUs keeps less than an n-th of what this one GPU keeps on the fullest of them, cache and weights alike."""
+        return False
+
     def most_served(self, opened: OpenedT, budget_bytes: int) -> int | None:
         """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` without a direct answer."""
         return None

@@ -70,23 +70,32 @@ def most_joined(gpu: Gpu, gpus: int) -> int:
 
 
 def _at_least(opened: Opened) -> int:
-    """A lower bound on the number of GPUs: they must have memory for the weights."""
-    return (
-        opened.shared("least gpus", lambda: _least_of(opened)) if opened.engine.accepts_all_sizes(opened) else _least_of(opened)
-    )
+    """A lower bound on the number of GPUs: they must have memory for the weights, and for the cache where it is known to divide."""
+    kept = opened.engine.accepts_all_sizes(opened)
+    single = opened.shared("single GPU", lambda: _single(opened)) if kept else _single(opened)
+    if single is None:
+        return 1
+    opened_on_one, weights_bytes, requested_bytes = single
+    least = max(1, -(-weights_bytes // requested_bytes))
+    room = None if opened_on_one is None else opened_on_one.engine.room(opened_on_one)
+    if room is None or opened.tokens < room.least_tokens:
+        return least
+    # A byte more for each GPU: sizes of files are shared out with the rest left off.
+    needed_bytes = weights_bytes + room.needed_bytes(opened.tokens, opened.request.batch)
+    return max(least, -(-needed_bytes // (requested_bytes + 1)))
 
 
-def _least_of(opened: Opened) -> int:
-    """The same, which follows from the weights and the memory of a GPU alone where the engine accepts one at every size or at none."""
+def _single(opened: Opened) -> tuple[Opened | None, int, int] | None:
+    """What is known of one GPU, if the engine accepts it: the request, if its cache divides evenly; the bytes of weights, and what may be used."""
     single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
     try:
         budget = None if single is None else single.budget
     except KvplanError:
-        return 1
-    if budget is None or budget.requested_bytes <= 0:
-        return 1
-    weights = sum(part.low for part in budget.parts if part.name == "weights")
-    return max(1, -(-weights // budget.requested_bytes))
+        return None
+    if single is None or budget is None or budget.requested_bytes <= 0:
+        return None
+    weights_bytes = sum(part.low for part in budget.parts if part.name == "weights")
+    return single if single.engine.divides_evenly(single) else None, weights_bytes, budget.requested_bytes
 
 
 def accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:

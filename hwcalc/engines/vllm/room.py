@@ -12,7 +12,7 @@ from hwcalc.engines.room import Room
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.pool import starts_with, usable_blocks
-from hwcalc.engines.vllm.specs import ceil_div
+from hwcalc.engines.vllm.specs import FullSpec, LatentSpec, ceil_div
 
 __all__ = ["InRooms", "plan_room"]
 
@@ -62,6 +62,19 @@ class InRooms(Families[Opened]):
     def stores_alike(self, opened: Opened) -> bool:
         request = opened.request
         return request.policy is None and request.sharing == UNSHARED and not request.lengths
+
+    def divides_evenly(self, opened: Opened) -> bool:
+        """Layers that are all alike and keep every token have blocks of as many tokens in every layout, and pages of whole heads.
+
+        A block that holds a recurrent state too has more tokens on one rank than on two. Ranks that leave weights on the host each leave
+        as many there.
+        """
+        planned = of_vllm(opened)
+        whole = opened.request.gpus == 1 and "cpu_offload_gb" not in opened.request.options
+        if not whole or planned.settings.override is not None or planned.settings.speculation is not None:
+            return False
+        specs = set(planned.layout.declared)
+        return len(specs) == 1 and type(specs.pop()) in (FullSpec, LatentSpec)
 
     def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
         planned = of_vllm(opened)
