@@ -7,7 +7,7 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
-from hwcalc.model import Definition
+from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
@@ -15,6 +15,7 @@ from hwcalc.units import human_bytes
 
 __all__ = ["NO_SEARCH", "SEARCH", "Search", "plan_fit"]
 
+_TOLD: Final = "_told"
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
 
@@ -176,8 +177,15 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
 
 
 def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
-    model = opened.model
+    # Kept beside the budget, which is that of all plans of a family.
+    known = vars(budget)
+    if _TOLD not in known:
+        known[_TOLD] = _told(opened.model, budget)
+    info: BudgetInfo = known[_TOLD]
+    return info
 
+
+def _told(model: ModelSpec, budget: Budget) -> BudgetInfo:
     def definition(part: BudgetPart) -> Definition:
         # Sizes in the headers of files hold whatever config describes them.
         from_config = part.section is Section.WEIGHTS and part.definition is Definition.EXACT and model.weights is None

@@ -39,6 +39,7 @@ from hwcalc.planner.result import (
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.pool import PoolInfo
     from hwcalc.planner.policy_result import PolicyInfo
     from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.profiles.gpus import Gpu
@@ -104,7 +105,7 @@ def plan_opened(
         request=_request_info(opened, has_states=any(tensor.role is Role.STATE for _, _, _, tensor in stored)),
         cache=_cache_info(opened, stored, definition),
         memory=memory,
-        pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
+        pool=None if pool is None else _defined(pool, model.definition(pool.definition)),
         fit=fit,
         speed=None if search is None else bound_of(opened),
         policy=policy,
@@ -112,6 +113,10 @@ def plan_opened(
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )
+
+
+def _defined(pool: PoolInfo, definition: Definition) -> PoolInfo:
+    return pool if definition is pool.definition else replace(pool, definition=definition)
 
 
 def _policy_info(opened: Opened) -> PolicyInfo | None:

@@ -32,7 +32,8 @@ from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.passes import Passes, whole_passes
 from hwcalc.planner.result import SpeedInfo
@@ -94,8 +95,9 @@ def speed_bound(
     stack, prefill = whole.decode, caches
     if passes is not None:
         stack, caches, prefill = passes.decode, *_caches_in(passes, caches, parallel.tp)
-    step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
-    prompt = _reached(_prompt(counted, prefill, parallel), engine)
+    in_32_bits = find_engine(engine)[0].sums_in_32_bits
+    step_work = _decode_step(_step(counted), caches, batch, parallel, in_32_bits=in_32_bits)
+    prompt = _prompt(counted, prefill, parallel, in_32_bits=in_32_bits)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
     prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
     bound = SpeedInfo(
@@ -125,8 +127,7 @@ Flops = dict[tuple[str, ...], float]
 """Operations, by the names of the peak rates at which they may run."""
 
 
-@frozen
-class _Caches:
+class _Caches(NamedTuple):
     """The caches of one sequence on one rank. ``selected`` is how many tokens sparse attention reads."""
 
     kinds: tuple[tuple[int, LayerKind], ...]
@@ -167,11 +168,10 @@ def _caches_of(
 def _caches_in(passes: Passes, caches: _Caches, tp: int) -> tuple[_Caches, _Caches]:
     """The caches of a decode step and of a prompt on the layers that they compute on, in place of those of the model."""
     decode = _caches_of(passes, _rank_kinds(passes.decode, tp), caches.roles, caches.seq, caches.encoder_tokens)
-    return decode, replace(decode, kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
+    return decode, decode._replace(kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
 
 
-@frozen
-class _Work:
+class _Work(NamedTuple):
     """The bytes that one rank reads, and the operations that it computes."""
 
     weights_read: tuple[tuple[Use, float], ...]
@@ -195,7 +195,7 @@ class _Work:
         return _slower(self.weight_bytes + self.cache_bytes, self.flops, gpu, bandwidth)
 
 
-def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel) -> _Work:
+def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel, *, in_32_bits: bool) -> _Work:
     tp, replicas = parallel.tp, min(parallel.dp, batch)
     each = max(1.0, batch / replicas / parallel.pp)
     experts = parallel.expert_ranks
@@ -210,22 +210,18 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
         ),
         sequences=each,
         cache_bytes_each=sum(one.bytes for one in reads) / parallel.dcp,
-        flops=flops,
+        flops=reached(flops, in_32_bits=in_32_bits),
         cache_reads=reads,
     )
 
 
-def _reached(work: _Work, engine: str) -> _Work:
-    return replace(work, flops=reached(work.flops, in_32_bits=find_engine(engine)[0].sums_in_32_bits))
-
-
-def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> _Work:
+def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel, *, in_32_bits: bool) -> _Work:
     tp, experts = parallel.tp, parallel.expert_ranks
     flops = _prompt_flops(shares, tp, experts, caches.seq, caches.encoder_tokens)
     attention = _attention_rates(caches.roles)
     flops[attention] = flops.get(attention, 0) + caches.flops(prefill_flops)
     read = tuple((share.use, _on_rank(share, share.touched_bytes(caches.seq), tp, experts)) for share in shares)
-    return _Work(weights_read=read, sequences=1, cache_bytes_each=0, flops=flops)
+    return _Work(weights_read=read, sequences=1, cache_bytes_each=0, flops=reached(flops, in_32_bits=in_32_bits))
 
 
 def _steps(decode: _Work, prompt: _Work, gpu: Gpu, bandwidth: float | None, *, batch: int, pp: int) -> tuple[Step, ...]:
@@ -314,7 +310,7 @@ def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
 def _layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
     """What a step reads of each layer's cache for one sequence, where no layer is divided."""
     kinds = {kind for layer in stack.layers for kind in layer}
-    sizes = {kind: sum(one.bytes for one in replace(caches, kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
+    sizes = {kind: sum(one.bytes for one in caches._replace(kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
 
 
