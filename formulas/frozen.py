@@ -53,7 +53,8 @@ def field(
 ) -> Any:
     """What a field needs beyond its default, as :func:`dataclasses.field` has it.
 
-    ``late`` works out the value when it is first read, of a :func:`record` that was made without it.
+    ``late`` works out the value when it is first read, of a :func:`record` that was made without it: from what the record keeps beside
+    its fields, since :func:`replace` may change those.
     """
     return Field(default=default, default_factory=default_factory, init=init, repr=repr, compare=compare, late=late)
 

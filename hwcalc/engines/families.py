@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_FAMILIES", "Families", "is_unmeasured", "kept", "kept_family", "tried", "tried_at"]
+__all__ = ["MOST_FAMILIES", "Families", "is_unmeasured", "kept", "kept_family", "resized", "tried", "tried_at"]
 
 T = TypeVar("T")
 OpenedT = TypeVar("OpenedT")
@@ -194,6 +194,14 @@ def tried_at(opened: OpenedT, change: Mapping[str, Any]) -> tuple[OpenedT | None
     found: OpenedT | None
     _, found = _bounded(asked.shared(_TRIED, dict), _key_of(alike), lambda: (alike, _tried(opened, alike)))
     return found, sizes
+
+
+def resized(opened: OpenedT, **sizes: int) -> OpenedT:
+    """As :meth:`Opened.changed` for another length or batch, without a check where the engine accepts all of them."""
+    asked: Any = opened
+    free = _ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked)
+    other: OpenedT = asked.sized(**sizes) if free else asked.changed(**sizes)
+    return other
 
 
 def _tried(opened: OpenedT, change: Mapping[str, Any]) -> OpenedT | None:

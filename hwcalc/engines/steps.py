@@ -26,6 +26,16 @@ class Term:
     high: int | float
 
 
+def _terms_of(made: Any) -> tuple[Term, ...]:
+    """The terms of a step from :func:`step`. A plan has about twenty steps, and most of those that a program asks for are never read."""
+    return tuple([_term(name, value) for name, value in vars(made)["_terms"].items()])
+
+
+def _term(name: str, value: Ends) -> Term:
+    low, expected, high = value if isinstance(value, tuple) else (value, value, value)
+    return record(Term, {"name": name, "low": low, "expected": expected, "high": high})
+
+
 @frozen
 class Step:
     """One figure. ``formula`` is arithmetic on the names of ``terms``; ``x`` multiplies, and it may have floor, ceil, max and min.
@@ -36,7 +46,7 @@ class Step:
     name: str
     unit: str
     formula: str
-    terms: tuple[Term, ...] = field(late=lambda step: _terms_of(step))
+    terms: tuple[Term, ...] = field(late=_terms_of)
     low: int | float
     expected: int | float
     high: int | float
@@ -53,13 +63,3 @@ def step(name: str, formula: str, result: Ends, /, *, unit: str = "bytes", **ter
     return record(
         Step, {"name": name, "unit": unit, "formula": formula, "_terms": terms, "low": low, "expected": expected, "high": high}
     )
-
-
-def _terms_of(made: Any) -> tuple[Term, ...]:
-    """The terms of a step from :func:`step`. A plan has about twenty steps, and most of those that a program asks for are never read."""
-    return tuple([_term(name, value) for name, value in vars(made)["_terms"].items()])
-
-
-def _term(name: str, value: Ends) -> Term:
-    low, expected, high = value if isinstance(value, tuple) else (value, value, value)
-    return record(Term, {"name": name, "low": low, "expected": expected, "high": high})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.families import resized
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.named import NamedTuple
@@ -241,7 +242,7 @@ def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
     if largest or opened.request.hardware.kv_memory is not None:
         return "cache"
     try:
-        budget = opened.changed(**least).budget
+        budget = resized(opened, **least).budget
     except KvplanError:
         return "cache"
     if budget is None:

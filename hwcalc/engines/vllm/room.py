@@ -17,17 +17,21 @@ from hwcalc.engines.vllm.specs import FullSpec, LatentSpec, ceil_div
 __all__ = ["InRooms", "plan_room"]
 
 _ENDS = ("low", "expected", "high")
-_SIZES: Final = frozenset({"seq", "batch"})
-_CARRIES: Final[Mapping[str, frozenset[str]]] = {
+_APART: Final = frozenset({"seq", "batch", "options"})
+"""Fields of a request that are compared otherwise, or not at all."""
+_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "max_num_seqs": frozenset({"kinds", "dtypes", "layout", "supported", "remarks", "weights"}),
     "cpu_offload_gb": frozenset({"kinds", "dtypes", "layout", "supported", "remarks", "settings"}),
     "enforce_eager": frozenset({"kinds", "dtypes", "layout", "remarks", "settings", "weights"}),
+}
+"""Engine options, and the shared answers in which none of them is read, by the first word of their keys."""
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "dtype": frozenset({"kinds", "weights", "budget"}),
     "weights": frozenset({"kinds", "dtypes", "layout", "remarks", "settings"}),
     "parallel": frozenset({"kinds", "dtypes"}),
     "hardware": frozenset({"kinds"}),
 }
-"""Engine options, other fields of a request, and the shared answers in which none of them is read, by the first word of their keys."""
+"""The same of other fields of a request."""
 _NONE: Final[frozenset[str]] = frozenset()
 
 
@@ -41,13 +45,10 @@ class InRooms(Families[Opened]):
     def carried(self, opened: Opened, beside: Opened) -> Mapping[Hashable, Any]:
         """What advice changes alone, such as the number of sequences or the format of the cache, touches few answers."""
         one, other = vars(opened.request), vars(beside.request)
-        names = {name for name, value in one.items() if name not in _SIZES and value is not other[name] and value != other[name]}
-        if "options" in names:
-            names.remove("options")
-            names |= {name for name, _ in one["options"].items() ^ other["options"].items()}
-        if not names:
-            return {}
-        carried = frozenset.intersection(*(_CARRIES.get(name, _NONE) for name in names))
+        fields = [name for name, value in one.items() if name not in _APART and value is not other[name] and value != other[name]]
+        options = {name for name, _ in one["options"].items() ^ other["options"].items()}
+        answers = [*(_FIELDS.get(name, _NONE) for name in fields), *(_OPTIONS.get(name, _NONE) for name in options)]
+        carried = frozenset.intersection(*answers) if answers else _NONE
         return {key: kept for key, kept in beside.family.items() if (key[0] if isinstance(key, tuple) else key) in carried}
 
     def accepts_all_sizes(self, opened: Opened) -> bool:
