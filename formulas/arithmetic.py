@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "Table",
+    "ceil_div",
     "ceiled",
     "either",
     "every",
@@ -61,6 +62,11 @@ def floored(number: Any) -> Any:
 def ceiled(number: Any) -> Any:
     """Rounded up to whole numbers."""
     return ceil(number) if isinstance(number, (int, float)) else -(-number // 1).astype("int64")
+
+
+def ceil_div(number: int, by: int) -> int:
+    """Divide and round up; of arrays too."""
+    return -(-number // by)
 
 
 def mapped(function: Callable[[int], int], numbers: Any) -> Any:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, AnyStr, cast
 
-__all__ = ["LazyPattern", "pattern"]
+__all__ = ["LazyPattern", "late_patterns", "pattern"]
 
 
 class LazyPattern:
@@ -30,3 +33,17 @@ def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     '# x # GB'
     """
     return cast("re.Pattern[AnyStr]", LazyPattern(text, flags))
+
+
+@contextmanager
+def late_patterns() -> Iterator[None]:
+    """Expressions of the modules that are imported inside are compiled late too, but not where other threads could see it."""
+    threading, compile_now = sys.modules.get("threading"), re.compile
+    if threading is not None and threading.active_count() > 1:
+        yield
+        return
+    re.compile = pattern  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        re.compile = compile_now

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from math import gcd
 from operator import index
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.patterns import pattern
 from hwcalc.text import brief, quoted, shown
 
@@ -20,9 +22,11 @@ __all__ = [
     "MIB",
     "MOST_BYTES",
     "MOST_TOKENS",
+    "Ratio",
     "human_bytes",
     "parse_bytes",
     "parse_parameters",
+    "parse_ratio",
     "parse_share",
     "parse_tokens",
 ]
@@ -44,7 +48,7 @@ _BYTE_FACTORS = {
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
 _NUMBER = pattern(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
-_SHARE = pattern(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCII)
+_SHARE = pattern(r"(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?", re.ASCII)
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
@@ -117,6 +121,17 @@ def parse_parameters(value: int | str, what: str = "the number of parameters") -
     return number
 
 
+class Ratio(NamedTuple):
+    """A number that is exact, in lowest terms. The library's fractions take longer to import than a config to read."""
+
+    numerator: int
+    denominator: int
+
+    def __float__(self) -> float:
+        """The nearest float."""
+        return self.numerator / self.denominator
+
+
 def parse_share(value: float | str, what: str = "the share") -> Fraction:
     """The exact share that ``"5%"``, ``"0.05"`` or ``0.05`` means: 1/20. The caller checks its range.
 
@@ -125,13 +140,28 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
     """
     from fractions import Fraction
 
+    return Fraction(*parse_ratio(value, what))
+
+
+def parse_ratio(value: float | str, what: str = "the share") -> Ratio:
+    """The same, for those who compare a share or make a float of it, and reckon no further.
+
+    >>> parse_ratio("5%"), parse_ratio("-2.5e-1")
+    (Ratio(numerator=1, denominator=20), Ratio(numerator=-1, denominator=4))
+    """
     # A float counts as it is printed: 0.05 means 1/20, not the nearest binary fraction.
-    whole = isinstance(value, int) and (isinstance(value, bool) or abs(value) > MOST_TOKENS)
-    text = str(value).strip() if isinstance(value, (int, float, str)) and not whole else ""
+    huge = isinstance(value, int) and (isinstance(value, bool) or abs(value) > MOST_TOKENS)
+    text = str(value).strip() if isinstance(value, (int, float, str)) and not huge else ""
     number, percent, rest = text.partition("%")
-    if rest or _SHARE.fullmatch(number.strip()) is None:
+    digits = None if rest else _SHARE.fullmatch(number.strip())
+    if digits is None:
         raise UsageError(f"{what} is not a number: {quoted(value)}", hint="Allowed: a share such as 0.05, or 5%.")
-    return Fraction(number.strip()) / (100 if percent else 1)
+    decimals = digits[2] or ""
+    power = int(digits[3] or 0) - len(decimals) - (2 if percent else 0)
+    whole = int(digits[1] + decimals)
+    above, below = whole * 10 ** max(power, 0), 10 ** max(-power, 0)
+    common = gcd(above, below)
+    return Ratio(above // common, below // common)
 
 
 def human_bytes(count: int) -> str:

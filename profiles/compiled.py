@@ -29,7 +29,7 @@ def names(folder: str) -> KeysView[str]:
     """The names of the fact files of a folder, in alphabetical order.
 
     >>> list(names("engines")), list(names(TOP))
-    (['llamacpp', 'runtime', 'vllm'], ['gpu_aliases', 'hardware', 'models'])
+    (['llamacpp', 'runtime', 'vllm'], ['gpu_aliases', 'hardware', 'models', 'sold'])
     """
     return _index()[folder].keys()
 

@@ -22,6 +22,7 @@ from hwcalc.profiles.instance_schema import InstanceFile
 from hwcalc.profiles.known_models import listed_facts
 from hwcalc.profiles.places import built_in
 from hwcalc.profiles.schema import check
+from hwcalc.profiles.sold import sold_facts
 from hwcalc.profiles.yaml_file import read_yaml
 
 
@@ -41,11 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def facts() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Folder, name and content of each fact file. Raises :class:`~hwcalc.profiles.catalog.ProfileError` for the first that is broken."""
+    sold: dict[str, tuple[Any, ...]] = {}
     for folder, name, path, form in fact_files():
         file = read_yaml(path)
         check(file, form)
+        if folder == "gpus":
+            sold[name] = tuple(sold_facts(file.data))
         yield folder, name, file.data
     yield TOP, "models", models()
+    yield TOP, "sold", dict(sorted(sold.items()))
 
 
 def models() -> dict[str, tuple[Any, ...]]:

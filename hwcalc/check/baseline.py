@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.check.errors import BaselineError
@@ -13,7 +13,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable, quoted
-from hwcalc.units import human_bytes, parse_share
+from hwcalc.units import human_bytes, parse_ratio
 
 __all__ = ["Baseline", "Growth", "Subject", "compare", "mark_exact", "parse_growth", "read_baseline", "setup_of"]
 
@@ -84,10 +84,15 @@ def parse_growth(text: str) -> Growth:
     Raises :class:`~hwcalc.errors.UsageError`.
     """
     try:
-        share = parse_share(text, "--max-growth")
+        share = parse_ratio(text, "--max-growth")
     except UsageError:
         share = None
-    if share is None or share < 0 or not isinstance(text, str) or not (text.rstrip().endswith("%") or share == 0):
+    if (
+        share is None
+        or share.numerator < 0
+        or not isinstance(text, str)
+        or not (text.rstrip().endswith("%") or share.numerator == 0)
+    ):
         raise UsageError(f"--max-growth {quoted(text, 40)} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
     return Growth(numerator=share.numerator, denominator=share.denominator, text=text.strip())
 
@@ -100,7 +105,7 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
     name = printable(path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}...")
     hint = "Make one: kvplan check FILE --json > baseline.json"
     try:
-        document = read_document(Path(path), name)
+        document = read_document(path or os.curdir, name)
     except KvplanError as error:
         raise BaselineError(f"the baseline cannot be read: {error.message}", hint=hint) from error
     try:

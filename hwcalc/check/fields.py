@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.named import NamedTuple
@@ -12,11 +12,8 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.text import brief, shown
-from hwcalc.units import parse_bytes, parse_share, parse_tokens
+from hwcalc.units import Ratio, parse_bytes, parse_ratio, parse_tokens
 from hwcalc.yaml_tree import Node
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 __all__ = ["ALIASES", "FITTING", "HARDWARE", "OPTIONS", "REQUIREMENTS", "Field", "Headroom"]
 
@@ -33,7 +30,7 @@ class Headroom(NamedTuple):
     """Memory that must stay free: bytes on each GPU, or a share of what the engine may use."""
 
     bytes: int = 0
-    share: Fraction | None = None
+    share: Ratio | None = None
 
     def of(self, usable_bytes: int) -> int:
         """The headroom in bytes, rounded up."""
@@ -101,11 +98,11 @@ def _number(node: Node, key: str) -> float:
 
 
 def _share(node: Node, key: str) -> str:
-    """A share such as ``5%`` or ``0.05``, checked and kept as text for :func:`~hwcalc.units.parse_share`."""
+    """A share such as ``5%`` or ``0.05``, checked and kept as text for a plan."""
     _text(node, key)
-    share = parse_share(node.value, key)
+    share = parse_ratio(node.value, key)
     written = not isinstance(node.value, str) or re.fullmatch(f"{PERCENT}|{PART}", node.value)
-    if not written or not 0 <= share <= 1:
+    if not written or not 0 <= share.numerator <= share.denominator:
         raise UsageError(
             f"{key} is not a share of the whole: {shown(node.text, 40)}", hint="Allowed: a share such as 0.05, or 5%."
         )
@@ -139,7 +136,7 @@ def _headroom(node: Node, key: str) -> Headroom:
     allowed = "a share such as 5%, or bytes such as 2GiB"
     value = _scalar(node, key, (int, str), allowed)
     if isinstance(value, str) and value.rstrip().endswith("%"):
-        share = parse_share(value, key)
+        share = parse_ratio(value, key)
         if not re.fullmatch(PERCENT, value):
             raise UsageError(f"{key} is not a share of the whole: {shown(node.text, 40)}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)

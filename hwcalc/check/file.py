@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.check.errors import CheckFileError, CheckUsageError
@@ -85,7 +85,7 @@ class CheckFile:
     @property
     def folder(self) -> str:
         """The folder of the file; the current folder for standard input."""
-        return "" if self.path == "-" else str(Path(self.path).parent)
+        return "" if self.path == "-" else os.path.dirname(self.path) or os.curdir
 
     @property
     def shown(self) -> str:

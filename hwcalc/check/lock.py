@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.check.errors import LockError
@@ -46,7 +45,7 @@ def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
     name = printable(path)
     if len(data) > LARGEST_DOCUMENT:
         raise LockError(f"{name} would be larger than {LARGEST_DOCUMENT // 1024**2} MiB.", hint="Split the check file.")
-    with suppress(OSError), Path(path).open("rb") as file:
+    with suppress(OSError), open(path, "rb") as file:
         if file.read(len(data) + 1) == data:
             return False
     from hwcalc.files import write_file
@@ -65,7 +64,7 @@ def read_lock(path: str, command: str) -> dict[str, RawModel] | None:
     name = printable(path)
     mend = f"Write it anew: {command}"
     try:
-        document = read_document(Path(path), name)
+        document = read_document(path, name)
     except KvplanError as error:
         raise LockError(f"the lock cannot be read: {error.message}", hint=mend) from error
     version = document.get("schema_version")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.check.errors import CheckUsageError, LockError
 from hwcalc.check.result import Judged
@@ -17,6 +17,9 @@ from hwcalc.planner.asked import Access
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.wanted import Absent, Wanted, split_revision
 from hwcalc.text import brief, printable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["MOST_KINDS", "Models", "key_of"]
 
@@ -105,10 +108,13 @@ class Models:
 
     def _path(self, model: str) -> Path | None:
         """The path of a model, if its name is a path or names a model's folder or file beside the check file."""
-        with suppress(OSError, RuntimeError, ValueError):  # the name is too long for the system, or the home folder is unknown
-            path = Path(self._folder) / Path(model).expanduser()
-            if has_path_syntax(model) or path.is_file() or any((path / name).is_file() for name in _CONFIGS):
-                return path
+        beside = os.path.join(self._folder, model)
+        if not (has_path_syntax(model) or any(map(os.path.isfile, (beside, *(os.path.join(beside, name) for name in _CONFIGS))))):
+            return None
+        from pathlib import Path
+
+        with suppress(OSError, RuntimeError, ValueError):  # the home folder is unknown
+            return Path(self._folder) / Path(model).expanduser()
         return None
 
     def _local_copy(self, locked: RawModel, model: str, revision: str | None) -> RawModel | None:

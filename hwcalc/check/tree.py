@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from hwcalc.check.errors import CheckFileError
@@ -47,12 +46,9 @@ def read_text(path: str) -> str:
 
 def _beside(path: str) -> str:
     """The file of the same name with another suffix, if there is one."""
-    file = Path(path)
-    for suffix in (".yaml", ".yml", ".json"):
-        with suppress(OSError, ValueError):
-            if file.suffix and file.with_suffix(suffix).is_file():
-                return str(file.with_suffix(suffix))
-    return ""
+    stem, suffix = os.path.splitext(path)
+    others = (stem + other for other in (".yaml", ".yml", ".json") if suffix)
+    return next(filter(os.path.isfile, others), "")
 
 
 def _bytes(path: str, name: str) -> bytes:
@@ -61,12 +57,11 @@ def _bytes(path: str, name: str) -> bytes:
             raise CheckFileError("there is nothing on standard input.", hint="Pipe a check file in: kvplan check - < checks.yaml")
         data = getattr(sys.stdin, "buffer", sys.stdin).read(LARGEST_FILE + 1)
         return data.encode() if isinstance(data, str) else bytes(data)
-    file = Path(path)
-    mode = file.stat().st_mode
+    mode = os.stat(path or os.curdir).st_mode
     if not stat.S_ISREG(mode):  # opening anything else may block for ever
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise CheckFileError(f"{name} is {what}, not a file.", hint="Give a check file, or - for standard input.")
-    with file.open("rb") as stream:
+    with open(path, "rb") as stream:
         return stream.read(LARGEST_FILE + 1)
 
 

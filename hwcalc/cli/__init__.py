@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from hwcalc.cli.run import run
 
         return run(arguments)
-    from hwcalc.cli.interrupt import end_quietly, leave_threads
+    from hwcalc.cli.interrupt import end_quietly, leave
 
     end_quietly()
     import gc
@@ -33,6 +33,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(_OBJECTS)
     from hwcalc.cli.run import run
 
-    status = run(None)
-    leave_threads(status)
-    return status
+    return leave(run(None))

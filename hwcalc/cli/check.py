@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
@@ -224,5 +223,5 @@ def _write(path: str, text: str) -> None:
 
     if not os.path.lexists(path):
         with suppress(OSError):  # the file itself cannot be written then
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
     write_file(path, text.encode(), "--output")

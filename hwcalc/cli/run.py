@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,15 +24,7 @@ BROKEN_PIPE = 141
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command, that of the process without ``arguments``. See :func:`hwcalc.cli.main`."""
-    if arguments is not None:
-        return _run(list(arguments))
-    status = _run(sys.argv[1:])
-    # The process gives all memory back at its end. Python need not search it for garbage before: that takes a sixth of a plan's time.
-    gc.freeze()
-    return status
-
-
-def _run(words: list[str]) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         try:
             return _interruptible(words) if wants_json(words) else _print(_answer(words))

@@ -117,9 +117,9 @@ def _workspaces(name: str) -> tuple[BudgetPart, ...]:
     return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
 
 
-def outside_kind(gpu: Gpu) -> tuple[str, bool, bool]:
+def outside_kind(gpu: Gpu) -> tuple[str | None, bool, bool]:
     """What of a GPU :func:`device_context`, :func:`workspaces` and :func:`communication` depend on."""
-    return gpu.vendor.lower(), gpu.architecture == "sm_90", _has_nvlink(gpu)
+    return _CONTEXTS.get(gpu.vendor.lower()), gpu.architecture == "sm_90", _has_nvlink(gpu)
 
 
 def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices
-from hwcalc.engines.passes import passed_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
@@ -69,7 +69,8 @@ class GeneralEngine(Engine):
         return REFERENCE
 
     def weight_dtype(self, opened: Opened) -> str:
-        return self.weight_rules(opened).weight_format(opened.model, None).name
+        """By default that of the model. An engine whose rules read the weights in another one says so here too."""
+        return plain_format(opened.model).name
 
     def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
         """The most tokens of one forward pass of a replica: low, expected and high; ``None`` is no limit.
@@ -81,6 +82,8 @@ class GeneralEngine(Engine):
         return chunk_tokens()
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
+        from hwcalc.engines.passes import passed_tokens
+
         batch = opened.request.replica_batch
         low, expected, high = (passed_tokens(opened.tokens, batch, chunk) for chunk in self.chunks(opened))
         return low, expected, high

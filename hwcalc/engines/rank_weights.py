@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.families import kept
+from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
-from hwcalc.formulas.formats import BF16, FLOATS, FP32, WeightFormat
+from hwcalc.formulas.formats import FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
@@ -52,7 +53,7 @@ class Rules:
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """The format of weights that are not quantised: ``weight_dtype``, or else the dtype of the model, or else bf16."""
-        return FLOATS.get(weight_dtype or model.dtype or "", BF16)
+        return plain_format(model, weight_dtype)
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         """The part of a layer's cache that the fullest tensor-parallel rank keeps."""

@@ -47,7 +47,7 @@ def stage_spans(opened: Opened) -> tuple[range, ...]:
     stages, layers = opened.request.parallel.pp, len(opened.plain_stack)
     if stages > layers:
         raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
-    return tuple(opened.engine.weight_rules(opened).spans(layers, stages))
+    return (range(layers),) if stages == 1 else tuple(opened.engine.weight_rules(opened).spans(layers, stages))
 
 
 def rank_bytes_of(opened: Opened, tensors: Iterable[StoredTensor]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["Counts", "Room"]
 

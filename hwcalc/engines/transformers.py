@@ -27,7 +27,6 @@ from hwcalc.engines.policies import Policies, Support
 from hwcalc.engines.ranks import fullest_rank_bytes
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
-from hwcalc.engines.transformers_quantized import packs_by_position, quantization, residual_note, unpacked_bytes
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CacheTensor,
@@ -176,6 +175,8 @@ class Transformers(GeneralEngine):
         kinds = {type(group.kind) for group in opened.plain_stack.groups}
         _check_options(opened.request.options, cache)
         if cache == "quantized":
+            from hwcalc.engines.transformers_quantized import residual_note
+
             _check_quantized(opened, kinds)
             note = residual_note(opened, opened.dtypes.roles[Role.KEY])
             if note is not None:
@@ -241,8 +242,11 @@ class Transformers(GeneralEngine):
             return opened.needed_bytes
         if cache == "offloaded":
             return Policies.prefill_bytes(self, opened, stage)
-        unpacked = unpacked_bytes(opened) if cache == "quantized" and opened.evicted is not None else 0
-        return stage_prefill_bytes(opened, stage) + unpacked
+        if cache != "quantized" or opened.evicted is None:
+            return stage_prefill_bytes(opened, stage)
+        from hwcalc.engines.transformers_quantized import unpacked_bytes
+
+        return stage_prefill_bytes(opened, stage) + unpacked_bytes(opened)
 
     def sizes_by_token(self, opened: Opened) -> bool:
         return cache_class(opened) == "dynamic"
@@ -308,8 +312,11 @@ class Transformers(GeneralEngine):
 
     def curve(self, opened: Opened) -> Curve | None:
         """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
-        if cache_class(opened) == "quantized" and not packs_by_position(opened):
-            return None
+        if cache_class(opened) == "quantized":
+            from hwcalc.engines.transformers_quantized import packs_by_position
+
+            if not packs_by_position(opened):
+                return None
         # A static cache is the same at every length for which it has room.
         within = opened.sized(seq=min(opened.tokens, room_tokens(opened) or opened.tokens))
         curve = super().curve(within)
@@ -365,6 +372,8 @@ def _check_quantized(opened: Opened, kinds: set[type[LayerKind]]) -> None:
             + ".",
             hint="Use: --engine-option cache=dynamic",
         )
+    from hwcalc.engines.transformers_quantized import quantization
+
     options = quantization(opened)
     if options.backend == "fp8" and (version_numbers(opened.version) or ()) < _FP8_SINCE:
         raise UsageError(f"transformers {opened.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")

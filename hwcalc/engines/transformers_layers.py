@@ -9,7 +9,6 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
-from hwcalc.engines.transformers_quantized import quantized_tensors
 from hwcalc.errors import UsageError
 from hwcalc.formulas import (
     CacheTensor,
@@ -124,6 +123,8 @@ def _growing(tensors: tuple[CacheTensor, ...], opened: Opened, window: int | Non
 
 def _full(kind: FullAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     if cache_class(opened) == "quantized":
+        from hwcalc.engines.transformers_quantized import quantized_tensors
+
         return quantized_tensors(kind, opened, opened.dtypes.roles[Role.KEY])
     return _growing(kind.tensors(), opened)
 

@@ -14,6 +14,7 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
     from hwcalc.profiles.instances import Instance
+    from hwcalc.profiles.sold import Sold
 
 __all__ = ["larger_gpus", "next_instance"]
 
@@ -45,7 +46,7 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
 def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
     """Size and name of the built-in accelerators that are larger, the nearest ones first, one of each size."""
     from hwcalc.profiles.examples import UNCOMMON
-    from hwcalc.profiles.gpus import built_in_gpus
+    from hwcalc.profiles.sold import sold_gpus
 
     left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
     own = gpu.memory_marketing_gb
@@ -53,7 +54,7 @@ def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
         return ()
     steps = _STEPS.get(gpu.category or "", (gpu.category,))
     ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
-    for name, other in built_in_gpus().items():
+    for name, other in sold_gpus().items():
         if other.vendor != gpu.vendor or other.category not in steps or name in left_out or _slower(gpu, other):
             continue
         options = other.memory_options_gb if len(other.memory_options_gb) > 1 else ()
@@ -65,15 +66,15 @@ def _larger(gpu: Gpu) -> tuple[tuple[int, str], ...]:
     return tuple((size, sold) for (_, size), (_, sold) in sorted(ranked.items()))
 
 
-def _slower(gpu: Gpu, other: Gpu) -> bool:
-    rate, own = other.tflops_dense.get("bf16"), gpu.tflops_dense.get("bf16")
-    return own is not None and (rate is None or rate < own)
+def _slower(gpu: Gpu, other: Sold) -> bool:
+    own = gpu.tflops_dense.get("bf16")
+    return own is not None and (other.bf16_tflops is None or other.bf16_tflops < own)
 
 
-def _missed(gpu: Gpu, other: Gpu) -> tuple[bool, bool, bool, int]:
-    link, links = str(gpu.interconnect.get("kind")), [str(other.interconnect.get(key) or "") for key in ("kind", "host")]
+def _missed(gpu: Gpu, other: Sold) -> tuple[bool, bool, bool, int]:
+    link, links = str(gpu.interconnect.get("kind")), f"{other.link or ''} {other.host_link or ''}"
     years = (other.released or 0) - (gpu.released or 0)
-    return other.architecture != gpu.architecture, years < 0, link not in " ".join(links), abs(years)
+    return other.architecture != gpu.architecture, years < 0, link not in links, abs(years)
 
 
 def next_instance(name: str) -> tuple[Instance, Instance | None]:

@@ -153,14 +153,12 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     """As :func:`compare`, from a dict of all keywords. Also returns notes on assumed hardware and options without effect, which
     are not in the document.
     """
-    from hwcalc.hardware.named import gpu_ids
-
     said: list[Note] = []
     one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in AXES})
     axes: dict[str, tuple[Any, ...]] = {
         "engine": every_engine(words(given.get("engine"), "engine")) or (None,),
         **{name: words(given.get(name), name) or (None,) for name in ("dtype", "weights")},
-        "gpu": gpu_ids(words(given.get("gpu"), "gpu"), said) or (None,),
+        "gpu": _gpus(words(given.get("gpu"), "gpu"), said) or (None,),
         "policy": policies_of(given.get("policy")),
         **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
     }
@@ -177,6 +175,14 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
 
     comparison, notes = _planned(specs, axes, one_for_all, draft_of)
     return comparison, (*said, *notes)
+
+
+def _gpus(names: Sequence[str], notes: list[Note]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    from hwcalc.hardware.named import gpu_ids
+
+    return gpu_ids(names, notes)
 
 
 def _common_length(models: Iterable[ModelSpec]) -> int:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.explained import numbers_in, shown
+from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.model import Definition
 from hwcalc.patterns import pattern
 from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
 
-__all__ = ["Explanation", "KindExplanation", "TensorExplanation", "beside_title", "explain", "explained", "kind_title", "stored"]
+__all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "explained"]
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -215,38 +216,6 @@ def _formulas(
             yield from (tensor.formula, tensor.block_formula, tensor.count_formula)
     yield from (figure.formula for section in sections for figure in section.figures)
     yield from (one.formula for one in quoted)
-
-
-def kind_title(kind: str) -> str:
-    """The title of a kind; ``model`` stands for tensors that an engine keeps once, beside the layers."""
-    return KINDS[kind].title if kind in KINDS else "kept once for the model"
-
-
-def beside_title(tensors: Iterable[TensorInfo]) -> str:
-    """The title of tensors that belong to no layer."""
-    titles = dict.fromkeys(_BESIDE.get(tensor.name, kind_title("model")) for tensor in tensors)
-    return ", ".join(titles)
-
-
-_BESIDE: Final = {"prompt_blocks": "blocks of a prompt before it is cut"}
-
-
-def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
-    """Each layer group with its tensors, in the plan's order; ``None`` stands for tensors that belong to no layer.
-
-    Two groups may have the same kind and layers with different dimensions. A tensor name that occurs again starts the next group.
-    """
-    waiting = list(plan.cache.tensors)
-    out: list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]] = []
-    for layer in plan.model.layers:
-        own: dict[str, TensorInfo] = {}
-        while waiting and (waiting[0].kind, waiting[0].layers) == (layer.kind, layer.layers) and waiting[0].name not in own:
-            tensor = waiting.pop(0)
-            own[tensor.name] = tensor
-        out.append((layer, tuple(own.values())))
-    if waiting:
-        out.append((None, tuple(waiting)))
-    return out
 
 
 def _kind(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.explain import kind_title, stored
+from hwcalc.library.stored import kind_title, stored
 from hwcalc.planner.result import Plan
 
 __all__ = ["LayerBytes", "layer_bytes"]

@@ -17,8 +17,6 @@ from hwcalc.parsers.config import Config
 
 __all__ = ["read_attention_words"]
 
-_KEYS: Final = ("attention_type", "attention_method", "attn_type")
-
 Test = Callable[[LayerKind], bool]
 
 
@@ -46,9 +44,9 @@ _OF_AN_ENCODER: Final = ("block_sparse", "original_full")
 _TESTS: Final = {word: test for test, words in _WORDS.items() for word in words}
 
 
-def read_attention_words(config: Config, layers: Iterable[Layer]) -> None:
-    """Mark the keys as read whose word is true of what every layer keeps."""
-    for key in _KEYS:
+def read_attention_words(config: Config, keys: Iterable[str], layers: Iterable[Layer]) -> None:
+    """Mark those of ``keys`` as read whose word is true of what every layer keeps."""
+    for key in keys:
         word = config.raw.get(key)
         test = _TESTS.get(word.strip().lower().replace("-", "_")) if isinstance(word, str) else None
         holds = test is not None and all(any(map(test, layer)) for layer in set(layers))

@@ -14,7 +14,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 from hwcalc.parsers.bearing import bearing_inside, bears_on_memory
-from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
+from hwcalc.parsers.class_table import class_defaults, tower_defaults, tower_parts
 from hwcalc.text import quoted
 
 __all__ = ["MAX_ITEMS", "MAX_LAYERS", "MTP_COUNTS", "Config"]
@@ -257,7 +257,7 @@ class Config:
         ``set_by_parent`` are keys that the class overwrites. The keys of a tower bear on weights alone: neither :meth:`unread`
         nor :meth:`assumed_defaults` counts them.
         """
-        spec = towers()["parts"].get(self.model_type, {}).get(key, {})
+        spec = tower_parts().get(self.model_type or "", {}).get(key, {})
         value = self.get(key)
         if value is None:
             if not spec or spec.get("optional"):

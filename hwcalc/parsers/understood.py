@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Note, RawModel
-from hwcalc.parsers.attention_words import read_attention_words
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.find import architecture_of, find_language_model
 from hwcalc.parsers.reading import Family, Reading
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Read", "language_config", "no_layers", "understood"]
 
+_ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
+"""Keys that name the kind of attention in one word. Few configs have one."""
 _CONTRADICTIONS: Final = 8
 """How many contradictions a message names."""
 
@@ -114,7 +115,11 @@ def _read(family: Family, config: Config) -> Reading:
         raise ConfigError(f"the {config.model_type} config does not make sense: {error}.") from error
     if not reading.layers:
         raise no_layers()
-    read_attention_words(reading.config, reading.layers)
+    words = [key for key in _ATTENTION_WORDS if key in reading.config.raw]
+    if words:
+        from hwcalc.parsers.attention_words import read_attention_words
+
+        read_attention_words(reading.config, words, reading.layers)
     return reading
 
 

@@ -9,7 +9,7 @@ from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.devices import check_stages
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import MOST_RANKS, Hardware, Parallel, Request, Sharing
+from hwcalc.engines.request import MOST_RANKS, UNSHARED, Hardware, Parallel, Request, Sharing
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
@@ -157,7 +157,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         options=dict(asked.engine_options),
         prompt=asked.prompt,
         policy=_policy(asked),
-        sharing=Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams),
+        sharing=_sharing(asked),
         lengths=asked.lengths or (),
     )
     if request.sharing.asked or request.lengths:
@@ -175,6 +175,12 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
             request = replace(request, seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
     return engine.open(model, request, notes)
+
+
+def _sharing(asked: Asked) -> Sharing:
+    sharing = Sharing(prefix=asked.shared_prefix or 0, samples=asked.samples, beams=asked.beams)
+    # The one object that most requests have is told apart at once.
+    return UNSHARED if sharing == UNSHARED else sharing
 
 
 def _check_tokens(asked: Asked, seq: int) -> None:

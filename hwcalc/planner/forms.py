@@ -19,7 +19,7 @@ from hwcalc.planner.solve import last_yes
 _SECANTS: Final = 2
 """The most steps towards a first guess."""
 
-__all__ = ["answer", "differences", "form_of", "longest", "most", "verdict"]
+__all__ = ["answer", "differences", "fit", "form_of", "longest", "most", "verdict"]
 
 
 def form_of(opened: Opened) -> MemoryForm | None:
@@ -31,7 +31,8 @@ def form_of(opened: Opened) -> MemoryForm | None:
 
 def verdict(form: MemoryForm, tokens: int, sequences: int) -> Verdict:
     """Whether so many sequences of so many tokens fit, and how sure that is."""
-    return Verdict.of(*(form.holds(tokens, sequences, end) for end in ("expected", "low", "high")))
+    memory = form.at(tokens, sequences)
+    return Verdict.of(*(memory.holds(end) for end in ("expected", "low", "high")))
 
 
 def longest(form: MemoryForm, tokens: int, sequences: int, end: str = "expected", at_most: int = UNLIMITED) -> int:
@@ -73,27 +74,34 @@ def _guess(left: Callable[[int], int], planned: int, bound: int) -> int:
     return number
 
 
+def fit(form: MemoryForm, tokens: int, sequences: int) -> dict[str, Any]:
+    """The numbers of a verdict, with the names of its JSON, and its limits."""
+    memory = form.at(tokens, sequences)
+    needed, usable = memory.needed_bytes, form.usable[1]
+    low, expected, high = (memory.left(end) for end in ("low", "expected", "high"))
+    likely_seq, likely_batch = longest(form, tokens, sequences), most(form, tokens, sequences)
+    return {
+        "usable_bytes": usable,
+        "needed_bytes": usable - expected + needed,
+        "needed_low_bytes": max(0, usable - high + needed),
+        "needed_high_bytes": usable - low + needed,
+        "headroom_bytes": expected - needed,
+        "verdict": verdict(form, tokens, sequences).value,
+        "max_seq": longest(form, tokens, sequences, "low", likely_seq),
+        "expected_max_seq": likely_seq,
+        "max_batch": most(form, tokens, sequences, "low", likely_batch),
+        "expected_max_batch": likely_batch,
+    }
+
+
 def answer(form: MemoryForm, tokens: int, sequences: int) -> dict[str, Any]:
     """The numbers of a plan, with the names of its JSON; those of ``Answer`` in the page's types."""
-    needed, usable = form.needed_bytes(tokens, sequences), form.usable[1]
-    low, expected, high = (form.left(tokens, sequences, end) for end in ("low", "expected", "high"))
+    needed = form.needed_bytes(tokens, sequences)
     parts = {section.value: form.parts_bytes(tokens, sequences, "expected", section.value) for section in Section}
-    likely_seq, likely_batch = longest(form, tokens, sequences), most(form, tokens, sequences)
     return {
         "cache": {"total_bytes": form.curve.total_bytes(tokens, sequences), "per_gpu_bytes": needed},
         "per_gpu": {**parts, "cache": needed, "total": sum(parts.values()) + needed},
-        "fit": {
-            "usable_bytes": usable,
-            "needed_bytes": usable - expected + needed,
-            "needed_low_bytes": max(0, usable - high + needed),
-            "needed_high_bytes": usable - low + needed,
-            "headroom_bytes": expected - needed,
-            "verdict": verdict(form, tokens, sequences).value,
-            "max_seq": longest(form, tokens, sequences, "low", likely_seq),
-            "expected_max_seq": likely_seq,
-            "max_batch": most(form, tokens, sequences, "low", likely_batch),
-            "expected_max_batch": likely_batch,
-        },
+        "fit": fit(form, tokens, sequences),
     }
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["plan_memory"]
+__all__ = ["plan_memory", "weights_of"]
 
 
 _UNKNOWN_SCHEME: Final = Note(
@@ -52,7 +52,7 @@ def plan_memory(
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
     request = opened.request
-    weights = opened.told(_weights_of(opened))
+    weights = opened.told(weights_of(opened))
     placement = None if budget is None else opened.engine.placement(opened)
     if placement is not None and budget is not None:
         return _placed(placement, weights, CacheShare(bytes=cache_bytes, definition=definition), budget)
@@ -70,7 +70,7 @@ def plan_memory(
     )
 
 
-def _weights_of(opened: Opened) -> Noted[WeightsInfo]:
+def weights_of(opened: Opened) -> Noted[WeightsInfo]:
     """The weights as the engine's own files hold them, or else as published or in the requested format."""
     model, weight_format = opened.model, format_name(opened.request.weights)
     found = opened.engine.model_weights(opened)

@@ -23,7 +23,6 @@ from hwcalc.planner.effects import no_blocks, without_effect
 from hwcalc.planner.fit import NO_SEARCH, SEARCH, Search, plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
-from hwcalc.planner.passes import passes_of
 from hwcalc.planner.result import (
     NO_VERDICT,
     CacheInfo,
@@ -298,28 +297,14 @@ def _chosen_bytes(opened: Opened) -> int | None:
 
 def bound_of(opened: Opened) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
-    request, gpu = opened.request, opened.request.hardware.gpu
+    gpu = opened.request.hardware.gpu
     if gpu is None:
         return None
     from hwcalc.planner.speed import speed_bound
-    from hwcalc.quantization.planned import format_name
+    from hwcalc.planner.speed_work import workload_of
 
-    bound = speed_bound(
-        opened.model,
-        gpu=gpu,
-        seq=opened.tokens,
-        batch=opened.batch,
-        roles=opened.dtypes.roles,
-        engine=opened.engine.name,
-        encoder_tokens=opened.encoder_tokens,
-        weights=format_name(request.weights),
-        # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
-        dtype=opened.engine.weight_dtype(opened),
-        parallel=opened.parallel,
-        passes=passes_of(opened),
-        shares=opened.told(opened.engine.reads(opened)) or None,
-    )
-    return opened.told(bound)
+    shares = opened.told(opened.engine.reads(opened)) or None
+    return opened.told(speed_bound(opened.model, gpu=gpu, shares=shares, **workload_of(opened)))
 
 
 def _warnings(opened: Opened, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:

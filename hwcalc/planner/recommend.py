@@ -7,7 +7,7 @@ planned again, as ``kvplan plan`` would, so that its row shows the verdict of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +20,11 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve_gpus
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
-from hwcalc.planner.fit import SEARCH
+from hwcalc.planner.effects import without_effect
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
-from hwcalc.planner.plan import plan_model
-from hwcalc.planner.recommend_alike import Alike, AlikeGpu, OfOffer, least_weights_bytes
-from hwcalc.planner.result import Layout, Plan
+from hwcalc.planner.offers import SORTS, Figures, Offer, Recommendation, Wishes
+from hwcalc.planner.recommend_alike import Alike, AlikeGpu, least_weights_bytes
+from hwcalc.planner.result import FitInfo, Layout
 from hwcalc.text import operand
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     >>> sorted(["g6.12xlarge", "g6.2xlarge", "g6.xlarge"], key=_natural)
     ['g6.xlarge', 'g6.2xlarge', 'g6.12xlarge']
     """
-    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name)
+    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name) if "xlarge" in name else name
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]{1,9})?", numbered))
 
 
@@ -82,14 +81,12 @@ def recommend_model(
     _check_known(model, search, len(candidates))
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
-    plans = _planned(model, kept, wishes, options)
-    nearest = None
-    if not plans:
-        near = matches[0] if matches else search.nearest(candidates)
-        nearest = None if near is None else (near, _replan(model, near, options, advise=True))
-    shown = [plan for _, plan in plans] or ([] if nearest is None else [nearest[1]])
+    plans = _planned(kept, wishes, lambda match: search.figures(model, _on(match, options)))
+    near = None if plans else (matches[0] if matches else search.nearest(candidates))
+    closest = None if near is None else _closest(model, _on(near, options))
+    nearest = None if near is None or closest is None else (near, closest[0])
+    shown = [figures for _, figures in plans] or ([] if nearest is None else [nearest[1]])
     common = _common(shown)
-    first = shown[0].request if shown else None
     return Recommendation(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -99,7 +96,7 @@ def recommend_model(
         engine_version=opened.version or None,
         seq=opened.tokens,
         batch=opened.request.batch,
-        kv_dtype=opened.dtypes.kv if first is None else first.kv_dtype,
+        kv_dtype=shown[0].kv_dtype if shown else opened.dtypes.kv,
         weights=opened.request.weights or "as published",
         policy=None if opened.request.policy is None else opened.request.policy.chosen.text,
         max_gpus=wishes.max_gpus,
@@ -114,8 +111,8 @@ def recommend_model(
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
         nearest=None if nearest is None else _offer(*nearest, common),
-        message="" if nearest is None or nearest[1].fit is None else nearest[1].fit.message,
-        suggestions=() if nearest is None or nearest[1].fit is None else nearest[1].fit.suggestions,
+        message="" if closest is None else closest[1].message,
+        suggestions=() if closest is None else closest[1].suggestions,
         notes=(*model.warnings, *_of_policy(shown), *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 
@@ -240,6 +237,19 @@ class _Search:
     def _formula_bytes(self) -> int:
         return _formula_bytes(self.opened)
 
+    def figures(self, model: ModelSpec, options: dict[str, Any]) -> Figures | None:
+        """What a plan with these options says of an offer; ``None`` if it has no verdict."""
+        if self._alike.usable:
+            opened = open_request(model, **options)
+            opened.tell(*without_effect(options))
+            found = self._alike.figures(opened)
+            if found is not None:
+                return found
+        from hwcalc.planner.plan import plan_model
+        from hwcalc.planner.recommend_offer import OfOffer, figures_of
+
+        return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
+
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
         """The candidate and layout that come closest: those that need the smallest multiple of their memory."""
         best: tuple[float, _Match] | None = None
@@ -295,34 +305,45 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
         raise UnsupportedError(search.message or f"The memory that {model.id} takes is not known.", hint=hint)
 
 
-def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: dict[str, Any]) -> list[tuple[_Match, Plan]]:
+def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Figures | None]) -> list[tuple[_Match, Figures]]:
     """Plan the first matches again, and drop those that do not fit by their plan. Some orders need the plans of all."""
-    out: list[tuple[_Match, Plan]] = []
+    out: list[tuple[_Match, Figures]] = []
     if wishes.sort == "gpus":
         kept = sorted(kept, key=lambda match: (not match.certain, match.layout.gpus))
     for match in kept:
         if wishes.limit and len(out) == wishes.limit and wishes.sort in _OF_MATCH:
             break
-        plan = _replan(model, match, options)
-        if plan.fit is not None and plan.fit.fits:
-            out.append((match, plan))
+        figures = plan(match)
+        if figures is not None and figures.verdict.fits:
+            out.append((match, figures))
     out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
 
 
-def _replan(model: ModelSpec, match: _Match, options: dict[str, Any], *, advise: bool = False) -> Plan:
+def _closest(model: ModelSpec, options: dict[str, Any]) -> tuple[Figures, FitInfo]:
+    """What comes closest is told with all that a plan finds."""
+    from hwcalc.planner.plan import plan_model
+    from hwcalc.planner.recommend_offer import figures_of
+
+    plan = plan_model(model, **options)
+    figures = figures_of(plan)
+    assert figures is not None
+    assert plan.fit is not None
+    return figures, plan.fit
+
+
+def _on(match: _Match, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a plan on the hardware of a match."""
     layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    # What comes closest is told with all that a plan finds.
-    search = SEARCH if advise else OfOffer()
-    return plan_model(model, advise=advise, search=search, **options, **hardware, **vars(layout))
+    return {**options, **hardware, **vars(layout)}
 
 
 _OF_POOL: Final = frozenset({"per-replica"})
 """Codes of notes about the pool, which an offer does not have."""
 
 
-def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
+def _common(plans: Sequence[Figures]) -> tuple[Note, ...]:
     """The notes that all plans share."""
     if not plans:
         return ()
@@ -330,14 +351,13 @@ def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
     return tuple(note for note in plans[0].notes if (note.code, note.message) in shared and note.code not in _OF_POOL)
 
 
-def _of_policy(plans: Sequence[Plan]) -> tuple[Note, ...]:
+def _of_policy(plans: Sequence[Figures]) -> tuple[Note, ...]:
     """The warnings about the policy of any plan, such as that the engine lacks it."""
     return tuple(dict.fromkeys(note for plan in plans for note in plan.warnings if note.code.startswith("policy")))
 
 
-def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
-    fit, speed, gpu = plan.fit, plan.speed, match.candidate.gpu
-    assert fit is not None
+def _offer(match: _Match, plan: Figures, common: Sequence[Note]) -> Offer:
+    gpu = match.candidate.gpu
     return Offer(
         gpu=match.candidate.name if match.candidate.instance is None else gpu.id,
         name=gpu.name,
@@ -347,17 +367,17 @@ def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
         also=match.also,
         gpus=match.layout.gpus,
         **vars(match.layout),
-        verdict=fit.verdict,
+        verdict=plan.verdict,
         total_bytes=match.total_bytes,
-        usable_bytes=fit.usable_bytes,
-        needed_bytes=fit.needed_bytes,
-        needed_low_bytes=fit.needed_low_bytes,
-        needed_high_bytes=fit.needed_high_bytes,
-        headroom_bytes=fit.headroom_bytes,
-        max_batch=fit.max_batch,
-        max_seq=fit.max_seq,
-        decode_tokens_per_s_bound=None if speed is None else speed.decode_tokens_per_s_bound,
-        prefill_s_bound=None if speed is None else speed.prefill_s_bound,
-        bound_by=None if speed is None else speed.bound_by,
+        usable_bytes=plan.usable_bytes,
+        needed_bytes=plan.needed_bytes,
+        needed_low_bytes=plan.needed_low_bytes,
+        needed_high_bytes=plan.needed_high_bytes,
+        headroom_bytes=plan.headroom_bytes,
+        max_batch=plan.max_batch,
+        max_seq=plan.max_seq,
+        decode_tokens_per_s_bound=plan.decode_tokens_per_s_bound,
+        prefill_s_bound=plan.prefill_s_bound,
+        bound_by=plan.bound_by,
         notes=tuple(note for note in plan.notes if note not in common and note.code not in _OF_POOL),
     )

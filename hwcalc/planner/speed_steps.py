@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.speed_rates import fastest
 from hwcalc.planner.weight_use import Use
 
 if TYPE_CHECKING:
+    from hwcalc.planner.speed_work import CacheReads
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["CacheReads", "cache_steps", "time_steps", "weight_step"]
+__all__ = ["cache_steps", "time_steps", "weight_step"]
 
 _MOST_KINDS: Final = 4
 _USES: Final = {
@@ -35,19 +35,6 @@ def weight_step(name: str, read: Iterable[tuple[Use, float]]) -> Step:
         total += size
         sums[_USES[use]] = sums.get(_USES[use], 0) + size
     return step(name, " + ".join(sums) or "0", total, unit="bytes", **sums)
-
-
-class CacheReads(NamedTuple):
-    """What a step reads of the caches of one kind of layer: how often it reads an entry -> the bytes of such entries in one layer."""
-
-    kind: str
-    layers: int
-    times: Mapping[int, int]
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all layers."""
-        return self.layers * sum(times * size for times, size in self.times.items())
 
 
 def cache_steps(reads: Sequence[CacheReads], whole: float) -> tuple[Step, ...]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.flops import decode_work, pairs_cached, passes_work, prefill_work, selected_tokens, steps_work
 from hwcalc.formulas.frozen import frozen
-from hwcalc.planner.speed import cache_bytes_read, speed_bound
+from hwcalc.planner.speed import speed_bound
+from hwcalc.planner.speed_work import cache_bytes_read
 from hwcalc.planner.strategies_steps import named, with_sum
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 

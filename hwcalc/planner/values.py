@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.text import brief, quoted, shown
-from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_share, parse_tokens
+from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_ratio, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -44,7 +44,7 @@ def _from_zero(value: Any, name: str) -> int:
 
 
 def _utilization(value: Any, name: str) -> float:
-    return float(parse_share(value, name))
+    return float(parse_ratio(value, name))
 
 
 def _lora(value: Any, name: str) -> Lora:

@@ -25,7 +25,7 @@ from hwcalc.reconcile.result import Input, Reconciliation, Saved
 from hwcalc.reconcile.rows import Row
 from hwcalc.reconcile.unread import Unread, about_memory
 from hwcalc.text import brief
-from hwcalc.units import parse_share
+from hwcalc.units import parse_ratio
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -130,8 +130,8 @@ class _Inputs:
 
 
 def _tolerance(share: float | str) -> float:
-    allowed = parse_share(share, "the tolerance")
-    if not 0 <= allowed < 1:
+    allowed = parse_ratio(share, "the tolerance")
+    if not 0 <= allowed.numerator < allowed.denominator:
         raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
     return float(allowed)
 

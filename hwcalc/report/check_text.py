@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.check.verdict import in_words
 from hwcalc.hardware.named import MEMORY_OPTION
-from hwcalc.report.glance import SCREEN
-from hwcalc.report.pieces import PIPED_WIDTH
+from hwcalc.report.pieces import PIPED_WIDTH, SCREEN
 from hwcalc.report.text import escaped, plural
 from hwcalc.text import LONGEST_WORD, clean, cut
 from hwcalc.units import human_bytes
@@ -136,10 +135,12 @@ def _definitions(document: CheckDocument, format_: str, width: int, *, quiet: bo
 
 
 def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
-    from textwrap import wrap
-
     # Escape codes of colours take no columns, so `first` does not count. A path or a number is never cut.
     room = max(20, width - _INDENT)
+    if len(text) <= room and text == text.strip():
+        return [first + text]
+    from textwrap import wrap
+
     parts = wrap(text, room, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False) or [""]
     return [(first if index == 0 else " " * _INDENT) + part for index, part in enumerate(parts)]
 

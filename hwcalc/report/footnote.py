@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hwcalc.report.pieces import PIPED_WIDTH
-from hwcalc.report.summary import DEFINITIONS
-from hwcalc.report.text import escaped
+from hwcalc.report.text import escaped, filled
 from hwcalc.text import clean
 
-__all__ = ["footnotes"]
+__all__ = ["DEFINITIONS", "footnotes"]
 
+DEFINITIONS = {
+    "exact": "exact: the formulas, nothing that an engine adds",
+    "reconstructed": "RECONSTRUCTED: the catalog's config is not a copy of the published file",
+    "published": "published: by the rules of a paper, whose code was not run",
+    "assumed": "ASSUMED: rests on what the notes say was assumed",
+}
+"""What a definition of a number means."""
 _TOLD = ("reconstructed", "assumed")
 _MOST = 5
 """Models that are named; JSON and CSV have the definition of each."""
@@ -34,6 +40,4 @@ def _line(meaning: str, models: list[str], format_: str, width: int) -> str:
     text = clean(f"{meaning} ({', '.join(models[:_MOST])}{more})")
     if format_ == "markdown":
         return f"{escaped(text)}\n"
-    from textwrap import fill
-
-    return f"{fill(text, width, subsequent_indent='  ', break_on_hyphens=False, break_long_words=False)}\n"
+    return f"{filled(text, width, subsequent_indent='  ', break_on_hyphens=False, break_long_words=False)}\n"

@@ -10,16 +10,13 @@ from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.report.colors import UNSURE, VERDICT_COLORS
 from hwcalc.report.places import host_line
-from hwcalc.report.policy import brief_lines
 from hwcalc.report.summary import fit_lines, source_line
 from hwcalc.report.text import plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
-__all__ = ["FEW_NOTES", "SCREEN", "Lines", "ask_line", "first_lines", "more_notes", "notes_of", "verdict_color"]
+__all__ = ["FEW_NOTES", "Lines", "ask_line", "first_lines", "kept_lines", "more_notes", "notes_of", "verdict_color"]
 
-SCREEN: Final = (24, 80)
-"""Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
 FEW_NOTES: Final = 3
 
 _DETAILS: Final = frozenset({"needs", "from", "budget", "pool", "blocks", "holds"})
@@ -47,6 +44,15 @@ class Lines:
     details: tuple[tuple[str, str], ...]
 
 
+def kept_lines(plan: Plan) -> list[tuple[str, str]]:
+    """A labelled line for the policy and one for what is shared; none without them."""
+    if plan.policy is None and plan.sharing is None:
+        return []
+    from hwcalc.report.policy import brief_lines
+
+    return brief_lines(plan)
+
+
 def verdict_color(plan: Plan) -> str:
     """Green if it fits, red if it does not, yellow if nobody can be sure."""
     return UNSURE if plan.fit is None else VERDICT_COLORS.get(plan.fit.verdict.text, UNSURE)
@@ -62,7 +68,7 @@ def first_lines(plan: Plan, *, full: bool = False) -> Lines:
     answer = [line for line in lines if line[0] not in _DETAILS]
     host = host_line(plan)
     whole = [("needs", _needs(plan)), *([("host", host)] if host else []), ("cache", _cache(plan))]
-    whole += brief_lines(plan)
+    whole += kept_lines(plan)
     # Why it does not fit comes first.
     place = sum(label == "error" for label, _ in answer)
     return Lines(answer=(*answer[:place], *whole, *answer[place:]), details=tuple(line for line in lines if line[0] in shown))

@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.explain import beside_title, kind_title, stored
+from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
 __all__ = ["LayerShare", "is_room", "shares"]

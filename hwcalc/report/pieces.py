@@ -10,10 +10,12 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["BOUND", "PIPED_WIDTH", "Column", "Grid", "Piece", "Text", "cell_len", "is_simple", "longest_word"]
+__all__ = ["BOUND", "PIPED_WIDTH", "SCREEN", "Column", "Grid", "Piece", "Text", "cell_len", "is_simple", "longest_word"]
 
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""
+SCREEN: Final = (24, 80)
+"""Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
 BOUND: Final = "\ue000"
 """Stands for the blank between an option and its value until lines are broken. Names never have it: it is no character of any script."""
 _SIMPLE: Final = (

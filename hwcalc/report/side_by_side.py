@@ -9,6 +9,7 @@ from hwcalc.engines.causes import Cause
 from hwcalc.library.compare import Variant
 from hwcalc.library.side_by_side import EngineRow
 from hwcalc.model import Definition
+from hwcalc.report.text import filled
 from hwcalc.units import human_bytes
 
 __all__ = ["NUMBERS", "REASONS_WIDTH", "legend", "meanings", "shown_columns"]
@@ -40,9 +41,7 @@ def legend(variants: Sequence[Variant], format_: str, width: int) -> str:
     lines = [_NUMBER, *([_ALL_GPUS] if several else []), *_ALWAYS, *([_POOL_TOKENS] if pools else [])]
     if format_ == "markdown":
         return f"{'; '.join(lines)}.\n"
-    from textwrap import fill
-
-    return "".join(f"{fill(line, width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
+    return "".join(f"{filled(line, width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
 
 
 def shown_columns(variants: Sequence[Variant]) -> tuple[list[str], list[list[str]]]:

@@ -7,16 +7,16 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Strided
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.explain import kind_title
+from hwcalc.library.stored import kind_title
 from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, RequestInfo, SpeedInfo
 from hwcalc.planner.result import Share as ActivationShare
+from hwcalc.report.footnote import DEFINITIONS
 from hwcalc.report.places import per_gpu, places
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
 from hwcalc.units import human_bytes
 
 __all__ = [
-    "DEFINITIONS",
     "Figure",
     "definition",
     "figures",
@@ -40,12 +40,6 @@ _SPOKEN = {
     "sink": "sink {}",
     "compress_ratio": "compress_ratio {}",
     "index_head_dim": "index_head_dim {}",
-}
-DEFINITIONS = {
-    "exact": "exact: the formulas, nothing that an engine adds",
-    "reconstructed": "RECONSTRUCTED: the catalog's config is not a copy of the published file",
-    "published": "published: by the rules of a paper, whose code was not run",
-    "assumed": "ASSUMED: rests on what the notes say was assumed",
 }
 _UNDER_POLICY = {
     "engine": "engine: what the code of the policy leaves",

@@ -9,12 +9,11 @@ from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.columns import BETWEEN, columns, hanging, indented
 from hwcalc.report.drawing import rendered
-from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
+from hwcalc.report.glance import ask_line, first_lines, kept_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.layer_shares import LayerShare, is_room, shares
 from hwcalc.report.layer_strip import layer_strip
-from hwcalc.report.pieces import PIPED_WIDTH, Piece, Text
+from hwcalc.report.pieces import PIPED_WIDTH, SCREEN, Piece, Text
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
-from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
@@ -71,7 +70,7 @@ def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet
     if plan.fit is None:
         parts += _figures(plan, width)
         if detail == "brief":
-            parts += hanging([(label, text, "") for label, text in brief_lines(plan)])
+            parts += hanging([(label, text, "") for label, text in kept_lines(plan)])
         asked = None if quiet else ask_line(plan, command)
         parts += [] if asked is None else [*_command("ask", *asked), Text()]
     else:
@@ -143,6 +142,10 @@ def _figures(plan: Plan, width: int) -> list[Piece]:
 def _dropped_and_shared(plan: Plan, *, full: bool) -> list[Piece]:
     """What the policy of the cache does, and what sequences have in common."""
     out: list[Piece] = []
+    if plan.policy is None and plan.sharing is None:
+        return out
+    from hwcalc.report.policy import policy_lines, sharing_lines
+
     for lines in (policy_lines(plan, full=full), sharing_lines(plan)):
         if lines:
             (title, first), *others = _unrepeated(lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc.formulas import LayerNumbers
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
@@ -11,6 +13,7 @@ __all__ = [
     "both",
     "escaped",
     "exact",
+    "filled",
     "how_many",
     "layer_words",
     "parameters",
@@ -25,6 +28,15 @@ _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<
 def escaped(text: str) -> str:
     """Text with Markdown's special characters escaped, so that it can stand in a table too."""
     return clean(text).replace("\n", " ").translate(_SPECIAL)
+
+
+def filled(text: str, width: int, **how: Any) -> str:
+    """As :func:`textwrap.fill`, whose import takes long, for a text that mostly fits into the line."""
+    if len(text) <= width and text.isprintable() and text == text.strip():
+        return text
+    from textwrap import fill
+
+    return fill(text, width, **how)
 
 
 def exact(count: int) -> str:

@@ -11,14 +11,11 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError
 from hwcalc.patterns import pattern
 from hwcalc.text import printable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "GGUF_MAGIC",
@@ -55,7 +52,7 @@ _SURROGATE = pattern(r"\\u[dD][89a-fA-F]")
 _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 
 
-def read_document(path: Path, name: str | None = None) -> dict[str, Any]:
+def read_document(path: str | os.PathLike[str], name: str | None = None) -> dict[str, Any]:
     """The object in a regular file of at most :data:`LARGEST_DOCUMENT` bytes. Messages call the file ``name``.
 
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is no such file, and :class:`~hwcalc.errors.ConfigError` for everything

@@ -11,6 +11,7 @@ import pytest
 
 import hwcalc
 from hwcalc.patterns import LazyPattern, pattern
+from tests.hwcalc.command import python
 
 EVERY = {
     f"{name}.{variable}": value
@@ -46,3 +47,36 @@ def test_nothing_is_compiled_before_it_is_used() -> None:
     assert copy.copy(late) is not late
     with pytest.raises(re.error):
         late.match("")
+
+
+PROGRAM = """
+import re, sys, threading, time
+from hwcalc.patterns import late_patterns
+before, beside = re.compile, threading.Event()
+if sys.argv[1] == "beside another thread":
+    threading.Thread(target=beside.wait).start()
+with late_patterns():
+    found = re.compile("[0-9]+")
+beside.set()
+print(type(found).__name__, found.search("a80b")[0], re.compile is before)
+"""
+
+
+@pytest.mark.parametrize(("where", "kind"), [("alone", "LazyPattern"), ("beside another thread", "Pattern")])
+def test_what_is_imported_compiles_late_too(where: str, kind: str) -> None:
+    """In a process of its own, because the tests may have threads; the expression does the same in both."""
+    done = python("-c", PROGRAM, where)
+
+    assert (done.stdout.split(), done.stderr) == ([kind, "80", "True"], "")
+
+
+def test_a_check_file_compiles_no_expression_of_the_library() -> None:
+    """Events come from libyaml, which has its own."""
+    text = (
+        "from hwcalc.yaml_tree import plain_value, read_tree\n"
+        "read = plain_value(read_tree('a: [1, 0.5, b]'))\n"
+        "from yaml.reader import Reader\nprint(read, type(Reader.NON_PRINTABLE).__name__, list(vars(Reader.NON_PRINTABLE)))\n"
+    )
+    done = python("-c", text)
+
+    assert (done.stdout, done.stderr) == ("{'a': [1, 0.5, 'b']} LazyPattern ['_text', '_flags']\n", "")

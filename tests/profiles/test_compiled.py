@@ -18,6 +18,7 @@ from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts, names, record, records
 from hwcalc.profiles.known_models import listed_facts
 from hwcalc.profiles.places import built_in
+from hwcalc.profiles.sold import sold_facts
 from hwcalc.profiles.yaml_file import read_yaml
 from tests.paths import ROOT
 
@@ -58,6 +59,7 @@ def test_every_fact_file_is_in_it() -> None:
         f"{path.parent.name}/{path.stem}": list(listed_facts(json.loads(path.read_text(encoding="utf-8"))))
         for path in sorted(Path(built_in("models")).glob("*/*.json"))
     }
+    found[TOP]["sold"] = {name: list(sold_facts(found["gpus"][name])) for name in sorted(found["gpus"])}
     assert {*FOLDERS, TOP} == set(found)
     for folder, contents in found.items():
         assert list(names(folder)) == sorted(contents)

@@ -15,13 +15,11 @@ from hwcalc.engines.lmdeploy.layout import KINDS, Piece, kept_by
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.lmdeploy.options import OPTIONS
 from hwcalc.engines.lmdeploy.pool import group_infos, holds, longest, plan_pool
-from hwcalc.engines.lmdeploy.sharing import blocks_of_group, sharing_support
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
-from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import Request
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
@@ -170,6 +169,8 @@ class Lmdeploy(Engine):
         return True
 
     def sharing_support(self, opened: Opened) -> Support:
+        from hwcalc.engines.lmdeploy.sharing import sharing_support
+
         return sharing_support(of_lmdeploy(opened))
 
     def shared_tokens(self, opened: Opened) -> tuple[int, int]:
@@ -179,6 +180,8 @@ class Lmdeploy(Engine):
         return prefix, max(prefix, planned.found(together.prompt) * size) if together.forks else prefix
 
     def shared_blocks(self, opened: Opened) -> tuple[SharedBlocks, ...]:
+        from hwcalc.engines.lmdeploy.sharing import blocks_of_group
+
         return blocks_of_group(of_lmdeploy(opened))
 
     def policy_support(self, opened: Opened, chosen: Chosen) -> Support:

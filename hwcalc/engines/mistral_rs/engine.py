@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.kinds import EVERY_TOKEN
-from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, RULES, check_shared, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.layers import RULES, check_shared, is_state, layer_tensors
 from hwcalc.engines.mistral_rs.models import check_class, check_model, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import FRACTION, MOST_SEQUENCES, MistralOpened, of_mistral
 from hwcalc.engines.mistral_rs.pool import pages_of, plan_pool
@@ -188,6 +188,8 @@ class MistralRs(GeneralEngine):
         return paged_form(own, self.chunks(opened)[1])
 
     def weight_rules(self, opened: Opened) -> Rules:
+        from hwcalc.engines.mistral_rs.weights import MISTRAL_RS
+
         return MISTRAL_RS
 
     def sharing_support(self, opened: Opened) -> Support:
@@ -221,11 +223,14 @@ class MistralRs(GeneralEngine):
 
 def _check_weights(requested: str | None) -> None:
     """Formats into which it converts while loading, or in which it runs; a published one is no choice."""
-    from hwcalc.engines.mistral_rs.command import ISQ
     from hwcalc.quantization.planned import format_name
 
     name = format_name(requested)
-    if name is None or name in ("bf16", "fp16", "fp32") or name in ISQ:
+    if name is None or name in ("bf16", "fp16", "fp32"):
+        return
+    from hwcalc.engines.mistral_rs.command import ISQ
+
+    if name in ISQ:
         return
     raise UnsupportedError(
         f"mistral.rs does not make {name} weights of the published ones.",

@@ -14,8 +14,6 @@ from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, STATE_COPIES, counts_
 from hwcalc.engines.mistral_rs.opened import MistralOpened
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
 from hwcalc.engines.pages import Pages
-from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import Rank
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -36,50 +34,24 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.tensor import Once
-from hwcalc.formulas.weights import Weight
 
 if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
 
-__all__ = ["MISTRAL_RS", "RULES", "check_shared", "counted_elements", "is_state", "layer_tensors"]
+__all__ = ["RULES", "check_shared", "counted_elements", "is_state", "layer_tensors", "shard"]
 
-_WHOLE: Final = {
-    "GraniteMoeHybridForCausalLM": frozenset({"mamba"}),
-    **dict.fromkeys(
-        ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "Lfm2VlForConditionalGeneration"), frozenset({"conv", "feed_forward"})
-    ),
-}
-"""Class -> modules that every rank has whole."""
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
 
-class MistralRank(Rank):
-    """Layers with a state are whole on every rank, but for what gated delta nets put out; LFM2's MLP is too."""
-
-    def is_replicated(self, weight: Weight) -> bool:
-        path = weight.path.split(".")
-        if path[0] == "linear_attn":
-            return path[1] != "out_proj" or super().is_replicated(weight)
-        return path[0] in _WHOLE.get(self.model.architecture or "", ()) or super().is_replicated(weight)
-
-
-class MistralRules(Rules):
-    """Key/value heads are divided, rounded down, or repeated; states are whole on every rank. Stages are of the user's making."""
-
-    engine = "mistral-rs"
-    rank = MistralRank
-
-    def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
-        if isinstance(kind, LatentAttention):
-            return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp))
-        if not isinstance(kind, AttentionKind):
-            return kind
-        heads = kind.num_key_value_heads if keeps_all_heads(model) else max(1, kind.num_key_value_heads // tp)
-        return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp), num_key_value_heads=heads)
-
-
-MISTRAL_RS: Final = MistralRules()
+def shard(model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
+    """The part of a layer's cache on a tensor-parallel rank: key/value heads are divided, rounded down, or repeated; states are whole."""
+    if isinstance(kind, LatentAttention):
+        return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp))
+    if not isinstance(kind, AttentionKind):
+        return kind
+    heads = kind.num_key_value_heads if keeps_all_heads(model) else max(1, kind.num_key_value_heads // tp)
+    return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp), num_key_value_heads=heads)
 
 
 def is_state(kind: LayerKind) -> bool:
@@ -174,9 +146,8 @@ def _unused(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[CacheTe
     found = _shape_of_pages(opened)
     if found is None:
         return ()
-    shard = MISTRAL_RS.shard(model, found, ranks)
-    span = Pages(opened.settings.block_size)
-    return tuple(replace(tensor, name=f"unused_{tensor.name}", span=span) for tensor in shard.tensors())
+    part, span = shard(model, found, ranks), Pages(opened.settings.block_size)
+    return tuple(replace(tensor, name=f"unused_{tensor.name}", span=span) for tensor in part.tensors())
 
 
 def _shape_of_pages(opened: MistralOpened) -> AttentionKind | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.mistral_rs.layers import MISTRAL_RS, counted_elements, is_state, layer_tensors
+from hwcalc.engines.mistral_rs.layers import counted_elements, is_state, layer_tensors, shard
 from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
 from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
@@ -59,11 +59,11 @@ def pages_of(opened: MistralOpened) -> Pages:
 def _pages(opened: MistralOpened) -> Pages:
     tp, block = opened.request.parallel.tp, opened.settings.block_size
     local = of_mistral(opened.replica.single.sized(seq=1))
-    kinds = {group.kind: MISTRAL_RS.shard(opened.model, group.kind, tp) for group in opened.stack.groups}
+    kinds = {group.kind: shard(opened.model, group.kind, tp) for group in opened.stack.groups}
     paged: dict[object, int] = {}
     states: dict[object, int] = {}
-    for kind, shard in kinds.items():
-        tensors = layer_tensors(shard, local, tp)
+    for kind, part in kinds.items():
+        tensors = layer_tensors(part, local, tp)
         states[kind] = sum(tensor.bytes for tensor in tensors if tensor.once)
         paged[kind] = bytes_of(tensors) - states[kind]
     return Pages(

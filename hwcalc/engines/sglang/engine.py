@@ -15,7 +15,6 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import Request
 from hwcalc.engines.sglang.held import allocations, extras, layer_tensors
 from hwcalc.engines.sglang.layout import KINDS
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
 
 __all__ = ["Sglang"]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, state_requests, state_rows_bytes
 from hwcalc.engines.sglang.layout import SWA
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
 from hwcalc.formulas.named import NamedTuple
+
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
 
 __all__ = ["PageRow", "allocations", "extras", "layer_tensors", "page_rows"]
 
@@ -141,6 +143,8 @@ def _compressor_states(opened: SglangOpened) -> tuple[int, int]:
     layout = opened.compressed
     if layout is None:
         return 0, 0
+    from hwcalc.engines.sglang.deepseek_v4 import state_requests, state_rows_bytes
+
     counts = [state_requests(layout, stage, opened.settings, opened.least_bytes) for stage in layout.stages]
     return sum(map(state_rows_bytes, repeat(layout), layout.stages, counts)), max(counts)
 

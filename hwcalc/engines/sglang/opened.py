@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, compressed_layout
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.models import is_compressed
-from hwcalc.engines.sglang.room import CompressedRoom, Demand, PoolRoom, Room
+from hwcalc.engines.sglang.room import Demand, PoolRoom, Room
 from hwcalc.engines.sglang.settings import SglangSettings, read_settings
 from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, slots_per_request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair, blocks_stair
+
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
 
 __all__ = ["SglangOpened", "of_sglang"]
 
@@ -37,6 +40,8 @@ class SglangOpened(Opened):
         """The pools of DeepSeek-V4; ``None`` for every other model."""
         if not is_compressed(self.model):
             return None
+        from hwcalc.engines.sglang.deepseek_v4 import compressed_layout
+
         return self.shared("compressed", lambda: compressed_layout(self.plain_stack, self.settings))
 
     @cached_property
@@ -46,6 +51,8 @@ class SglangOpened(Opened):
 
     def _room(self) -> Room:
         if self.compressed is not None:
+            from hwcalc.engines.sglang.deepseek_v4_room import CompressedRoom
+
             return CompressedRoom(settings=self.settings, layout=self.compressed)
         return PoolRoom(settings=self.settings, layout=self.layout)
 

@@ -11,19 +11,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
 
-from hwcalc.engines.sglang.deepseek_v4 import (
-    CompressedLayout,
-    compressed_checks,
-    compressed_figures,
-    compressed_sizes,
-    fixed_bytes,
-    window_places,
-)
 from hwcalc.engines.sglang.layout import PoolLayout, StageCells
 from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.engines.sglang.sizes import (
     LEAST_REQUESTS,
-    MOST_REQUESTS,
     Figures,
     Sizes,
     capped_windows,
@@ -41,7 +32,7 @@ from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest,
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 
-__all__ = ["CompressedRoom", "Demand", "PoolRoom", "Room"]
+__all__ = ["Demand", "PoolRoom", "Room", "around", "with_a_window"]
 
 _LARGEST_BUDGET: Final = 2**60
 _PROBE: Final = 2**50
@@ -166,13 +157,13 @@ def _roundest(low: int, high: int) -> int:
     return last & ~(below >> 1)
 
 
-def _with_a_window(demand: Demand, window: int, page: int) -> Demand:
+def with_a_window(demand: Demand, window: int, page: int) -> Demand:
     """The same, and at least the whole pages without which SGLang does not start: they hold more than a window and a page."""
     least = ((window + page) // page + 1) * page
     return demand._replace(window_places=larger(demand.window_places, least))
 
 
-def _around(size: Any) -> tuple[int, int]:
+def around(size: Any) -> tuple[int, int]:
     """Whole bytes below and above a size in floating point."""
     spread = size * _ROUNDED
     return floored(size - spread) - _FEW_BYTES, floored(size + spread) + _FEW_BYTES
@@ -222,7 +213,7 @@ class PoolRoom(Room):
         if self.layout.has_states:
             low, high = self._with_states(demand.requests, least)
         else:
-            low, high = (least - 1, least) if all(isinstance(cell, int) for cell in self._cells) else _around(least)
+            low, high = (least - 1, least) if all(isinstance(cell, int) for cell in self._cells) else around(least)
         return low, high if self._alike else high * 0 + _LARGEST_BUDGET
 
     def _least_left(self, demand: Demand) -> Any:
@@ -232,7 +223,7 @@ class PoolRoom(Room):
         if self._alike and stage.swa_layers:
             ratio = 1 if not stage.full_layers else own.swa_ratio or 0
             if own.swa_ratio is not None and layout.window is not None:
-                demand = _with_a_window(demand, layout.window, own.page_size)
+                demand = with_a_window(demand, layout.window, own.page_size)
         tokens = self.least_tokens(demand, ratio)
         sizes = (tokens * cell + self._capped(stage) for stage, cell in zip(self._stages, self._cells, strict=True))
         return larger(largest(sizes), 1)
@@ -247,51 +238,9 @@ class PoolRoom(Room):
         own, slot = self.settings, self.layout.slot_bytes
         if own.mamba_slots is not None or (not own.radix and own.requests is not None):
             # So many slots take the same of every budget.
-            return _around(least + _PROBE - slots_of_budget(self.layout, own, _PROBE)[1])
+            return around(least + _PROBE - slots_of_budget(self.layout, own, _PROBE)[1])
         each, drafted, share = slots_per_request(own), own.draft_tokens if own.drafts else 0, 1 + own.mamba_ratio
         for_slots = slot * (requests * (each + drafted) + 1 + drafted) * (share / own.mamba_ratio)
         # States leave less than a slot of their share, or more where there are fewer requests than drafts have slots for.
         low = least if own.drafts else (least - slot) * share
-        return _around(larger(for_slots, low))[0], _around(larger(for_slots, least * share))[1]
-
-
-@frozen
-class CompressedRoom(Room):
-    """The pools of DeepSeek-V4."""
-
-    layout: CompressedLayout
-
-    def sizes(self, budget: int) -> Sizes:
-        return compressed_sizes(self.layout, self.settings, budget)
-
-    def figures(self, budget: int) -> Figures:
-        return compressed_figures(self.layout, self.settings, budget)
-
-    def checks(self, found: Figures, budget: int) -> Iterator[tuple[bool, str]]:
-        return compressed_checks(self.layout, self.settings, found, budget)
-
-    def windows_of(self, tokens: int) -> int:
-        return window_places(self.layout, self.settings, tokens)
-
-    @cached_property
-    def keeps_tokens(self) -> bool:
-        return True
-
-    @property
-    def has_windows(self) -> bool:
-        return True
-
-    def bounds(self, demand: Demand) -> tuple[int, int]:
-        own, layout = self.settings, self.layout
-        if own.swa_ratio is not None:
-            demand = _with_a_window(demand, layout.window, layout.page_size)
-        tokens = self.least_tokens(demand, own.swa_ratio or 0)
-        few, many = (0, MOST_REQUESTS) if own.own_requests is None else (own.own_requests,) * 2
-        low, high = (
-            largest(
-                tokens * layout.token_bytes(stage, own.swa_ratio) + fixed_bytes(layout, stage, own, requests)
-                for stage in layout.stages
-            )
-            for requests in (few, many)
-        )
-        return _around(low)[0], _around(high)[1]
+        return around(larger(for_slots, low))[0], around(larger(for_slots, least * share))[1]

@@ -15,13 +15,16 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.settings import Settings
-from hwcalc.engines.tensorrt_llm.storage import Dealt, Storage, ceil_div, storage_of
 from hwcalc.formulas import LayerKind
-from hwcalc.formulas.arithmetic import ceiled, either, floored, largest, picked, smaller, some
+from hwcalc.formulas.arithmetic import ceil_div, ceiled, either, floored, largest, picked, smaller, some
 from hwcalc.formulas.frozen import frozen
+
+if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.storage import Dealt, Storage
 
 __all__ = ["FOREVER", "Layout", "Stage"]
 
@@ -106,6 +109,8 @@ class Layout:
 
     @cached_property
     def _usual_storages(self) -> tuple[Storage, ...]:
+        from hwcalc.engines.tensorrt_llm.storage import storage_of
+
         return tuple(storage_of(stage.kinds, self.settings, 1, compressed=self.compressed) for stage in self.stages)
 
     def rows(self, stage: Stage, window: int | None) -> int:

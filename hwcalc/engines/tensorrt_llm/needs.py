@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.tensorrt_llm.layout import FOREVER
-from hwcalc.engines.tensorrt_llm.storage import Sequences, ceil_div, page_bytes
-from hwcalc.formulas.arithmetic import either, larger, largest, smaller, some
+from hwcalc.formulas.arithmetic import ceil_div, either, larger, largest, smaller, some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +22,8 @@ _STEP: Final = 2**21
 
 def in_pages(quota: int) -> int:
     """A quota in whole pages."""
+    from hwcalc.engines.tensorrt_llm.storage import page_bytes
+
     page = page_bytes(quota)
     return ceil_div(quota, page) * page
 
@@ -43,6 +44,8 @@ class Needs:
 
     def demand(self, storage: Dealt, *, reading: bool = True) -> tuple[int, ...]:
         """V2: the slots of each pool for all sequences, while one of them is read in."""
+        from hwcalc.engines.tensorrt_llm.storage import Sequences
+
         one, found = self.layout.settings, []
         prompt = Sequences(smaller(self.tokens, one.batched_tokens), 0)
         for _, cycles in storage.pools:
@@ -123,6 +126,8 @@ class Needs:
         """Whether the sequences fit into the budget, and into ``max_tokens`` where it is given."""
         layout, cap = self.layout, self.layout.settings.most_tokens
         if layout.settings.v2:
+            from hwcalc.engines.tensorrt_llm.storage import page_bytes
+
             # What the last page has beyond the budget is not ours: the manager rounds up.
             whole = budget - budget % page_bytes(budget)
             return self.holds_in(whole) & (cap is None or self.tokens <= cap)

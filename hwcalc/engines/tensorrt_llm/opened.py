@@ -11,9 +11,9 @@ from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout, Stage
 from hwcalc.engines.tensorrt_llm.needs import Needs
 from hwcalc.engines.tensorrt_llm.pieces import Piece, pieces_of
 from hwcalc.engines.tensorrt_llm.settings import Settings, read_settings
-from hwcalc.engines.tensorrt_llm.storage import ceil_div
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LayerKind, SlidingAttention
+from hwcalc.formulas.arithmetic import ceil_div
 
 if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.storage import Storage

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
-from hwcalc.engines.tensorrt_llm.storage import Storage, ceil_div, page_bytes
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
+
+if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.storage import Storage
 
 __all__ = ["group_infos", "holds", "plan_pool"]
 
@@ -150,6 +154,8 @@ def _most(opened: TensorrtOpened, budget: int) -> int:
 
 def _most_in(one: TensorrtOpened, budget: int) -> int:
     """V2: how many such requests the pools of whole pages hold, while one of them is read in."""
+    from hwcalc.engines.tensorrt_llm.storage import page_bytes
+
     found = []
     for storage, quota in zip(one.storages, one.layout.quotas(budget - budget % page_bytes(budget)), strict=True):
         slots = storage.slots(quota)
@@ -224,6 +230,8 @@ def _window_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
 
 def _v2_steps(opened: TensorrtOpened, whole: list[tuple[Storage, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
     """How many blocks and states the pages of each pool hold, on the stage that has fewest blocks."""
+    from hwcalc.engines.tensorrt_llm.storage import page_bytes
+
     storage, quota, _ = min(whole, key=lambda each: each[2])
     page, place, slots = page_bytes(quota), storage.pool_of(None) or 0, storage.slots(quota)
     if slots is None:

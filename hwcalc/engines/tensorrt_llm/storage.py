@@ -17,7 +17,7 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.arithmetic import Table, either, larger, last_good, mapped, nearest, smaller, some
+from hwcalc.formulas.arithmetic import Table, ceil_div, either, larger, last_good, mapped, nearest, smaller, some
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.named import NamedTuple
 
@@ -27,18 +27,13 @@ if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.pieces import Piece
     from hwcalc.engines.tensorrt_llm.settings import Settings
 
-__all__ = ["Cycle", "Sequences", "Storage", "ceil_div", "page_bytes", "storage_of"]
+__all__ = ["Cycle", "Sequences", "Storage", "page_bytes", "storage_of"]
 
 _PAGE: Final = 2**21
 _GIB: Final = 2**30
 _WIDEST: Final = 4
 _USUAL: Final = 2049
 """Tokens of the one sequence by which pools are divided where nothing else says how long sequences are."""
-
-
-def ceil_div(number: int, by: int) -> int:
-    """Divide and round up."""
-    return -(-number // by)
 
 
 def page_bytes(quota: int) -> int:

@@ -11,7 +11,7 @@ from hwcalc.engines.tensorrt_llm.layout import Stage
 from hwcalc.engines.tensorrt_llm.needs import in_pages
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.engines.tensorrt_llm.pieces import Piece
-from hwcalc.engines.tensorrt_llm.storage import ceil_div, page_bytes
+from hwcalc.formulas.arithmetic import ceil_div
 
 __all__ = ["buffers", "extra_tensors", "stored_piece"]
 
@@ -115,6 +115,8 @@ def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]
 
 def _v2_buffers(opened: TensorrtOpened, stage: int, budget: int) -> Iterator[Allocation]:
     """V2's pools in whole pages, each size of a slot in a pool of its own; and the pages of the quota that no pool can use."""
+    from hwcalc.engines.tensorrt_llm.storage import page_bytes
+
     storage, quota = opened.storages[stage], opened.layout.quotas(budget)[stage]
     slots, page, left = storage.slots(quota), page_bytes(quota), in_pages(quota)
     for place, ((sizes, _), count) in enumerate(zip(storage.pools, slots or [], strict=slots is not None)):

@@ -17,13 +17,13 @@ from hwcalc.engines.pages import blocks_of_requests
 from hwcalc.engines.policies import Support
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.tgi.layers import RULES, TGI, check_layers, layer_tensors
+from hwcalc.engines.tgi.layers import RULES, check_layers, layer_tensors
 from hwcalc.engines.tgi.models import check_class, check_weights, is_native
 from hwcalc.engines.tgi.opened import BLOCKS, FRACTION, REQUESTS, WIGGLE_ROOM, TgiOpened, of_tgi, wiggle_room
-from hwcalc.engines.tgi.pool import block_bytes, plan_pool
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.quantization.planned import format_name
@@ -80,8 +80,6 @@ class Tgi(GeneralEngine):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
-        from hwcalc.engines.tgi.command import KV_NAMES
-
         own, published = known_dtype(of_tgi(opened).model_format), of_tgi(opened).published_format
         kept = own if published is None else known_dtype(published)
         why = (
@@ -90,6 +88,8 @@ class Tgi(GeneralEngine):
         message = f"KV dtype auto: {kept.name}, {why}. Set it with --dtype."
         notes: tuple[Note, ...] = (Note(code="default-dtype", message=message),)
         if not is_auto(opened.request.dtype):
+            from hwcalc.engines.tgi.command import KV_NAMES
+
             asked = (opened.request.dtype or "").strip().lower()
             spelled = {value: name for name, value in KV_NAMES.items()}.get(asked, asked)
             if spelled not in (*_FLOATS, *KV_NAMES):
@@ -141,10 +141,14 @@ class Tgi(GeneralEngine):
         return opened.shared("budget", lambda: plan_budget(own))
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
+        from hwcalc.engines.tgi.pool import plan_pool
+
         own = of_tgi(opened)
         return Noted(plan_pool(own, budget_bytes) if own.pooled else None)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        from hwcalc.engines.tgi.pool import block_bytes
+
         own = of_tgi(opened)
         if not own.pooled:
             return opened.needed_bytes <= budget_bytes
@@ -154,6 +158,8 @@ class Tgi(GeneralEngine):
         return of_tgi(opened).settings.most_requests * opened.request.parallel.dp, "max_concurrent_requests"
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
+        from hwcalc.engines.tgi.pool import block_bytes
+
         own = of_tgi(opened)
         if not own.pooled or opened.request.lengths or opened.request.sharing.asked:
             return None
@@ -172,6 +178,7 @@ class Tgi(GeneralEngine):
         if not own.pooled:
             return super().form(opened)
         from hwcalc.engines.general_form import form_with
+        from hwcalc.engines.tgi.pool import block_bytes
 
         return form_with(opened, blocks=Blocks(bytes=block_bytes(own), null=1))
 
@@ -185,7 +192,13 @@ class Tgi(GeneralEngine):
         return tokens, tokens, tokens
 
     def weight_rules(self, opened: Opened) -> Rules:
+        from hwcalc.engines.tgi.weights import TGI
+
         return TGI
+
+    def weight_dtype(self, opened: Opened) -> str:
+        """16 bits, whatever the checkpoint has."""
+        return BF16.name
 
     def sharing_support(self, opened: Opened) -> Support:
         """Source: backends/v3/src/radix.rs."""
@@ -214,10 +227,12 @@ class Tgi(GeneralEngine):
 
 
 def _check_weights(requested: str | None) -> None:
+    name = format_name(requested)
+    if name is None or name in _FLOATS:
+        return
     from hwcalc.engines.tgi.command import QUANTIZED
 
-    name = format_name(requested)
-    if name is None or name in _FLOATS or name in QUANTIZED:
+    if name in QUANTIZED:
         return
     raise UnsupportedError(
         f"TGI does not make {name} weights of the published ones.",

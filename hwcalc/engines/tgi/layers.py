@@ -11,14 +11,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.pages import Pages
-from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.tgi.models import is_native, keeps_whole_heads
 from hwcalc.engines.tgi.opened import TgiOpened
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
     ChunkedAttention,
-    ExpandedLatentAttention,
     FullAttention,
     LatentAttention,
     LayerKind,
@@ -26,43 +24,16 @@ from hwcalc.formulas import (
     SlidingAttention,
 )
 from hwcalc.formulas.attention import key_value_tensors
-from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
 if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
-    from hwcalc.model import ModelSpec
 
-__all__ = ["RULES", "TGI", "check_layers", "layer_tensors"]
+__all__ = ["RULES", "check_layers", "layer_tensors"]
 
 _NOPE: Final = 128
 _ROPE: Final = 64
-
-
-class TgiRules(Rules):
-    """Weights by ideal sharding. Key/value heads are divided and rounded down, a single one stays; none is repeated."""
-
-    engine = "tgi"
-
-    def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
-        """Weights are loaded in 16 bits, whatever the checkpoint has."""
-        return FLOATS.get(weight_dtype or "", BF16)
-
-    def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
-        if isinstance(kind, (LatentAttention, ExpandedLatentAttention)):
-            return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp))
-        if not isinstance(kind, AttentionKind) or keeps_whole_heads(model):
-            return kind
-        heads = kind.num_key_value_heads
-        return replace(
-            kind,
-            num_attention_heads=max(1, kind.num_attention_heads // tp),
-            num_key_value_heads=max(1, heads // tp),
-        )
-
-
-TGI: Final = TgiRules()
 
 
 def layer_tensors(kind: LayerKind, opened: TgiOpened) -> tuple[StoredTensor, ...]:

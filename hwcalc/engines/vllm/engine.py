@@ -13,7 +13,6 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.pool import PoolGroup, PoolInfo
-from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import Request
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.spans import OwnRule
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 from hwcalc.units import human_bytes

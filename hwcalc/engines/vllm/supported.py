@@ -14,7 +14,6 @@ from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_re
 from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import cached_kinds
-from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.states import STATE_KINDS
 from hwcalc.engines.vllm.versions import nearest_release, since
 from hwcalc.engines.vllm.weight_formats import check_weights
@@ -210,6 +209,8 @@ def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
             hint=f"Use --ep {parallel.tp * parallel.dp}, or leave it out.",
         )
     if parallel.ep == 1 and parallel.tp * parallel.dp > 1:
+        from hwcalc.engines.vllm.shards import check_experts
+
         check_experts(model, parallel.tp * parallel.dp)
     if parallel.dcp == 1:
         return

@@ -10,6 +10,8 @@ import pytest
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.base import Opened
+from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.ranks import stage_spans
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.planner.context import open_request
@@ -135,3 +137,17 @@ def test_releases_of_a_line(engine: str, asked: str, known: str | None) -> None:
         return
     with pytest.raises(UnknownNameError, match="no rules for that version"):
         find_engine(engine)[0].version(asked)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_said_without_the_rules_of_weights_is_what_they_say(name: str, engine: str) -> None:
+    """The dtype of weights that are not quantised, where an engine follows the general rules, and the layers of a single stage."""
+    found = opened(load_model(name), engine=engine, seq=1000)
+    if found is None:
+        return
+    rules, layers = found.engine.weight_rules(found), len(found.plain_stack)
+
+    assert tuple(rules.spans(layers, 1)) == stage_spans(found)
+    if isinstance(found.engine, GeneralEngine):
+        assert found.engine.weight_dtype(found) == rules.weight_format(found.model, None).name

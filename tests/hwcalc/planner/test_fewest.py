@@ -73,7 +73,7 @@ def test_heads_that_cannot_be_cut_evenly_are_warned_of(tp: int, told: bool) -> N
     "name", ["Qwen/Qwen3-8B", "meta-llama/Llama-3.1-70B", "deepseek-ai/DeepSeek-V2-Lite", "Qwen/Qwen3-30B-A3B"]
 )
 @pytest.mark.parametrize("options", [{}, {"dtype": "fp8"}, {"weights": "awq"}], ids=str)
-def test_no_layout_keeps_less_than_its_part_of_one_gpu(name: str, options: dict[str, str]) -> None:
+def test_no_layout_keeps_less_than_its_part_of_one_gpu(name: str, options: dict[str, Any]) -> None:
     """The search for the fewest GPUs leaves out those that cannot hold weights and cache, where an engine says that both divide."""
     single = open_request(load_model(name), engine="vllm", gpu="h100", seq=5_001, batch=7, **options)
     assert single.engine.divides_evenly(single)

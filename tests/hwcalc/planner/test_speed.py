@@ -17,7 +17,8 @@ from hwcalc.engines.request import Parallel
 from hwcalc.formulas import DType, Role
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import SpeedInfo
-from hwcalc.planner.speed import cache_bytes_read, speed_bound
+from hwcalc.planner.speed import speed_bound
+from hwcalc.planner.speed_work import cache_bytes_read
 from hwcalc.planner.weight_use import expected_share, weight_shares
 from hwcalc.profiles.gpus import Gpu, find_gpu
 

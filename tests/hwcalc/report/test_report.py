@@ -16,8 +16,9 @@ import pytest
 from hwcalc.documents import dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, LayerNumbers
-from hwcalc.library.explain import Explanation, explain, stored
+from hwcalc.library.explain import Explanation, explain
 from hwcalc.library.plan import plan
+from hwcalc.library.stored import stored
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.explain_text import explain_text
