@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", "Request", "Servers", "Sharing"]
+__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", "Request", "Servers", "Sharing", "is_plain"]
 
 T = TypeVar("T")
 
@@ -241,3 +241,8 @@ class Family:
     def with_request(self, request: Request) -> Self:
         """The sibling with this request; the same one if it is no other."""
         return self if request == self.request else self.sibling(request)
+
+
+def is_plain(request: Request) -> bool:
+    """Whether all sequences are alike, keep everything and share nothing, and nobody drafts: any other request has no form."""
+    return request.policy is None and not request.lengths and request.sharing == UNSHARED and request.draft is None

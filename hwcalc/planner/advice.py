@@ -39,8 +39,8 @@ from hwcalc.planner.change import (
     with_numbers,
 )
 from hwcalc.planner.command import CommandLine
-from hwcalc.planner.context import sizes_for
 from hwcalc.planner.layouts import node_of
+from hwcalc.planner.sizes import sizes_for
 from hwcalc.planner.tries import Tried
 from hwcalc.units import MOST_TOKENS, human_bytes
 

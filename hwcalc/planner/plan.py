@@ -16,7 +16,6 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
-from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import no_blocks, without_effect
@@ -35,6 +34,7 @@ from hwcalc.planner.result import (
     SpeedInfo,
     TensorInfo,
 )
+from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["bound_of", "lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
+__all__ = ["lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
 
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
@@ -106,7 +106,7 @@ def plan_opened(
         memory=memory,
         pool=None if pool is None else _defined(pool, model.definition(pool.definition)),
         fit=fit,
-        speed=None if search is None else bound_of(opened),
+        speed=None if search is None else _bound(opened),
         policy=policy,
         sharing=_sharing_info(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
@@ -295,16 +295,13 @@ def _chosen_bytes(opened: Opened) -> int | None:
     return _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
 
 
-def bound_of(opened: Opened) -> SpeedInfo | None:
+def _bound(opened: Opened) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
-    gpu = opened.request.hardware.gpu
-    if gpu is None:
+    if opened.request.hardware.gpu is None:
         return None
-    from hwcalc.planner.speed import speed_bound
-    from hwcalc.planner.speed_work import workload_of
+    from hwcalc.planner.bound import bound_of
 
-    shares = opened.told(opened.engine.reads(opened)) or None
-    return opened.told(speed_bound(opened.model, gpu=gpu, shares=shares, **workload_of(opened)))
+    return bound_of(opened)
 
 
 def _warnings(opened: Opened, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind, Stack
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["UNCOUNTED", "CacheReads", "Times", "Work", "cache_bytes_read", "layer_bytes", "work_of", "workload_of"]
+__all__ = ["UNCOUNTED", "CacheReads", "Times", "Work", "cache_bytes_read", "decode_of", "layer_bytes", "work_of", "workload_of"]
 
 UNCOUNTED: Final = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
 
@@ -105,6 +105,15 @@ def work_of(
         batch=batch,
         pp=parallel.pp,
     )
+
+
+def decode_of(
+    stack: Stack, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
+) -> Pass:
+    """The decode step of :func:`work_of` on one rank alone, for lists, which say nothing of a prompt."""
+    whole = whole_passes(stack, seq)
+    caches = _caches_of(whole, _rank_kinds(whole.decode, 1), roles, seq, 0)
+    return _reached(_decode_step(_step(counted), caches, batch, ALONE), engine)
 
 
 def workload_of(opened: Opened) -> dict[str, Any]:
