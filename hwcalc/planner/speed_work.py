@@ -113,7 +113,7 @@ def decode_of(
     """The decode step of :func:`work_of` on one rank alone, for lists, which say nothing of a prompt."""
     whole = whole_passes(stack, seq)
     caches = _caches_of(whole, _rank_kinds(whole.decode, 1), roles, seq, 0)
-    return _reached(_decode_step(_step(counted), caches, batch, ALONE), engine)
+    return _decode_step(_step(counted), caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
 
 
 def workload_of(opened: Opened) -> dict[str, Any]:
