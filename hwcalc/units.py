@@ -122,7 +122,7 @@ def parse_parameters(value: int | str, what: str = "the number of parameters") -
 
 
 class Ratio(NamedTuple):
-    """A number that is exact, in lowest terms. The library's fractions take longer to import than a config to read."""
+    """A number that is exact, as two integers. The library's fractions take longer to import than a config to read."""
 
     numerator: int
     denominator: int
