@@ -116,7 +116,7 @@ def plan_opened(
         request=_request_info(opened, has_states=any(tensor.role is Role.STATE for _, _, _, tensor in stored)),
         cache=_cache_info(opened, stored, definition),
         memory=memory,
-        pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
+        pool=None if pool is None else _defined(pool, model.definition(pool.definition)),
         fit=fit,
         speed=_bound(opened) if limits else None,
         policy=policy,
@@ -136,6 +136,10 @@ def _pool_and_fit(
     from hwcalc.planner.fit import NO_SEARCH, SEARCH, plan_fit
 
     return plan_fit(opened, opened.needed_bytes, line, (search or SEARCH) if limits else NO_SEARCH)
+
+
+def _defined(pool: PoolInfo, definition: Definition) -> PoolInfo:
+    return pool if definition is pool.definition else replace(pool, definition=definition)
 
 
 def _policy_info(opened: Opened) -> PolicyInfo | None:

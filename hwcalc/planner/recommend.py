@@ -17,7 +17,7 @@ from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner import solve
+from hwcalc.planner import solve_gpus
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.effects import without_effect
@@ -153,8 +153,8 @@ class _OneGpu:
     def cache_bytes(self) -> int:
         return min(formula_bytes(self.opened), self.opened.needed_bytes)
 
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        return solve.best_layout(self.opened, gpus, node, any_layout=any_layout)
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
+        return solve_gpus.best_layout(self.opened, gpus, node, any_layout=any_layout)
 
 
 class _Search:
@@ -164,7 +164,7 @@ class _Search:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
-        self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
+        self._seen: dict[tuple[object, ...], list[solve_gpus.Found]] = {}
         self._alike = Alike(opened)
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
@@ -196,15 +196,15 @@ class _Search:
             return None
         return _OneGpu(opened=opened, budget=budget)
 
-    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
+    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
         gpu = candidate.gpu
         key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
         if key not in self._seen:
             self._seen[key] = self._search(candidate, on_gpu)
         return self._seen[key]
 
-    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
-        node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
+    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
+        node, out = node_of(candidate.gpu, candidate.count), list[solve_gpus.Found]()
         least = self._at_least(on_gpu)
         for gpus in self._counts(candidate):
             found = on_gpu.best_layout(gpus, node, any_layout=self.any_layout) if gpus >= least else None

@@ -1,6 +1,6 @@
 """Many GPUs for one request: where an engine looks at nothing of a GPU but its memory and few properties, each layout is opened once.
 
-The answers are those of :func:`hwcalc.planner.solve.best_layout` and :func:`hwcalc.planner.plan.plan_model`, which open the request for
+The answers are those of :func:`hwcalc.planner.solve_gpus.best_layout` and :func:`hwcalc.planner.plan.plan_model`, which open the request for
 every GPU anew.
 """
 
@@ -16,7 +16,7 @@ from hwcalc.engines.costs import outside_kind
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.planner import solve
+from hwcalc.planner import solve_gpus
 from hwcalc.planner.layouts import has_experts, layouts
 from hwcalc.planner.recommend_inside import Inside, Need
 from hwcalc.planner.result import Layout
@@ -63,9 +63,9 @@ class AlikeGpu(NamedTuple):
         """The least that the cache takes of all GPUs."""
         return self.alike.cache_bytes
 
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        """As :func:`hwcalc.planner.solve.best_layout`."""
-        likely: solve.Found | None = None
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
+        """As :func:`hwcalc.planner.solve_gpus.best_layout`."""
+        likely: solve_gpus.Found | None = None
         low_bytes, requested_bytes, _ = self.usable
         for layout in self.alike.layouts(gpus, node, any_layout=any_layout):
             if self.alike.least_bytes(layout) > requested_bytes:
@@ -74,8 +74,8 @@ class AlikeGpu(NamedTuple):
             if need is None or need.cache_bytes > requested_bytes - need.expected_bytes:
                 continue
             if need.cache_bytes <= low_bytes - need.high_bytes:
-                return solve.Found(layout=need.layout, certain=True)
-            likely = likely or solve.Found(layout=need.layout, certain=False)
+                return solve_gpus.Found(layout=need.layout, certain=True)
+            likely = likely or solve_gpus.Found(layout=need.layout, certain=False)
         return likely
 
 
@@ -166,7 +166,7 @@ class Alike:
 
     def _in(self, layout: Layout) -> Inside | None:
         if layout not in self._inside:
-            found = None if self._single is None else solve.accepted(self._single[0], layout)
+            found = None if self._single is None else solve_gpus.accepted(self._single[0], layout)
             self._inside[layout] = None if found is None else Inside.of(*found)
         return self._inside[layout]
 
