@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -83,6 +82,8 @@ def assign(blocks: int, gpu_layers: int, ends: Sequence[float]) -> Assignment:
     >>> both.layers(0).text, both.layers(1).text, both.output
     ('0-16', '17-31', 1)
     """
+    from bisect import bisect_right
+
     start, active = max(blocks + 1 - gpu_layers, 0), min(gpu_layers, blocks + 1) if ends else 0
 
     def device(number: int) -> int:
