@@ -105,6 +105,7 @@ class _Adviser:
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
         self._seen: dict[str, Opened | None] = {}
+        self._before: dict[bool, int] = {}
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         self.savings = [one for one in savings if self._saves(one)]
@@ -396,7 +397,9 @@ class _Adviser:
 
     def _gain(self, offer: Offer) -> str:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
-        before, held = (self._held(opened, sure=offer.sure) for opened in (self.opened, offer.opened))
+        if offer.sure not in self._before:
+            self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
+        before, held = self._before[offer.sure], self._held(offer.opened, sure=offer.sure)
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""

@@ -18,7 +18,7 @@ from hwcalc.library.indexed import formats_at, placed_model
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.profiles.model_index import details, model_index, placing, shape
+from hwcalc.profiles.model_index import details, model_index, placing, shapes, weights
 from hwcalc.report.fit import fit_text
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.catalog_facts import facts_of
@@ -134,8 +134,9 @@ def test_the_index_is_up_to_date(name: str) -> None:
     assert row == kept._replace(shape=None, placed=None)
     found = None
     if kept.shape is not None:
-        head = {name: value for name, value in shape(kept.shape).items() if name != "details"}
-        found = [head, details(kept.shape), placing(kept)]
+        head = {name: value for name, value in shapes()[kept.shape].items() if name != "details"}
+        each = [weights(kept.shape, name) for name in head["sizes"]]
+        found = [head, {"about": details(kept.shape), "weights": each}, placing(kept)]
     assert (None if made is None else json.loads(json.dumps(made))) == found
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from hwcalc.errors import ConfigError
 from hwcalc import formulas
+from hwcalc.errors import ConfigError
 from hwcalc.formulas import AttentionKind, LayerKind, SharedCache, SlidingAttention
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec, RawModel

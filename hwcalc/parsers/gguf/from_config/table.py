@@ -161,7 +161,10 @@ ROWS: Final = (
     _row("qwen2vl", "Qwen2VLForConditionalGeneration Qwen2VLModel Qwen2_5OmniModel Qwen2_5_VLForConditionalGeneration"),
     _row("qwen3", "Qwen3ForCausalLM Qwen3Model"),
     _row(
-        "qwen35", "MiniCPMV4_6ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration", "states.qwen_next", 0.25
+        "qwen35",
+        "MiniCPMV4_6ForConditionalGeneration Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration",
+        "states.qwen_next",
+        0.25,
     ),
     _row("qwen35moe", "Qwen3_5MoeForCausalLM Qwen3_5MoeForConditionalGeneration", "states.qwen_next_moe", 0.25),
     _row("qwen3moe", "Qwen3MoeForCausalLM"),
