@@ -10,27 +10,31 @@ from _thread import RLock
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, dataclass_transform
 
+from hwcalc.formulas.lazy import lazy
+
 __all__ = ["Field", "field", "fields", "frozen", "is_frozen", "record", "replace"]
 
 T = TypeVar("T")
 
 _MISSING: Final[Any] = object()
+_put: Final = object.__setattr__
 
 
 class Field:
     """One field of a class. ``type`` is its annotation, as text."""
 
-    __slots__ = ("compare", "default", "default_factory", "init", "name", "repr", "type")
+    __slots__ = ("compare", "default", "default_factory", "init", "late", "name", "repr", "type")
 
     name: str
     type: str
 
-    def __init__(self, *, default: Any, default_factory: Any, init: bool, repr: bool, compare: bool) -> None:  # noqa: A002
+    def __init__(self, *, default: Any, default_factory: Any, init: bool, repr: bool, compare: bool, late: Any) -> None:  # noqa: A002
         self.default = default
         self.default_factory = default_factory
         self.init = init
         self.repr = repr
         self.compare = compare
+        self.late = late
 
     @property
     def is_required(self) -> bool:
@@ -45,9 +49,14 @@ def field(
     init: bool = True,
     repr: bool = True,  # noqa: A002
     compare: bool = True,
+    late: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """What a field needs beyond its default, as :func:`dataclasses.field` has it."""
-    return Field(default=default, default_factory=default_factory, init=init, repr=repr, compare=compare)
+    """What a field needs beyond its default, as :func:`dataclasses.field` has it.
+
+    ``late`` works out the value when it is first read, of a :func:`record` that was made without it: from what the record keeps beside
+    its fields, since :func:`replace` may change those.
+    """
+    return Field(default=default, default_factory=default_factory, init=init, repr=repr, compare=compare, late=late)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=True, field_specifiers=(field,))
@@ -93,9 +102,12 @@ def replace(record: T, /, **change: Any) -> T:
     known: _Fields = record.__frozen__  # type: ignore[attr-defined]
     values, cls = record.__dict__, type(record)
     if not (known.plain and change.keys() <= known.names):
-        return cls(**{name: values[name] for name in known.set} | change)
+        return cls(**{name: getattr(record, name) for name in known.set} | change)
+    if len(values) > len(known.names):
+        # What the record has worked out for itself is not that of another one.
+        values = {name: getattr(record, name) for name in known.set}
     made = cls.__new__(cls)
-    made.__dict__.update([(name, values[name]) for name in known.set], **change)
+    _put(made, "__dict__", values | change)
     return made
 
 
@@ -181,7 +193,9 @@ def _own_fields(cls: type) -> Iterator[Field]:
     """The fields that the class itself has. As in a dataclass, a default stays behind as the attribute of the class."""
     for name, value in _own_values(cls).items():
         found = value if isinstance(value, Field) else field(default=value)
-        if found is value and found.default is _MISSING:
+        if found.late is not None:
+            setattr(cls, name, lazy(found.late, name))
+        elif found is value and found.default is _MISSING:
             delattr(cls, name)
         elif found is value:
             setattr(cls, name, found.default)
@@ -212,7 +226,7 @@ def _wrong_names(known: _Fields, name: str, values: dict[str, Any]) -> TypeError
 
 
 def _values(record: Any) -> tuple[object, ...]:
-    return tuple(map(record.__dict__.__getitem__, record.__frozen__.compared))
+    return tuple([getattr(record, name) for name in record.__frozen__.compared])
 
 
 def _set(self: object, name: str, value: object) -> None:
@@ -238,7 +252,7 @@ def _hash(self: object) -> int:
 
 
 def _text(self: object) -> str:
-    shown = (f"{each.name}={self.__dict__[each.name]!r}" for each in fields(self) if each.repr)
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
@@ -275,6 +289,9 @@ class _AsDataclass:
                 for each in self.cls.__frozen__.own:
                     setattr(self.cls, each.name, told(each))
                 dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(self.cls)
+                for each in self.cls.__frozen__.own:
+                    if each.late is not None:
+                        setattr(self.cls, each.name, lazy(each.late, each.name))
         return getattr(self.cls, self.name)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.steps import Step
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
@@ -16,15 +15,9 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.amounts import Amount
     from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.units import Ratio
 
-__all__ = ["Budget", "BudgetPart", "Ratio", "Section", "part_of", "usable_bytes"]
-
-
-class Ratio(NamedTuple):
-    """A share as two integers: what a plan needs of a ``Fraction``, whose module takes longer to import than all sums of a plan."""
-
-    numerator: int
-    denominator: int
+__all__ = ["Budget", "BudgetPart", "Section", "part_of", "usable_bytes"]
 
 
 class Section(enum.StrEnum):
@@ -97,10 +90,10 @@ class Budget:
 def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | Ratio | int) -> tuple[int, int, int]:
     """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
     # Engines compute their share in floating point. The margin is exact; it can exceed the share.
-    low, expected, high = (
+    low, expected, high = [
         max(0, ceil(size * share) - part_of(size, margin))
         for size in (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
-    )
+    ]
     return low, expected, high
 
 

@@ -5,6 +5,7 @@ Every term has a low, an expected and a high value. The constants are in ``profi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
@@ -106,7 +107,11 @@ def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Workspaces of cuBLAS or hipBLAS; none on accelerators that have neither."""
     if gpu.vendor.lower() not in _CONTEXTS:
         return ()
-    name = "sm_90" if gpu.architecture == "sm_90" else "other"
+    return _workspaces("sm_90" if gpu.architecture == "sm_90" else "other")
+
+
+@lru_cache(maxsize=2)
+def _workspaces(name: str) -> tuple[BudgetPart, ...]:
     return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
 
 

@@ -22,6 +22,8 @@ __all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", 
 T = TypeVar("T")
 
 MOST_RANKS: Final = 4096
+_UNKNOWN: Final[Any] = object()
+"""Stands for an answer that is not kept yet; ``None`` may be one."""
 
 
 @frozen
@@ -225,9 +227,9 @@ class Family:
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
-        if key not in self.family:
-            self.family[key] = make()
-        answer: T = self.family[key]
+        answer: T = self.family.get(key, _UNKNOWN)
+        if answer is _UNKNOWN:
+            answer = self.family[key] = make()
         return answer
 
     def sibling(self, request: Request) -> Self:

@@ -56,7 +56,10 @@ def counts(most: int, node: int = _NODE, *, any_layout: bool = False) -> tuple[i
 def has_experts(model: ModelSpec) -> bool:
     """Whether the language model has experts, which ranks can share."""
     blocks = () if model.counted is None else model.counted.blocks
-    return any(weight.copies > 1 for block in blocks if block.part is Part.LANGUAGE for weight in block.weights)
+    return model.once(
+        "has experts",
+        lambda: any(weight.copies > 1 for block in blocks if block.part is Part.LANGUAGE for weight in block.weights),
+    )
 
 
 def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: bool = False) -> tuple[Layout, ...]:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner import solve
+from hwcalc.planner import solve_gpus
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.offers import SORTS, Figures, Offer, Recommendation, Wishes
-from hwcalc.planner.recommend_alike import Alike, AlikeGpu, least_weights_bytes
+from hwcalc.planner.recommend_alike import Alike, AlikeGpu, formula_bytes, least_weights_bytes
 from hwcalc.planner.result import FitInfo, Layout
 from hwcalc.text import operand
 
@@ -37,8 +37,7 @@ _OF_MATCH: Final = ("memory", "gpus")
 """Orders that are known without a plan."""
 
 
-@frozen
-class _Match:
+class _Match(NamedTuple):
     """A candidate in one layout, before it is planned again. ``also`` are the larger instances that it stands for."""
 
     candidate: Candidate
@@ -125,7 +124,10 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
         cloud = candidate.name.partition("/")[0]
         key = (candidate.name, match.layout) if candidate.instance is None else (cloud, candidate.gpu.id, match.certain)
         groups.setdefault(key, []).append(match)
-    return [replace(first, also=tuple(one.candidate.name for one in others)) for first, *others in groups.values()]
+    return [
+        first._replace(also=tuple(one.candidate.name for one in others)) if others else first
+        for first, *others in groups.values()
+    ]
 
 
 @frozen
@@ -147,8 +149,12 @@ class _OneGpu:
     def weights_bytes(self) -> int:
         return least_weights_bytes(self.budget)
 
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        return solve.best_layout(self.opened, gpus, node, any_layout=any_layout)
+    @property
+    def cache_bytes(self) -> int:
+        return min(formula_bytes(self.opened), self.opened.needed_bytes)
+
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
+        return solve_gpus.best_layout(self.opened, gpus, node, any_layout=any_layout)
 
 
 class _Search:
@@ -158,7 +164,7 @@ class _Search:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
-        self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
+        self._seen: dict[tuple[object, ...], list[solve_gpus.Found]] = {}
         self._alike = Alike(opened)
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
@@ -174,9 +180,7 @@ class _Search:
                 self.limited += self._limited(candidate)
             for one in found:
                 layout = one.layout
-                yield _Match(
-                    candidate=candidate, layout=layout, certain=one.certain, total_bytes=on_gpu.total_bytes * layout.gpus
-                )
+                yield _Match(candidate, layout, one.certain, on_gpu.total_bytes * layout.gpus)
 
     def _by_itself(self, candidate: Candidate) -> _OneGpu | None:
         try:
@@ -192,15 +196,15 @@ class _Search:
             return None
         return _OneGpu(opened=opened, budget=budget)
 
-    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
+    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
         gpu = candidate.gpu
         key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
         if key not in self._seen:
             self._seen[key] = self._search(candidate, on_gpu)
         return self._seen[key]
 
-    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
-        node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
+    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
+        node, out = node_of(candidate.gpu, candidate.count), list[solve_gpus.Found]()
         least = self._at_least(on_gpu)
         for gpus in self._counts(candidate):
             found = on_gpu.best_layout(gpus, node, any_layout=self.any_layout) if gpus >= least else None
@@ -228,14 +232,7 @@ class _Search:
         """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
         if on_gpu.requested_bytes <= 0:
             return 1
-        opened = on_gpu.opened
-        # Take the smaller of the formulas and the engine's rule for one GPU, since several GPUs may round blocks differently.
-        cache = min(self._formula_bytes if opened is self.opened else _formula_bytes(opened), opened.needed_bytes)
-        return max(1, -(-(on_gpu.weights_bytes + cache) // on_gpu.requested_bytes))
-
-    @cached_property
-    def _formula_bytes(self) -> int:
-        return _formula_bytes(self.opened)
+        return max(1, -(-(on_gpu.weights_bytes + on_gpu.cache_bytes) // on_gpu.requested_bytes))
 
     def figures(self, model: ModelSpec, options: dict[str, Any]) -> Figures | None:
         """What a plan with these options says of an offer; ``None`` if it has no verdict."""
@@ -274,16 +271,6 @@ class _Search:
                     total = budget.total_bytes * layout.gpus
                     best = share, _Match(candidate=candidate, layout=layout, certain=False, total_bytes=total)
         return None if best is None else best[1]
-
-
-def _formula_bytes(opened: Opened) -> int:
-    """Bytes of cache of the planned sequences by the formulas alone."""
-    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
-    groups = opened.model.stack_for("reference").groups
-    one = sum(
-        group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
-    )
-    return opened.batch * one
 
 
 _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")

@@ -1,6 +1,6 @@
 """Many GPUs for one request: where an engine looks at nothing of a GPU but its memory and few properties, each layout is opened once.
 
-The answers are those of :func:`hwcalc.planner.solve.best_layout` and :func:`hwcalc.planner.plan.plan_model`, which open the request for
+The answers are those of :func:`hwcalc.planner.solve_gpus.best_layout` and :func:`hwcalc.planner.plan.plan_model`, which open the request for
 every GPU anew.
 """
 
@@ -16,8 +16,8 @@ from hwcalc.engines.costs import outside_kind
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.planner import solve
-from hwcalc.planner.layouts import layouts
+from hwcalc.planner import solve_gpus
+from hwcalc.planner.layouts import has_experts, layouts
 from hwcalc.planner.recommend_inside import Inside, Need
 from hwcalc.planner.result import Layout
 from hwcalc.profiles.calibration import BANDWIDTH, calibrated_gpus, overheads_kind
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.planner.offers import Figures
     from hwcalc.profiles.gpus import Gpu
+    from hwcalc.units import Ratio
 
-__all__ = ["Alike", "AlikeGpu", "least_weights_bytes"]
+__all__ = ["Alike", "AlikeGpu", "formula_bytes", "least_weights_bytes"]
 
 
 class AlikeGpu(NamedTuple):
@@ -57,17 +58,24 @@ class AlikeGpu(NamedTuple):
         """The least that the weights take of one GPU."""
         return self.alike.weights_bytes
 
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        """As :func:`hwcalc.planner.solve.best_layout`."""
-        likely: solve.Found | None = None
+    @property
+    def cache_bytes(self) -> int:
+        """The least that the cache takes of all GPUs."""
+        return self.alike.cache_bytes
+
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
+        """As :func:`hwcalc.planner.solve_gpus.best_layout`."""
+        likely: solve_gpus.Found | None = None
         low_bytes, requested_bytes, _ = self.usable
         for layout in self.alike.layouts(gpus, node, any_layout=any_layout):
+            if self.alike.least_bytes(layout) > requested_bytes:
+                continue
             need = self.alike.need(self.kind, self.gpu, layout)
             if need is None or need.cache_bytes > requested_bytes - need.expected_bytes:
                 continue
             if need.cache_bytes <= low_bytes - need.high_bytes:
-                return solve.Found(layout=need.layout, certain=True)
-            likely = likely or solve.Found(layout=need.layout, certain=False)
+                return solve_gpus.Found(layout=need.layout, certain=True)
+            likely = likely or solve_gpus.Found(layout=need.layout, certain=False)
         return likely
 
 
@@ -81,6 +89,7 @@ class Alike:
         self._single: tuple[Opened, Budget] | None = None
         self._inside: dict[Layout, Inside | None] = {}
         self._needs: dict[tuple[Hashable, Layout], Need | None] = {}
+        self._least: dict[Layout, int] = {}
         self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
 
     def on(self, gpu: Gpu) -> AlikeGpu | None:
@@ -101,7 +110,7 @@ class Alike:
         return None if own is None or bandwidths is None else own | bandwidths
 
     @cached_property
-    def _margin(self) -> Fraction:
+    def _margin(self) -> Fraction | Ratio | int:
         return margin_of(self.opened.request.hardware).value
 
     def _on_one(self, gpu: Gpu) -> tuple[Opened, Budget] | None:
@@ -124,6 +133,22 @@ class Alike:
         """The least that the weights take of one GPU."""
         return 0 if self._single is None else least_weights_bytes(self._single[1])
 
+    def least_bytes(self, layout: Layout) -> int:
+        """A bound that needs no opened request: the fullest GPU of a layout has its share of the weights and of the cache, or more."""
+        if layout not in self._least:
+            ranks = layout.gpus if self._has_experts else layout.tp * layout.pp
+            self._least[layout] = self.weights_bytes // ranks + self.cache_bytes // layout.gpus
+        return self._least[layout]
+
+    @cached_property
+    def _has_experts(self) -> bool:
+        return has_experts(self.opened.model)
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """The least that the cache takes of all GPUs: by the formulas or the rule for one GPU, as several may round blocks differently."""
+        return min(formula_bytes(self.opened), self.opened.needed_bytes)
+
     def layouts(self, gpus: int, node: int, *, any_layout: bool) -> tuple[Layout, ...]:
         """As :func:`hwcalc.planner.layouts.layouts`."""
         key = (gpus, node, any_layout)
@@ -141,7 +166,7 @@ class Alike:
 
     def _in(self, layout: Layout) -> Inside | None:
         if layout not in self._inside:
-            found = None if self._single is None else solve.accepted(self._single[0], layout)
+            found = None if self._single is None else solve_gpus.accepted(self._single[0], layout)
             self._inside[layout] = None if found is None else Inside.of(*found)
         return self._inside[layout]
 
@@ -153,6 +178,16 @@ class Alike:
         if on_gpu is None or inside is None or inside.opened.request.parallel != parallel:
             return None
         return inside.figures(opened, on_gpu.gpu, on_gpu.usable)
+
+
+def formula_bytes(opened: Opened) -> int:
+    """Bytes of cache of the planned sequences by the formulas alone."""
+    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
+    groups = opened.model.stack_for("reference").groups
+    one = sum(
+        group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
+    )
+    return opened.batch * one
 
 
 def least_weights_bytes(budget: Budget) -> int:
