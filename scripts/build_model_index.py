@@ -47,12 +47,12 @@ def written(ids: Iterable[str]) -> tuple[str, str]:
             continue
         row, shape = indexed(model_id, entry.data)
         if shape is not None:
-            head, rest, placing = shape[0], shape[1], _line(shape[2])
-            details = SEPARATOR.join(map(_line, (rest["about"], *rest["weights"])))
+            rest, placing = shape[1], _line(shape[2])
+            lines = _line(shape[0]), SEPARATOR.join(map(_line, (rest["about"], *rest["weights"])))
             if placing not in places:
                 places[placing] = start
                 start += len(placing) + 1
-            number = shapes.setdefault((_line(head), details), len(shapes))
+            number = shapes.setdefault(lines, len(shapes))
             row = row._replace(shape=number, placed=(places[placing], len(placing)))
         models.append(_line(row))
     heads = []
