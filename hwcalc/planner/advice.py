@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
-from hwcalc.engines.saving import Cost
+from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.advice_tries import Tries
@@ -102,7 +102,8 @@ class _Adviser:
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
-        savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        offered = opened.engine.savings(opened, opened.needed_bytes - size)
+        savings = [change_of(one) for one in offered if not self._is_hopeless(one)]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         self.savings = [one for one in savings if self._saves(one)]
         self.back = self._taken_back()
@@ -193,6 +194,14 @@ class _Adviser:
         except KvplanError:
             return False
         return given > before or needed < needed_before
+
+    def _is_hopeless(self, saving: Saving) -> bool:
+        """Whether a saving frees too little for certain. It counts as tried; together with limits that are taken back it is tried indeed."""
+        if saving.frees is None or self.fits or self.partly or any(True for _ in self._limits()) or self._is_set(change_of(saving)):
+            return False
+        found = self.tries.planned.beyond(saving.frees)
+        self.tries.left -= found
+        return found
 
     def _is_set(self, change: Change) -> bool:
         """Whether the line has these engine options already, by their default too: what is planned may be stricter than the line."""

@@ -49,6 +49,14 @@ class Tried:
         """As :func:`~hwcalc.planner.solve.holds`."""
         return solve.holds(self.opened, end) if self._room is None else self._room.holds(self.tokens, self.batch, end)
 
+    def beyond(self, more: tuple[int, int]) -> bool:
+        """Whether it does not hold even with so many more bytes for the cache, at the low end of the budget and by the expected value."""
+        if self._room is None:
+            return False
+        needed = self._room.needed_bytes(self.tokens, self.batch)
+        low, expected = (self._room.bytes[end] + size for end, size in zip(("low", "expected"), more, strict=True))
+        return needed > max(low, expected)
+
     def given_and_needed(self, end: str) -> tuple[int, int]:
         """As :func:`~hwcalc.planner.solve.given_and_needed`."""
         if self._room is None:
