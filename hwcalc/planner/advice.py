@@ -197,7 +197,13 @@ class _Adviser:
 
     def _is_hopeless(self, saving: Saving) -> bool:
         """Whether a saving frees too little for certain. It counts as tried; together with limits that are taken back it is tried indeed."""
-        if saving.frees is None or self.fits or self.partly or any(True for _ in self._limits()) or self._is_set(change_of(saving)):
+        if (
+            saving.frees is None
+            or self.fits
+            or self.partly
+            or any(True for _ in self._limits())
+            or self._is_set(change_of(saving))
+        ):
             return False
         found = self.tries.planned.beyond(saving.frees)
         self.tries.left -= found

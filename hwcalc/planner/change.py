@@ -26,7 +26,7 @@ __all__ = [
     "change_of",
     "count_of",
     "counts_of",
-        "first_of",
+    "first_of",
     "flags_of",
     "key_of",
     "larger_gpus_of",
@@ -113,7 +113,9 @@ def without_wholes(offers: list[Offer]) -> list[Offer]:
     """Without offers of which another one is a part that is as sure, and plans as many tokens and sequences."""
     told = [(offer, _flat(offer.change).items(), offer.found.tokens, offer.found.batch) for offer in offers]
 
-    def is_part(one: Offer, few: ItemsView[str, Any], tokens: int, batch: int, of: tuple[Offer, ItemsView[str, Any], int, int]) -> bool:
+    def is_part(
+        one: Offer, few: ItemsView[str, Any], tokens: int, batch: int, of: tuple[Offer, ItemsView[str, Any], int, int]
+    ) -> bool:
         other, more, other_tokens, other_batch = of
         smaller = one.change.parts < other.change.parts and one.sure >= other.sure
         return smaller and few <= more and tokens >= other_tokens and batch >= other_batch

@@ -22,6 +22,7 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
@@ -29,9 +30,9 @@ from hwcalc.engines.calibration import measurements
 from hwcalc.engines.devices import DeviceReads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import LATE_STEPS, Step, step
 from hwcalc.formulas import Role
-from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.frozen import record, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.passes import Passes
 from hwcalc.planner.result import SpeedInfo
@@ -99,19 +100,24 @@ def speed_bound(
     bandwidth = _bandwidth(gpu, measured)
     times = work.on(gpu, bandwidth)
     decode, prompt = work.decode, work.prompt
-    bound = SpeedInfo(
-        definition=Definition.BOUND if measured is None else Definition.MEASURED,
-        decode_tokens_per_s_bound=times.decode_tokens_per_s,
-        decode_step_s_bound=times.step_s,
-        bound_by=times.bound_by,
-        prefill_s_bound=times.prefill_s,
-        prefill_bound_by=times.prefill_by,
-        weight_bytes_per_step=int(decode.weight_bytes),
-        cache_bytes_per_step=int(decode.cache_bytes),
-        flops_per_step=int(sum(decode.flops.values())),
-        prefill_flops=int(sum(prompt.flops.values())),
-        steps=_steps(decode, prompt, gpu, bandwidth, batch=batch, pp=parallel.pp),
-        source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
+    bound = record(
+        SpeedInfo,
+        {
+            "definition": Definition.BOUND if measured is None else Definition.MEASURED,
+            "decode_tokens_per_s_bound": times.decode_tokens_per_s,
+            "decode_step_s_bound": times.step_s,
+            "bound_by": times.bound_by,
+            "prefill_s_bound": times.prefill_s,
+            "prefill_bound_by": times.prefill_by,
+            "weight_bytes_per_step": int(decode.weight_bytes),
+            "cache_bytes_per_step": int(decode.cache_bytes),
+            "flops_per_step": int(sum(decode.flops.values())),
+            "prefill_flops": int(sum(prompt.flops.values())),
+            "source": _SOURCE
+            if measured is None
+            else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
+            LATE_STEPS: partial(_steps, decode, prompt, gpu, bandwidth, batch=batch, pp=parallel.pp),
+        },
     )
     if is_divided(places):
         sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, prompt.flops, gpu, None)
