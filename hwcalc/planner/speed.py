@@ -44,7 +44,7 @@ from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
     from hwcalc.formulas import DType
-    from hwcalc.planner.speed_work import Pass
+    from hwcalc.planner.speed_work import Pass, Work
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
@@ -98,9 +98,21 @@ def speed_bound(
     if work is None:
         return Noted(_no_bound(), (*notes, UNCOUNTED))
     bandwidth = _bandwidth(gpu, measured)
+    bound = _info(work, gpu, bandwidth, measured)
+    if is_divided(places):
+        sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, work.prompt.flops, gpu, None)
+        sizes = layer_bytes(work.stack, work.caches)
+        bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
+    # Without an accelerator nothing is known of one.
+    on_gpus = not places or any(one.gbps is None for one in places)
+    return Noted(bound, (*notes, *(work.unknown(gpu, bandwidth) if on_gpus else ())))
+
+
+def _info(work: Work, gpu: Gpu, bandwidth: float | None, measured: Measurement | None) -> SpeedInfo:
+    """The bound where no layer is divided."""
     times = work.on(gpu, bandwidth)
     decode, prompt = work.decode, work.prompt
-    bound = record(
+    return record(
         SpeedInfo,
         {
             "definition": Definition.BOUND if measured is None else Definition.MEASURED,
@@ -116,16 +128,9 @@ def speed_bound(
             "source": _SOURCE
             if measured is None
             else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
-            LATE_STEPS: partial(_steps, decode, prompt, gpu, bandwidth, batch=batch, pp=parallel.pp),
+            LATE_STEPS: partial(_steps, decode, prompt, gpu, bandwidth, batch=work.batch, pp=work.pp),
         },
     )
-    if is_divided(places):
-        sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, prompt.flops, gpu, None)
-        sizes = layer_bytes(work.stack, work.caches)
-        bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
-    # Without an accelerator nothing is known of one.
-    on_gpus = not places or any(one.gbps is None for one in places)
-    return Noted(bound, (*notes, *(work.unknown(gpu, bandwidth) if on_gpus else ())))
 
 
 def _steps(decode: Pass, prompt: Pass, gpu: Gpu, bandwidth: float | None, *, batch: int, pp: int) -> tuple[Step, ...]:
