@@ -10,27 +10,31 @@ from _thread import RLock
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, dataclass_transform
 
+from hwcalc.formulas.lazy import lazy
+
 __all__ = ["Field", "field", "fields", "frozen", "is_frozen", "record", "replace"]
 
 T = TypeVar("T")
 
 _MISSING: Final[Any] = object()
+_put: Final = object.__setattr__
 
 
 class Field:
     """One field of a class. ``type`` is its annotation, as text."""
 
-    __slots__ = ("compare", "default", "default_factory", "init", "name", "repr", "type")
+    __slots__ = ("compare", "default", "default_factory", "init", "late", "name", "repr", "type")
 
     name: str
     type: str
 
-    def __init__(self, *, default: Any, default_factory: Any, init: bool, repr: bool, compare: bool) -> None:  # noqa: A002
+    def __init__(self, *, default: Any, default_factory: Any, init: bool, repr: bool, compare: bool, late: Any) -> None:  # noqa: A002
         self.default = default
         self.default_factory = default_factory
         self.init = init
         self.repr = repr
         self.compare = compare
+        self.late = late
 
     @property
     def is_required(self) -> bool:
@@ -45,9 +49,14 @@ def field(
     init: bool = True,
     repr: bool = True,  # noqa: A002
     compare: bool = True,
+    late: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """What a field needs beyond its default, as :func:`dataclasses.field` has it."""
-    return Field(default=default, default_factory=default_factory, init=init, repr=repr, compare=compare)
+    """What a field needs beyond its default, as :func:`dataclasses.field` has it.
+
+    ``late`` works out the value when it is first read, of a :func:`record` that was made without it: from what the record keeps beside
+    its fields, since :func:`replace` may change those.
+    """
+    return Field(default=default, default_factory=default_factory, init=init, repr=repr, compare=compare, late=late)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=True, field_specifiers=(field,))
@@ -93,9 +102,12 @@ def replace(record: T, /, **change: Any) -> T:
     known: _Fields = record.__frozen__  # type: ignore[attr-defined]
     values, cls = record.__dict__, type(record)
     if not (known.plain and change.keys() <= known.names):
-        return cls(**{name: values[name] for name in known.set} | change)
+        return cls(**{name: getattr(record, name) for name in known.set} | change)
+    if len(values) > len(known.names):
+        # What the record has worked out for itself is not that of another one.
+        values = {name: getattr(record, name) for name in known.set}
     made = cls.__new__(cls)
-    made.__dict__.update([(name, values[name]) for name in known.set], **change)
+    _put(made, "__dict__", values | change)
     return made
 
 
@@ -109,21 +121,52 @@ def record(cls: type[T], values: dict[str, Any]) -> T:
 class _Fields:
     """The fields of a class, those of its bases first, and what the shared methods need of them."""
 
-    __slots__ = ("all", "checked", "compared", "defaults", "factories", "names", "own", "plain", "set", "unset")
+    __slots__ = ("_every", "checked", "cls", "compared", "defaults", "factories", "names", "plain", "set", "unset")
 
     def __init__(self, cls: type) -> None:
-        self.own = tuple(_own_fields(cls))
-        inherited = (each for base in reversed(cls.__mro__[1:]) if "__frozen__" in base.__dict__ for each in fields(base))
-        found = {each.name: each for each in (*inherited, *self.own)}
-        self.all = tuple(found.values())
-        self.names = found.keys()
-        self.set = tuple(each.name for each in self.all if each.init)
-        self.unset = frozenset(each.name for each in self.all if not each.init)
-        self.defaults = {each.name: each.default for each in self.all if each.default is not _MISSING}
-        self.factories = tuple((each.name, each.default_factory) for each in self.all if each.default_factory is not _MISSING)
-        self.compared = tuple(each.name for each in self.all if each.compare)
+        self.cls = cls
         self.checked = hasattr(cls, "__post_init__")
+        values = _own_values(cls)
+        if len([base for base in cls.__mro__ if "__frozen__" in base.__dict__]) > 1 or any(
+            isinstance(value, Field) for value in values.values()
+        ):
+            self._read_all()
+        else:
+            # Most classes have annotations and defaults alone: what else could be said of a field is made when it is asked for.
+            self._every: tuple[tuple[Field, ...], tuple[Field, ...]] | None = None
+            self.set = self.compared = tuple(values)
+            self.names = values.keys()
+            self.unset: frozenset[str] = frozenset()
+            self.defaults = {name: value for name, value in values.items() if value is not _MISSING}
+            self.factories: tuple[tuple[str, Callable[[], Any]], ...] = ()
         self.plain = not (self.checked or self.unset) and cls.__dict__.get("__init__", _init) is _init
+
+    def _read_all(self) -> None:
+        every, _ = self._read()
+        self.names = {each.name: each for each in every}.keys()
+        self.set = tuple(each.name for each in every if each.init)
+        self.unset = frozenset(each.name for each in every if not each.init)
+        self.defaults = {each.name: each.default for each in every if each.default is not _MISSING}
+        self.factories = tuple((each.name, each.default_factory) for each in every if each.default_factory is not _MISSING)
+        self.compared = tuple(each.name for each in every if each.compare)
+
+    def _read(self) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+        """All fields, and those of the class itself."""
+        own = tuple(_own_fields(self.cls))
+        bases = (base for base in reversed(self.cls.__mro__[1:]) if "__frozen__" in base.__dict__)
+        found = {each.name: each for each in (*(each for base in bases for each in fields(base)), *own)}
+        self._every = tuple(found.values()), own
+        return self._every
+
+    @property
+    def all(self) -> tuple[Field, ...]:
+        """The fields, those of bases first."""
+        return (self._every or self._read())[0]
+
+    @property
+    def own(self) -> tuple[Field, ...]:
+        """Those of the class itself."""
+        return (self._every or self._read())[1]
 
 
 class _Unread:
@@ -140,19 +183,23 @@ class _Unread:
         return found
 
 
+def _own_values(cls: type) -> dict[str, Any]:
+    """What the class gives to the fields that it has itself."""
+    given = cls.__dict__
+    return {name: given.get(name, _MISSING) for name, kind in cls.__annotations__.items() if not kind.startswith("ClassVar")}
+
+
 def _own_fields(cls: type) -> Iterator[Field]:
     """The fields that the class itself has. As in a dataclass, a default stays behind as the attribute of the class."""
-    for name, annotation in cls.__annotations__.items():
-        if annotation.startswith("ClassVar"):
-            continue
-        found = cls.__dict__.get(name, _MISSING)
-        if not isinstance(found, Field):
-            found = field(default=found)
-        elif found.default is _MISSING:
+    for name, value in _own_values(cls).items():
+        found = value if isinstance(value, Field) else field(default=value)
+        if found.late is not None:
+            setattr(cls, name, lazy(found.late, name))
+        elif found is value and found.default is _MISSING:
             delattr(cls, name)
-        else:
+        elif found is value:
             setattr(cls, name, found.default)
-        found.name, found.type = name, annotation
+        found.name, found.type = name, cls.__annotations__[name]
         yield found
 
 
@@ -179,7 +226,7 @@ def _wrong_names(known: _Fields, name: str, values: dict[str, Any]) -> TypeError
 
 
 def _values(record: Any) -> tuple[object, ...]:
-    return tuple(map(record.__dict__.__getitem__, record.__frozen__.compared))
+    return tuple([getattr(record, name) for name in record.__frozen__.compared])
 
 
 def _set(self: object, name: str, value: object) -> None:
@@ -205,7 +252,7 @@ def _hash(self: object) -> int:
 
 
 def _text(self: object) -> str:
-    shown = (f"{each.name}={self.__dict__[each.name]!r}" for each in fields(self) if each.repr)
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
@@ -242,6 +289,9 @@ class _AsDataclass:
                 for each in self.cls.__frozen__.own:
                     setattr(self.cls, each.name, told(each))
                 dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(self.cls)
+                for each in self.cls.__frozen__.own:
+                    if each.late is not None:
+                        setattr(self.cls, each.name, lazy(each.late, each.name))
         return getattr(self.cls, self.name)
 
 

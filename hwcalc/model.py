@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_UNKNOWN: Final[Any] = object()
+"""Stands for a value that is not kept yet; ``None`` may be one."""
 
 
 class Definition(Shown, enum.StrEnum):
@@ -337,9 +339,9 @@ class ModelSpec:
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``. It is computed at the first call with this key and kept in :attr:`worked_out`."""
-        if key not in self.worked_out:
-            self.worked_out[key] = make()
-        found: T = self.worked_out[key]
+        found: T = self.worked_out.get(key, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self.worked_out[key] = make()
         return found
 
     @property

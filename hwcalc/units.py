@@ -82,6 +82,8 @@ def _given(value: int | str) -> str:
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
     """A number of tokens: ``32768``, ``"32k"`` (32,768), ``"1M"`` (1,048,576). k, M and G are powers of 1,024."""
+    if type(value) is int and minimum <= value <= MOST_TOKENS:
+        return value
     allowed = f"a whole number from {minimum:,} to {MOST_TOKENS:,} with an optional k, M or G (powers of 1,024)"
     value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed, whole=True)
@@ -120,7 +122,7 @@ def parse_parameters(value: int | str, what: str = "the number of parameters") -
 
 
 class Ratio(NamedTuple):
-    """A number that is exact, in lowest terms. The library's fractions take longer to import than a config to read."""
+    """A number that is exact, as two integers. The library's fractions take longer to import than a config to read."""
 
     numerator: int
     denominator: int

@@ -102,8 +102,12 @@ class VllmProfile:
 
     def estimate(self, name: str, version: str) -> Estimate:
         """The estimate with this dotted name that holds for a version."""
-        planned = planned_version(version)
-        return next(entry.estimate for entry in self.estimates[name] if entry.since <= planned)
+        known: dict[tuple[str, str], Estimate] = vars(self).setdefault("_known", {})
+        found = known.get((name, version))
+        if found is None:
+            planned = planned_version(version)
+            found = known[name, version] = next(entry.estimate for entry in self.estimates[name] if entry.since <= planned)
+        return found
 
 
 @frozen

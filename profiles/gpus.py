@@ -112,7 +112,7 @@ def in_every_size(gpu: Gpu) -> Iterator[Gpu]:
     for size in gpu.memory_options_gb:
         name = f"{gpu.id}-{size}gb"
         # A file of the user's own may have the name, or that of another form of it.
-        yield find_gpu(name) if mine or _resolve(name) is not None else with_memory(gpu, size)
+        yield find_gpu(name) if mine or _of_package(name) is not None else with_memory(gpu, size)
 
 
 _OF_ONE_SIZE: Final[dict[str, Any]] = dict.fromkeys(
@@ -282,7 +282,22 @@ def _resolve(name: str) -> _Place | None:
             return gpu_id, file
         if gpu_id in names("gpus"):
             return gpu_id, None
-    mine, query = _own_files(), _squashed(text)
+    return _spelled(text, _own_files())
+
+
+def _of_package(name: str) -> _Place | None:
+    """The same among those of the package alone."""
+    text = name.strip().lower()
+    if _SPOKEN.fullmatch(text) is None:
+        return None
+    known = names("gpus")
+    found = next((gpu_id for gpu_id in (text, gpu_aliases().get(text)) if gpu_id in known), None)
+    return _spelled(text, {}) if found is None else (found, None)
+
+
+def _spelled(text: str, mine: Mapping[str, str]) -> _Place | None:
+    """The accelerator of a name that is spelled like an id or alias, in small letters; ``mine`` are files of the user's own."""
+    query = _squashed(text)
     if not query:
         return None
     spoken = (

@@ -1,8 +1,8 @@
-"""The index of the catalog: what lists need of every model, in one file that ``scripts/build_model_index.py`` writes.
+"""The index of the catalog: what lists need of every model, in two files that ``scripts/build_model_index.py`` writes.
 
 To read all configs and to count all weights takes seconds. The index holds the results: of each model a few facts, and of each shape,
-which many models share, its layers, what its context takes by :data:`ENGINE`, and its weights in the formats that people publish. A test compares it
-with the catalog.
+which many models share, its layers, what its context takes by :data:`ENGINE`, and its weights in the formats that people publish. What
+only a model that is listed needs are its details, in a file of which a line is read alone. A test compares both with the catalog.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.formulas.named import NamedTuple
+from hwcalc.profiles.places import built_in
 
-__all__ = ["ENGINE", "INDEX", "IndexedModel", "details", "model_index", "packed", "shape", "unpacked"]
+__all__ = ["DETAILS", "ENGINE", "INDEX", "IndexedModel", "details", "model_index", "packed", "placing", "shape", "unpacked"]
 
-INDEX: Final = Path(__file__).with_name("model_index.json")
+INDEX: Final = built_in("model_index.json")
+DETAILS: Final = built_in("model_details.jsonl")
 ENGINE: Final = "llamacpp"
 """The engine by whose rules the index was worked out."""
 
@@ -26,7 +27,9 @@ ENGINE: Final = "llamacpp"
 class IndexedModel(NamedTuple):
     """One model of the catalog. ``shape`` is the number of its shape; ``None`` if it must be planned.
 
-    ``refused``: the engine of the index does not run it. ``None`` is unknown otherwise.
+    ``refused``: the engine of the index does not run it. ``None`` is unknown otherwise. ``naming`` is what its name says
+    (:class:`hwcalc.library.families.Naming`), so that a list need not compile the expressions that read it. ``placed`` is
+    where its :func:`placing` stands.
     """
 
     id: str
@@ -39,19 +42,16 @@ class IndexedModel(NamedTuple):
     architecture: str | None
     shape: int | None
     refused: bool
+    naming: Sequence[Any]
+    placed: tuple[int, int] | None
 
 
 @lru_cache(maxsize=1)
-def _parts() -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """The lines of models and of shapes, which are read one by one where they are needed, and the details as they stand."""
-    models, _, rest = INDEX.read_text(encoding="utf-8").partition('\n],"shapes":[\n')
-    shapes, _, details = rest.partition('\n],"details":[\n')
-    return tuple(models.splitlines()[1:]), tuple(shapes.splitlines()), details
-
-
-@lru_cache(maxsize=1)
-def _details() -> tuple[str, ...]:
-    return tuple(_parts()[2].splitlines()[:-1])
+def _parts() -> tuple[Sequence[str], Sequence[str]]:
+    """The lines of models and of shapes, of which each is read where it is needed."""
+    with open(INDEX, encoding="utf-8") as file:
+        models, _, shapes = file.read().partition('\n],"shapes":[\n')
+    return models.splitlines()[1:], shapes.splitlines()
 
 
 @lru_cache(maxsize=1)
@@ -70,7 +70,19 @@ def shape(number: int) -> Mapping[str, Any]:
 @lru_cache(maxsize=64)
 def details(number: int) -> Mapping[str, Any]:
     """The rest of it: the weights of each format by their use, the kinds of its layers, and dimensions."""
-    found: dict[str, Any] = json.loads(_details()[number].rstrip(","))
+    return _line(*shape(number)["details"])
+
+
+def placing(row: IndexedModel) -> Mapping[str, Any]:
+    """What it takes to place the layers of a model that has a shape: its hyperparameters, and the tensors of its smallest format."""
+    assert row.placed is not None
+    return _line(*row.placed)
+
+
+def _line(start: int, length: int) -> Mapping[str, Any]:
+    with open(DETAILS, "rb") as file:
+        file.seek(start)
+        found: dict[str, Any] = json.loads(file.read(length))
     return found
 
 
@@ -81,7 +93,7 @@ def packed(values: Iterable[int]) -> list[int]:
     [8, 3, 0, 1, 8, 1]
     """
     out: list[int] = []
-    for value in map(int, values):
+    for value in values:
         if out and out[-2] == value:
             out[-1] += 1
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 from hwcalc.beside import path_beside
 
@@ -19,5 +20,12 @@ def own(*names: str) -> str | None:
 
     It is in ``$XDG_CONFIG_HOME/kvplan/profiles``, or in ``~/.config`` if the variable is not set.
     """
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    get = os.environ.get
+    # Every plan on a GPU asks a few times, and these are the variables that may change in between.
+    return _own(get("XDG_CONFIG_HOME"), get("USERPROFILE" if os.name == "nt" else "HOME"), names)
+
+
+@lru_cache(maxsize=512)
+def _own(base: str | None, home: str | None, names: tuple[str, ...]) -> str | None:
+    base = base or os.path.expanduser("~/.config")
     return None if base.startswith("~") else os.path.join(base, "kvplan", "profiles", *names)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Hardware", "MetalReading", "MetalStep", "VisibleMemory", "hardware", "usable_mib", "visible_memory"]
 
 _MIB: Final = 1024**2
+_VISIBLE: Final = "_visible"
 
 
 @frozen
@@ -64,6 +65,15 @@ def visible_memory(gpu: Gpu) -> VisibleMemory | None:
     The first known value counts: the reading of torch, Metal's limit (for a Mac), a share of what the vendor's tool reports, a
     share of what is sold. If only nvidia-smi's 24,564 MiB are known of a card, it counts as 0.994 of that.
     """
+    # Kept beside the accelerator: a plan asks for it several times.
+    known = vars(gpu)
+    if _VISIBLE not in known:
+        known[_VISIBLE] = _visible(gpu)
+    found: VisibleMemory | None = known[_VISIBLE]
+    return found
+
+
+def _visible(gpu: Gpu) -> VisibleMemory | None:
     if gpu.torch_total_mib is not None:
         seen = gpu.torch_total_mib_seen or (gpu.torch_total_mib, gpu.torch_total_mib)
         sizes = (min(seen[0], gpu.torch_total_mib), gpu.torch_total_mib, max(seen[1], gpu.torch_total_mib))

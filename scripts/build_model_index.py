@@ -1,4 +1,4 @@
-"""Write ``profiles/model_index.json`` from the catalog. With ``--check`` only say whether it is up to date.
+"""Write ``profiles/model_index.json`` and ``profiles/model_details.jsonl`` from the catalog. With ``--check`` only say whether it is up to date.
 
 python scripts/build_model_index.py [--check]
 """
@@ -9,13 +9,15 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from hwcalc import load_model
 from hwcalc.errors import KvplanError
-from hwcalc.library.indexed import shape_of
+from hwcalc.library.families import naming_of
+from hwcalc.library.indexing import shape_of
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.profiles.model_index import INDEX, IndexedModel
+from hwcalc.profiles.model_index import DETAILS, INDEX, IndexedModel
 from hwcalc.sources.catalog_facts import facts_of
 
 
@@ -24,31 +26,43 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="say whether the file is up to date, and write nothing")
     check = parser.parse_args(arguments).check
-    text = written(list_models())
+    texts = dict(zip((Path(INDEX), Path(DETAILS)), written(list_models()), strict=True))
     if not check:
-        INDEX.write_text(text, encoding="utf-8")
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8")
         return 0
-    same = INDEX.read_text(encoding="utf-8") == text
-    print("up to date" if same else f"{INDEX.name} is out of date: python scripts/build_model_index.py", file=sys.stderr)
+    same = all(path.read_text(encoding="utf-8") == text for path, text in texts.items())
+    print("up to date" if same else "the index is out of date: python scripts/build_model_index.py", file=sys.stderr)
     return 0 if same else 1
 
 
-def written(ids: Iterable[str]) -> str:
-    """The text of the file: one line for each model and each shape."""
+def written(ids: Iterable[str]) -> tuple[str, str]:
+    """The texts of the files: one line for each model and each shape, which says where its details stand, and one for the details of each."""
     shapes: dict[tuple[str, str], int] = {}
-    models = []
+    places: dict[str, int] = {}
+    models, start = [], 0
     for model_id in ids:
         entry = find_entry(model_id)
         if entry is None or entry.user:
             continue
         row, shape = indexed(model_id, entry.data)
-        number = None if shape is None else shapes.setdefault((_line(shape[0]), _line(shape[1])), len(shapes))
-        models.append(_line(row._replace(shape=number)))
-    heads, details = ([shape[place] for shape in shapes] for place in (0, 1))
-    return f'{{"models":[\n{_lines(models)}\n],"shapes":[\n{_lines(heads)}\n],"details":[\n{_lines(details)}\n]}}\n'
+        if shape is not None:
+            head, details, placing = map(_line, shape)
+            if placing not in places:
+                places[placing] = start
+                start += len(placing) + 1
+            number = shapes.setdefault((head, details), len(shapes))
+            row = row._replace(shape=number, placed=(places[placing], len(placing)))
+        models.append(_line(row))
+    heads = []
+    for head, details in shapes:
+        heads.append(f'{head.removesuffix("}")},"details":[{start},{len(details)}]}}')
+        start += len(details) + 1
+    index = f'{{"models":[\n{_lines(models)}\n],"shapes":[\n{_lines(heads)}\n]}}\n'
+    return index, "".join(f"{line}\n" for line in (*places, *(details for _, details in shapes)))
 
 
-def indexed(model_id: str, data: Any) -> tuple[IndexedModel, tuple[dict[str, Any], dict[str, Any]] | None]:
+def indexed(model_id: str, data: Any) -> tuple[IndexedModel, tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None]:
     """The row of a model, without its number, and its shape; ``None`` if llama.cpp does not run it."""
     model = load_model(model_id, offline=True, headers=False)
     facts = facts_of(model_id, data)
@@ -64,6 +78,8 @@ def indexed(model_id: str, data: Any) -> tuple[IndexedModel, tuple[dict[str, Any
         architecture=model.architecture,
         shape=None,
         refused=False,
+        naming=[*naming_of(model_id)],
+        placed=None,
     )
     try:
         return row, shape_of(model)

@@ -15,7 +15,7 @@ from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas.frozen import replace
 from hwcalc.planner.layouts import counts
 from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Layout, Plan, Verdict
-from hwcalc.planner.solve import MOST_GPUS
+from hwcalc.planner.solve_gpus import MOST_GPUS
 from hwcalc.profiles.gpus import NODE
 from hwcalc.units import human_bytes
 

@@ -12,7 +12,7 @@ from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, RawModel
-from hwcalc.parsers import parse
+from hwcalc.parsers.parse import parse
 from hwcalc.planner.asked import Access
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.wanted import Absent, Wanted, split_revision

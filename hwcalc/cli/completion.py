@@ -165,8 +165,8 @@ def modalities(incomplete: str) -> list[str]:
 
 def families(incomplete: str) -> list[str]:
     """Families of the catalog's models."""
+    from hwcalc.library.families import family_of
     from hwcalc.profiles.catalog import list_models
-    from hwcalc.sources.families import family_of
 
     lowered = incomplete.lower()
     return sorted({name for name in map(family_of, list_models()) if name.lower().startswith(lowered)})

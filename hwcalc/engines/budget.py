@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.amounts import Amount
     from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.units import Ratio
 
-__all__ = ["Budget", "BudgetPart", "Section", "usable_bytes"]
+__all__ = ["Budget", "BudgetPart", "Section", "part_of", "usable_bytes"]
 
 
 class Section(enum.StrEnum):
@@ -68,7 +69,7 @@ class Budget:
     high: int
 
     @classmethod
-    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...]) -> Budget:
+    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | Ratio | int, parts: tuple[BudgetPart, ...]) -> Budget:
         """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
         low, expected, high = usable = usable_bytes(memory, share, margin)
         return cls(
@@ -78,7 +79,7 @@ class Budget:
             utilization=share,
             requested_bytes=expected,
             usable=usable,
-            margin_bytes=_part(memory.expected_bytes, margin),
+            margin_bytes=part_of(memory.expected_bytes, margin),
             parts=parts,
             low=low - sum(part.high for part in parts),
             expected=expected - sum(part.expected for part in parts),
@@ -86,15 +87,16 @@ class Budget:
         )
 
 
-def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | int) -> tuple[int, int, int]:
+def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | Ratio | int) -> tuple[int, int, int]:
     """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
     # Engines compute their share in floating point. The margin is exact; it can exceed the share.
-    low, expected, high = (
-        max(0, ceil(size * share) - _part(size, margin)) for size in (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
-    )
+    low, expected, high = [
+        max(0, ceil(size * share) - part_of(size, margin))
+        for size in (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
+    ]
     return low, expected, high
 
 
-def _part(size: int, margin: Fraction | int) -> int:
-    """The margin of a size, rounded up."""
-    return -(-size * margin.numerator // margin.denominator)
+def part_of(size: int, share: Fraction | Ratio | int) -> int:
+    """A share of a size, rounded up."""
+    return -(-size * share.numerator // share.denominator)

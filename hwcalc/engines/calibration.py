@@ -127,8 +127,7 @@ def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
 
     Raises :class:`~hwcalc.errors.ConfigError` if the file is broken.
     """
-    from hwcalc.hardware.profiles import profile_errors
-    from hwcalc.profiles.calibration import SWITCH, calibration_path, enabled, load_calibration
+    from hwcalc.profiles.calibration import SWITCH, calibration_exists, calibration_path, enabled, load_calibration
 
     if not enabled():
         path = calibration_path(gpu, kind)
@@ -136,5 +135,9 @@ def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
             return Noted(None)
         note = Note(code="calibration-off", message=f"{SWITCH} is set: what was measured on {gpu} is left out.")
         return Noted(None, (note,))
+    if not calibration_exists(gpu, kind):
+        return Noted(None)
+    from hwcalc.hardware.profiles import profile_errors
+
     with profile_errors():
         return Noted(load_calibration(gpu, kind))

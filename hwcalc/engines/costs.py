@@ -5,21 +5,20 @@ Every term has a low, an expected and a high value. The constants are in ``profi
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.passes import Pass
-from hwcalc.engines.rank_weights import RankBytes, Rules
-from hwcalc.engines.request import Parallel
 from hwcalc.engines.steps import step
-from hwcalc.engines.widths import layer_width
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import Estimate, runtime_profile
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+    from hwcalc.engines.rank_weights import RankBytes, Rules
+    from hwcalc.engines.request import Parallel
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
 __all__ = [
@@ -108,13 +107,17 @@ def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Workspaces of cuBLAS or hipBLAS; none on accelerators that have neither."""
     if gpu.vendor.lower() not in _CONTEXTS:
         return ()
-    name = "sm_90" if gpu.architecture == "sm_90" else "other"
+    return _workspaces("sm_90" if gpu.architecture == "sm_90" else "other")
+
+
+@lru_cache(maxsize=2)
+def _workspaces(name: str) -> tuple[BudgetPart, ...]:
     return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
 
 
-def outside_kind(gpu: Gpu) -> tuple[str, bool, bool]:
+def outside_kind(gpu: Gpu) -> tuple[str | None, bool, bool]:
     """What of a GPU :func:`device_context`, :func:`workspaces` and :func:`communication` depend on."""
-    return gpu.vendor.lower(), gpu.architecture == "sm_90", _has_nvlink(gpu)
+    return _CONTEXTS.get(gpu.vendor.lower()), gpu.architecture == "sm_90", _has_nvlink(gpu)
 
 
 def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
@@ -140,6 +143,8 @@ def chunk_tokens() -> tuple[int, int, int]:
 
 def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
     """Numbers per token that the widest layer holds on one rank; estimated from the hidden width if the weights are not counted."""
+    from hwcalc.engines.widths import layer_width
+
     key = (rules, "layer width", parallel)
     width = model.once(key, lambda: layer_width(model, rules.rank(model, parallel)))
     return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // parallel.tp if width is None else width
@@ -154,6 +159,8 @@ def forward(
     its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
     bytes. ``dtype`` is the dtype that the model runs in; by default the model's own.
     """
+    from hwcalc.engines.passes import Pass
+
     model, parallel, rules, profile = opened.model, opened.parallel, opened.engine.weight_rules(opened), runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8

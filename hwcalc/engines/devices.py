@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HOST",
+    "HOST_SHARE",
     "DeviceReads",
     "DeviceShare",
     "ModelWeights",
@@ -33,6 +34,8 @@ __all__ = [
     "check_stages",
 ]
 
+HOST_SHARE: Final = 4
+"""Times the memory of its GPUs that a host may well have (:func:`hwcalc.engines.saving.host_holds` says of which machines)."""
 OpenedT = TypeVar("OpenedT")
 """The opened request of an engine, whose module imports this one."""
 

@@ -6,7 +6,6 @@ leave of it. The GPU with the least left decides: the one whose pipeline stage h
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,11 @@ from hwcalc.engines.request import ALONE, Hardware, Parallel
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
+from hwcalc.units import Ratio, parse_ratio
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["margin_of", "plan_equation", "rank_weights_part"]
@@ -67,19 +69,19 @@ def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     return policy_part(opened)
 
 
-def margin_of(hardware: Hardware) -> Noted[Fraction]:
+def margin_of(hardware: Hardware) -> Noted[Fraction | Ratio | int]:
     """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
 
     If the user gives the share that the engine may use, the default is no margin.
     """
     if hardware.margin is not None or hardware.memory_utilization is not None:
-        return Noted(hardware.margin or Fraction(0))
+        return Noted(hardware.margin or 0)
     return _default_margin()
 
 
 @cache
-def _default_margin() -> Noted[Fraction]:
-    margin = runtime_profile().margin
+def _default_margin() -> Noted[Fraction | Ratio | int]:
+    margin = parse_ratio(runtime_profile().margin_text)
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
     return Noted(margin, (Note(code="default-margin", message=message),))
 

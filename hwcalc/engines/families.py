@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_FAMILIES", "Families", "is_unmeasured", "kept", "kept_family", "tried"]
+__all__ = ["MOST_FAMILIES", "Families", "is_unmeasured", "kept", "kept_family", "resized", "tried", "tried_at"]
 
 T = TypeVar("T")
 OpenedT = TypeVar("OpenedT")
@@ -62,6 +62,10 @@ class Families(Generic[OpenedT]):
     def first_room(self, opened: OpenedT) -> Room | None:
         """The same for sequences of one token; it says nothing of longer ones."""
         return None
+
+    def divides_evenly(self, opened: OpenedT) -> bool:
+        """Whether no layout of n GPUs keeps less than an n-th of what this one GPU keeps on the fullest of them, cache and weights alike."""
+        return False
 
     def most_served(self, opened: OpenedT, budget_bytes: int) -> int | None:
         """The most requests of the planned length in the pool that the engine makes, 0 if it does not start; ``None`` without a direct answer."""
@@ -168,19 +172,36 @@ def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hasha
 
 def tried(opened: OpenedT, **change: Any) -> OpenedT | None:
     """As :meth:`Opened.changed`, but ``None`` if the engine refuses it. The family keeps what is accepted or refused at every size."""
+    found, sizes = tried_at(opened, change)
+    if found is None or sizes is None:
+        return found
+    alike: Any = found
+    sized: OpenedT = alike.sized(seq=sizes[0], batch=sizes[1])
+    return sized
+
+
+def tried_at(opened: OpenedT, change: Mapping[str, Any]) -> tuple[OpenedT | None, tuple[int, int] | None]:
+    """The same, with a request of any size in place of the changed one, and the length and batch to take of it, where the family keeps it."""
     asked: Any = opened
     gpu = change.get("gpu")
     measured = gpu is not None and _was_measured(gpu, asked.engine.name)
     if measured or not (_ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked)):
-        return _tried(opened, change)
-    sizes = {name: change.pop(name) for name in _SIZES & change.keys()}
+        return _tried(opened, change), None
+    request = asked.request
+    sizes = change.get("seq", request.seq), change.get("batch", request.batch)
+    alike = {name: value for name, value in change.items() if name not in _SIZES}
     # The change is kept beside its key, which has the address of an accelerator.
-    found: Any
-    _, found = _bounded(asked.shared(_TRIED, dict), _key_of(change), lambda: (change, _tried(opened, change)))
-    sized: OpenedT | None = (
-        None if found is None else found.sized(**{"seq": asked.request.seq, "batch": asked.request.batch, **sizes})
-    )
-    return sized
+    found: OpenedT | None
+    _, found = _bounded(asked.shared(_TRIED, dict), _key_of(alike), lambda: (alike, _tried(opened, alike)))
+    return found, sizes
+
+
+def resized(opened: OpenedT, **sizes: int) -> OpenedT:
+    """As :meth:`Opened.changed` for another length or batch, without a check where the engine accepts all of them."""
+    asked: Any = opened
+    free = _ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked)
+    other: OpenedT = asked.sized(**sizes) if free else asked.changed(**sizes)
+    return other
 
 
 def _tried(opened: OpenedT, change: Mapping[str, Any]) -> OpenedT | None:
@@ -193,8 +214,7 @@ def _tried(opened: OpenedT, change: Mapping[str, Any]) -> OpenedT | None:
 
 def _key_of(change: Mapping[str, Any]) -> tuple[object, ...]:
     """A key for the values of a change. An accelerator counts by its address, a mapping by what is in it."""
-    values = (
-        tuple(value.items()) if isinstance(value, Mapping) else id(value) if name == "gpu" else value
-        for name, value in change.items()
-    )
+    values = [
+        id(value) if name == "gpu" else tuple(value.items()) if name == "options" else value for name, value in change.items()
+    ]
     return (*change, *values)

@@ -17,21 +17,16 @@ from hwcalc.engines.calibration import calibrated, measured_passes, measurements
 from hwcalc.engines.curves import AskedCurve, Curve, StagedCurve, Term
 from hwcalc.engines.forms import Blocks, MemoryForm, PartForm, Pool
 from hwcalc.engines.ranks import DEALT
-from hwcalc.engines.request import UNSHARED, Request
+from hwcalc.engines.request import is_plain
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind
 
-__all__ = ["asked_curve", "form_with", "general_curve", "general_form", "growing", "growing_parts", "is_plain"]
+__all__ = ["asked_curve", "form_with", "general_curve", "general_form", "growing", "growing_parts"]
 
 Stairs: TypeAlias = tuple[Stair, ...]
-
-
-def is_plain(request: Request) -> bool:
-    """Whether all sequences are alike, keep everything and share nothing, and nobody drafts: any other request has no form."""
-    return request.policy is None and not request.lengths and request.sharing == UNSHARED and request.draft is None
 
 
 def general_form(opened: Opened, chunk: int | None) -> MemoryForm | None:

@@ -25,16 +25,18 @@ class Kinds:
     """The part of an engine that is about the kinds of layers."""
 
     label: ClassVar[str]
-    kinds: ClassVar[frozenset[type[LayerKind]] | None]
-    """Those that it has a rule for; every other one is refused. ``None``: all, by the formulas alone."""
+    kinds: ClassVar[frozenset[type[LayerKind]] | frozenset[str] | None]
+    """Those that it has a rule for, as classes or by their names; every other one is refused. ``None``: all, by the formulas alone."""
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({})
     """Kinds with a window whose other tokens it keeps too: ``EVERY_TOKEN``, or ``BY_MODEL`` where some of its classes do."""
 
     def stores(self, kind: type[LayerKind]) -> str:
         """Whether the engine stores layers of this kind, in a word or two: ``YES``, ``EVERY_TOKEN``, ``BY_MODEL`` or ``NO``."""
-        if self.kinds is not None and kind not in self.kinds:
-            return NO
-        return self.unbounded.get(kind, YES)
+        return self.unbounded.get(kind, YES) if self.has_rule(kind) else NO
+
+    def has_rule(self, kind: type[LayerKind]) -> bool:
+        """Whether it has a rule for layers of this kind."""
+        return self.kinds is None or kind in self.kinds or kind.__name__ in self.kinds
 
     def check_class(self, opened: Any) -> None:
         """Raise an error if the engine has no class for the model. This is asked before its kinds of layers."""
@@ -44,7 +46,7 @@ class Kinds:
         if self.kinds is None:
             return
         for group in layers.groups:
-            if type(group.kind) not in self.kinds:
+            if not self.has_rule(type(group.kind)):
                 title, name = group.kind.title, group.kind.name
                 raise UnsupportedError(
                     f"there is no rule for {name} layers ({title}) in {self.label}.", hint="Use: --engine reference"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
+    from hwcalc.units import Ratio
 
 __all__ = ["Loaded", "budget_of", "loaded", "outside"]
 
@@ -54,7 +55,7 @@ def budget_of(
     tokens: int,
     rows: int,
     share: float = 1.0,
-    margin: Fraction | int | None = None,
+    margin: Fraction | Ratio | int | None = None,
 ) -> Noted[Budget]:
     """What ``parts`` leave of a share of the memory. Estimates are replaced by measurements of passes of so many tokens and rows.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from hwcalc.engines.families import kept
 from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank
@@ -23,7 +24,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes"]
+__all__ = ["REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes", "stages_of"]
 
 
 @frozen
@@ -95,6 +96,8 @@ class Rules:
 
 
 REFERENCE: Final = Rules()
+_MOST_KEPT: Final = 64
+"""So many unlike blocks at most has a model whose parts on a rank are kept."""
 
 
 def rank_weight_bytes(
@@ -120,11 +123,21 @@ def rank_weight_bytes(
     if model.counted is None:
         return None
     unquantized = rules.weight_format(model, weight_dtype)
-    blocks = cut_blocks(model, rules.loaded_blocks(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
     return tuple(
         sum(block_bytes(model, block, rules, scheme, unquantized) for block in stage)
-        for stage in on_stages(model, blocks, parallel.pp, rules)
+        for stage in stages_of(model, model.counted, parallel, rules)
     )
+
+
+def stages_of(model: ModelSpec, weights: Weights, parallel: Parallel, rules: Rules) -> tuple[tuple[Block, ...], ...]:
+    """The blocks on the fullest rank of each pipeline stage."""
+
+    def cut() -> tuple[tuple[Block, ...], ...]:
+        blocks = cut_blocks(model, rules.loaded_blocks(model, weights, parallel.pp), rules.rank(model, parallel), rules)
+        return tuple(on_stages(model, blocks, parallel.pp, rules))
+
+    # Several formats are tried in each layout. Thousands of layers that are all unlike would take too much memory.
+    return kept(model, "stages", (rules, parallel), cut) if len(weights.blocks) <= _MOST_KEPT else cut()
 
 
 def cut_blocks(model: ModelSpec, blocks: Iterable[Block], rank: Rank, rules: Rules) -> tuple[Block, ...]:

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", "Request", "Servers", "Sharing"]
+__all__ = ["ALONE", "MOST_RANKS", "UNSHARED", "Family", "Hardware", "Parallel", "Request", "Servers", "Sharing", "is_plain"]
 
 T = TypeVar("T")
 
 MOST_RANKS: Final = 4096
+_UNKNOWN: Final[Any] = object()
+"""Stands for an answer that is not kept yet; ``None`` may be one."""
 
 
 @frozen
@@ -225,9 +227,9 @@ class Family:
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
-        if key not in self.family:
-            self.family[key] = make()
-        answer: T = self.family[key]
+        answer: T = self.family.get(key, _UNKNOWN)
+        if answer is _UNKNOWN:
+            answer = self.family[key] = make()
         return answer
 
     def sibling(self, request: Request) -> Self:
@@ -239,3 +241,8 @@ class Family:
     def with_request(self, request: Request) -> Self:
         """The sibling with this request; the same one if it is no other."""
         return self if request == self.request else self.sibling(request)
+
+
+def is_plain(request: Request) -> bool:
+    """Whether all sequences are alike, keep everything and share nothing, and nobody drafts: any other request has no form."""
+    return request.policy is None and not request.lengths and request.sharing == UNSHARED and request.draft is None

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HOST_SHARE", "Cost", "Saving", "computes_fp4", "computes_fp8", "host_holds"]
-
-HOST_SHARE: Final = 4
-"""Times the memory of its GPUs that a host may well have (:func:`host_holds` says of which machines)."""
+__all__ = ["Cost", "Saving", "computes_fp4", "computes_fp8", "host_holds"]
 
 
 class Cost(enum.IntEnum):

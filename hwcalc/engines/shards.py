@@ -9,12 +9,13 @@ since the fullest rank has to fit.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from functools import cached_property
+from functools import lru_cache
 from typing import ClassVar, Final
 
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
@@ -155,7 +156,7 @@ class Rank:
         local = self._local_rows.get((name in _FUSED, rows))
         return -(-rows // self.tp) if local is None else local
 
-    @cached_property
+    @lazy
     def _local_rows(self) -> dict[tuple[bool, int], int]:
         """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer."""
         local_rows: dict[tuple[bool, int], int] = {}
@@ -188,7 +189,12 @@ class GroupRank(Rank):
 
 def module_of(weight: Weight) -> str:
     """The module of a tensor: ``q_proj`` for ``self_attn.q_proj.weight``, ``A_log`` for ``mixer.A_log``."""
-    parts = weight.path.split(".")
+    return _module(weight.path)
+
+
+@lru_cache(maxsize=4096)
+def _module(path: str) -> str:
+    parts = path.split(".")
     return parts[-2] if parts[-1] in {"weight", "bias"} and len(parts) > 1 else parts[-1]
 
 

@@ -7,7 +7,6 @@ runs of tokens: the prefix once, the rest of a prompt once for a request, and wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar, cast
 
@@ -17,6 +16,7 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import Run
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.generic import Generic
+from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.tensor import Encoder, Kept, Span
 
@@ -267,7 +267,7 @@ class Alive(Dropping):
 
     engine: _Engine
 
-    @cached_property
+    @lazy
     def sharing_support(self) -> Support:
         """Whether the engine keeps what sequences have in common once, and how."""
         return self.engine.sharing_support(self)
@@ -277,7 +277,7 @@ class Alive(Dropping):
         sharing = self.request.sharing
         return sharing.asked and not sharing.apart and self.sharing_support.offered
 
-    @cached_property
+    @lazy
     def together(self) -> Together:
         """The planned sequences, as the engine keeps them."""
         request, sharing, shares = self.request, self.request.sharing, self._shares

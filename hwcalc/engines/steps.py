@@ -5,7 +5,9 @@ Whoever computes a figure writes its steps beside it, so that an explanation sho
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from typing import Any
+
+from hwcalc.formulas.frozen import field, frozen, record
 
 __all__ = ["Ends", "Number", "Step", "Term", "step"]
 
@@ -24,6 +26,16 @@ class Term:
     high: int | float
 
 
+def _terms_of(made: Any) -> tuple[Term, ...]:
+    """The terms of a step from :func:`step`. A plan has about twenty steps, and most of those that a program asks for are never read."""
+    return tuple([_term(name, value) for name, value in vars(made)["_terms"].items()])
+
+
+def _term(name: str, value: Ends) -> Term:
+    low, expected, high = value if isinstance(value, tuple) else (value, value, value)
+    return record(Term, {"name": name, "low": low, "expected": expected, "high": high})
+
+
 @frozen
 class Step:
     """One figure. ``formula`` is arithmetic on the names of ``terms``; ``x`` multiplies, and it may have floor, ceil, max and min.
@@ -34,7 +46,7 @@ class Step:
     name: str
     unit: str
     formula: str
-    terms: tuple[Term, ...]
+    terms: tuple[Term, ...] = field(late=_terms_of)
     low: int | float
     expected: int | float
     high: int | float
@@ -48,22 +60,6 @@ def step(name: str, formula: str, result: Ends, /, *, unit: str = "bytes", **ter
     (12, [('rows', 4), ('width', 3)])
     """
     low, expected, high = result if isinstance(result, tuple) else (result, result, result)
-    made = Step.__new__(Step)
-    # A plan has about twenty of them, which nothing checks: their fields are written at once.
-    made.__dict__.update(
-        name=name,
-        unit=unit,
-        formula=formula,
-        terms=tuple([_term(symbol, value) for symbol, value in terms.items()]),
-        low=low,
-        expected=expected,
-        high=high,
+    return record(
+        Step, {"name": name, "unit": unit, "formula": formula, "_terms": terms, "low": low, "expected": expected, "high": high}
     )
-    return made
-
-
-def _term(name: str, value: Ends) -> Term:
-    low, expected, high = value if isinstance(value, tuple) else (value, value, value)
-    made = Term.__new__(Term)
-    made.__dict__.update(name=name, low=low, expected=expected, high=high)
-    return made

@@ -11,7 +11,7 @@ from typing import Final
 
 from hwcalc.errors import KvplanError, ModelNotFoundError
 from hwcalc.model import ModelSpec
-from hwcalc.parsers import parse
+from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
 from hwcalc.sources.wanted import Absent, Wanted

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.library.load import load_model
-from hwcalc.model import ModelSpec
+from hwcalc.formulas.named import NamedTuple
+from hwcalc.library.families import Naming, naming_of
 from hwcalc.planner.runnables import Unread
-from hwcalc.sources.families import family_of, is_copy, is_pretrained, same_model
+from hwcalc.profiles.model_index import model_index
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
+    import os
+
+    from hwcalc.model import ModelSpec
     from hwcalc.profiles.model_index import IndexedModel
+    from hwcalc.sources.catalog_facts import CatalogFacts
     from hwcalc.sources.installed import InstalledModel
 
-__all__ = ["Candidate", "candidates", "catalog", "folded", "sources", "unread"]
+__all__ = ["Candidate", "candidates", "catalog", "folded", "naming", "sources", "unread"]
 
 
-@frozen
-class Candidate:
+_SAME: Final = Naming._fields.index("same")
+
+
+class Candidate(NamedTuple):
     """A model by what is known of it without reading it whole. ``word`` names it on a command line.
 
-    ``stored`` says that its file has a format already, which is not to be chosen.
+    ``stored`` says that its file has a format already, which is not to be chosen. ``row`` is what the index of the catalog has of it.
     """
 
     word: str
@@ -42,20 +47,40 @@ class Candidate:
     stored: bool = False
     also: tuple[str, ...] = ()
     row: IndexedModel | None = None
-    """What the index of the catalog has of it."""
 
     @property
     def family(self) -> str:
         """What people call the series."""
-        return family_of(self.id)
+        return naming(self.id).family
+
+
+def naming(model_id: str) -> Naming:
+    """What a name says: from the index, which has the names of the catalog, or by reading it."""
+    row = model_index().get(model_id)
+    return naming_of(model_id) if row is None else Naming(*row.naming)
+
+
+def _read(name: str | os.PathLike[str], *, offline: bool = False, headers: bool = True) -> ModelSpec:
+    from hwcalc.library.load import load_model
+
+    return load_model(name, offline=offline, headers=headers)
+
+
+def _own() -> dict[str, CatalogFacts]:
+    """The models of the user's own folder, which most users do not have."""
+    from hwcalc.profiles.catalog import ProfileError, own_models
+
+    with suppress(ProfileError):
+        if not own_models():
+            return {}
+    from hwcalc.sources.catalog_facts import own_facts
+
+    return {facts.id: facts for facts in own_facts()}
 
 
 def catalog() -> Iterator[Candidate]:
     """All models of the built-in catalog, by its index, and the user's own, of which one may replace one of the catalog."""
-    from hwcalc.profiles.model_index import model_index
-    from hwcalc.sources.catalog_facts import own_facts
-
-    own = {facts.id: facts for facts in own_facts()}
+    own = _own()
     known = model_index()
     for name in sorted({*known, *own}, key=str.lower):
         row = None if name in own else known[name]
@@ -64,7 +89,7 @@ def catalog() -> Iterator[Candidate]:
             word=name,
             id=name,
             source="catalog",
-            load=partial(load_model, name, offline=True, headers=False),
+            load=partial(_read, name, offline=True, headers=False),
             model_type=facts.model_type,
             parameters=facts.parameters,
             active=facts.active,
@@ -96,11 +121,13 @@ def on_this_machine() -> Iterator[Candidate]:
         yield _of_file(one)
     for name in cached_ids():
         if cached_config(name) is not None:
-            yield Candidate(word=name, id=name, source="hf-cache", load=partial(load_model, name, offline=True, headers=False))
+            yield Candidate(word=name, id=name, source="hf-cache", load=partial(_read, name, offline=True, headers=False))
 
 
 def from_folder(folder: str) -> Iterator[Candidate]:
     """The GGUF models of a folder and of the folders in it. Raises :class:`~hwcalc.errors.UsageError` if it is none."""
+    from pathlib import Path
+
     from hwcalc.sources.installed import models_in_folder
 
     root = Path(folder).expanduser()
@@ -112,25 +139,28 @@ def from_folder(folder: str) -> Iterator[Candidate]:
 
 def _of_file(one: InstalledModel) -> Candidate:
     name = one.path.name if one.source == "folder" else one.name
-    return Candidate(word=one.name, id=name, source=one.source, load=partial(load_model, one.path), stored=True)
+    return Candidate(word=one.name, id=name, source=one.source, load=partial(_read, one.path), stored=True)
 
 
 def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
     """One candidate for all pages and formats of a model, which names the others."""
     groups: dict[tuple[str, str], list[Candidate]] = {}
     for one in candidates:
-        key = (one.source, one.word if one.stored else same_model(one.id))
+        same = one.row.naming[_SAME] if one.row is not None else naming(one.id).same
+        key = (one.source, one.word if one.stored else same)
         groups.setdefault(key, []).append(one)
     for group in groups.values():
+        if len(group) == 1:
+            yield group[0]
+            continue
         first, *others = sorted(group, key=_rank)
-        if others:
-            first = replace(first, also=tuple(one.id for one in others), parameters=first.parameters or _first(others))
-        yield first
+        yield first._replace(also=tuple(one.id for one in others), parameters=first.parameters or _first(others))
 
 
 def _rank(one: Candidate) -> tuple[bool, bool, str, int, str]:
     """The model itself before copies of it, and its first page before others."""
-    return is_copy(one.id), is_pretrained(one.id), one.released or "9", len(one.id), one.id
+    said = naming(one.id)
+    return said.copy, said.pretrained, one.released or "9", len(one.id), one.id
 
 
 def _first(others: Sequence[Candidate]) -> int | None:

@@ -15,10 +15,9 @@ from hwcalc.library.fit_order import alike, best_of_families, ordered
 from hwcalc.library.fit_search import Search, Wishes
 from hwcalc.library.lists import texts
 from hwcalc.planner.asked import take_options
-from hwcalc.planner.auto_weights import AUTO
 from hwcalc.planner.fitting import hosting
 from hwcalc.planner.runnables import Runnables
-from hwcalc.planner.values import read_flag
+from hwcalc.planner.values import AUTO, read_flag
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.frozen import replace
-from hwcalc.planner.runnables import Runnable
+from hwcalc.formulas.named import NamedTuple
+from hwcalc.library.candidates import Candidate, naming
+from hwcalc.library.families import pretrained_of
 from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
-from hwcalc.sources.families import pretrained_of
 
-__all__ = ["OF_A_FAMILY", "alike", "best_of_families", "ordered"]
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Verdict
+    from hwcalc.planner.runnables import Runnable
+
+__all__ = ["OF_A_FAMILY", "Found", "alike", "best_of_families", "ordered"]
 
 OF_A_FAMILY: Final = 3
 """As many models of a family as are listed, unless all are asked for."""
 _ROOMY: Final = 2
 """A model made for so many times the tokens asked for stands before one that only just reaches them: it is usually the later one."""
+_LAST_FIRST: Final = {letter: 0x7F - letter for letter in range(0x80)}
+"""Turns a date into a text that stands the earlier the later it is."""
 _DECENT: Final = frozenset(
     (
         *PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1],
@@ -39,7 +45,30 @@ _DECENT: Final = frozenset(
 """Formats of four bits and more. With fewer the answers of a model suffer."""
 
 
-def ordered(rows: Iterable[Runnable], words: Sequence[str] = ()) -> tuple[Runnable, ...]:
+class Found(NamedTuple):
+    """A model that runs, by what its place in the list depends on; ``family`` in lower case. ``finish`` works out its row, which takes longer."""
+
+    one: Candidate
+    family: str
+    also: tuple[str, ...]
+    weights: str | None
+    file_type: str | None
+    seq: int
+    parameters: int | None
+    max_position_embeddings: int | None
+    weights_bytes: int
+    needed_bytes: int
+    verdict: Verdict
+    whole: bool
+    finish: Callable[[], Runnable]
+
+    @property
+    def id(self) -> str:
+        """The id of the model."""
+        return self.one.id
+
+
+def ordered(rows: Iterable[Found], words: Sequence[str] = ()) -> tuple[Found, ...]:
     """The best of each family first, and the families in the order of their best; before all, models with these words in their ids."""
     given = tuple(rows)
     raw = _pretrained(given)
@@ -48,25 +77,25 @@ def ordered(rows: Iterable[Runnable], words: Sequence[str] = ()) -> tuple[Runnab
     )
     places: dict[str, int] = {}
     for row in best:
-        places.setdefault(row.family.lower(), len(places))
-    return tuple(sorted(best, key=lambda row: places[row.family.lower()]))
+        places.setdefault(row.family, len(places))
+    return tuple(sorted(best, key=lambda row: places[row.family]))
 
 
-def _pretrained(rows: Iterable[Runnable]) -> frozenset[str]:
+def _pretrained(rows: Iterable[Found]) -> frozenset[str]:
     """Ids of the models that have not learnt to follow instructions."""
     families: dict[str, list[str]] = {}
     for row in rows:
-        families.setdefault(row.family.lower(), []).extend((row.id, *row.also))
-    return frozenset().union(*map(pretrained_of, families.values()))
+        families.setdefault(row.family, []).extend((row.id, *row.also))
+    return frozenset().union(*(pretrained_of(names, naming) for names in families.values()))
 
 
-def _rank(row: Runnable, *, pretrained: bool) -> tuple[bool, bool, bool, bool, bool, int, str, str]:
+def _rank(row: Found, *, pretrained: bool) -> tuple[bool, bool, bool, bool, bool, int, str, str]:
     """What lies on the GPU whole and surely fits, at four bits and more; then what follows instructions; then what the context asked for does
     not fill; then the largest, then the newest.
     """
     form = row.weights or row.file_type
     decent = form is None or form in _DECENT
-    newest = "".join(chr(0x7F - ord(letter)) for letter in row.released or "0")
+    newest = (row.one.released or "0").translate(_LAST_FIRST)
     return (
         not row.whole,
         not decent,
@@ -79,24 +108,24 @@ def _rank(row: Runnable, *, pretrained: bool) -> tuple[bool, bool, bool, bool, b
     )
 
 
-def alike(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
+def alike(rows: Iterable[Found]) -> tuple[Found, ...]:
     """Models of a family of the same size as one row, which names the others."""
-    groups: dict[tuple[object, ...], list[Runnable]] = {}
+    groups: dict[tuple[object, ...], list[Found]] = {}
     for row in rows:
-        key = (row.family.lower(), row.weights, row.weights_bytes, row.needed_bytes, row.seq, row.modality, row.stored)
-        groups.setdefault((*key, row.id) if row.stored else key, []).append(row)
+        key = (row.family, row.weights, row.weights_bytes, row.needed_bytes, row.seq, row.one.modality, row.one.stored)
+        groups.setdefault((*key, row.id) if row.one.stored else key, []).append(row)
     return tuple(
-        first if not others else replace(first, also=(*first.also, *(name for one in others for name in (one.id, *one.also))))
+        first if not others else first._replace(also=(*first.also, *(name for one in others for name in (one.id, *one.also))))
         for first, *others in groups.values()
     )
 
 
-def best_of_families(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
+def best_of_families(rows: Iterable[Found]) -> tuple[Found, ...]:
     """The first few of each family."""
     listed: dict[str, int] = {}
     out = []
     for row in rows:
-        count = listed[row.family.lower()] = listed.get(row.family.lower(), 0) + 1
+        count = listed[row.family] = listed.get(row.family, 0) + 1
         if count <= OF_A_FAMILY:
             out.append(row)
     return tuple(out)

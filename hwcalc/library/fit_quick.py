@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room
-from hwcalc.engines.llamacpp.opened import of_llamacpp
-from hwcalc.formulas.frozen import frozen
-from hwcalc.library.indexed import curves_at, indexed_model, layers_at, shares_at, sizes_at
-from hwcalc.planner.auto_weights import is_auto
+from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room, Sizes
+from hwcalc.engines.llamacpp.settings import dtypes_asked
+from hwcalc.engines.request import Parallel
+from hwcalc.formulas.named import NamedTuple
+from hwcalc.library.indexed import curves_at, formats_at, layers_at, shares_at, stack_at
 from hwcalc.planner.result import UNLIMITED
-from hwcalc.planner.speed import speed_bound
+from hwcalc.planner.speed import known_bandwidth
+from hwcalc.planner.speed_work import decode_of
+from hwcalc.planner.values import is_auto
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
+    from hwcalc.engines.stored import Dtypes
     from hwcalc.planner.fitting import Hosting
-    from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.model_index import IndexedModel
 
 __all__ = ["Quick", "Whole", "quick"]
@@ -28,8 +29,7 @@ _USUAL: Final = frozenset({"seq", "batch", "dtype", "weights", "engine", "gpu", 
 _SIXTEEN: Final = (None, "auto", "f16", "fp16")
 
 
-@frozen
-class Whole:
+class Whole(NamedTuple):
     """A model that surely fits as a whole, in the format that is planned."""
 
     weights: str
@@ -42,17 +42,18 @@ class Whole:
 class Quick:
     """The hardware and the length that were asked for, and which models of the index fit there."""
 
-    def __init__(self, host: Hosting, room: Room, named: str | None) -> None:
+    def __init__(self, host: Hosting, room: Room, dtypes: Dtypes, named: str | None) -> None:
         self._host = host
         self._room = room
+        self._dtypes = dtypes
         self._named = named
-        self._speeds: dict[tuple[int, str, int], SpeedInfo] = {}
+        self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
         self._whole: dict[tuple[int, int], Whole | None] = {}
 
     @property
     def kv_dtype(self) -> str:
         """The format of the cache."""
-        return self._room.kv_dtype
+        return self._dtypes.kv
 
     @property
     def usable_bytes(self) -> int:
@@ -64,9 +65,9 @@ class Quick:
         if row.shape is None or tokens < LEAST_TOKENS or self._room.rooms["low"] is None:
             return False
         longest = max(tokens, row.max_position_embeddings or tokens)
-        return longest <= curves_at(row.shape).longest and any(
-            name == self._named or self._named is None for name, _ in sizes_at(row.shape)
-        )
+        if longest > curves_at(row.shape).longest:
+            return False
+        return self._named is None or self._named in formats_at(row.shape)
 
     def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
@@ -78,7 +79,8 @@ class Quick:
 
     def _fitting(self, number: int, tokens: int) -> Whole | None:
         point, room = curves_at(number).at(tokens), self._room
-        for name, sizes in sizes_at(number):
+        for name, numbers in formats_at(number).items():
+            sizes = Sizes(*numbers)
             if self._named in (None, name) and room.surely_holds(sizes, point):
                 return Whole(
                     weights=name,
@@ -92,7 +94,7 @@ class Quick:
     def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
         """The most tokens with which a model surely fits as a whole."""
         assert row.shape is not None
-        curves, sizes = curves_at(row.shape), dict(sizes_at(row.shape))[whole.weights]
+        curves, sizes = curves_at(row.shape), Sizes(*formats_at(row.shape)[whole.weights])
         bound = max(tokens, row.max_position_embeddings or UNLIMITED)
         return bound if curves.flat else min(bound, self._room.longest(sizes, curves, curves.longest))
 
@@ -101,30 +103,28 @@ class Quick:
         assert row.shape is not None
         return curves_at(row.shape).exact(tokens)
 
-    def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> SpeedInfo:
-        """The bound on speed of a model that fits as a whole."""
+    def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> tuple[float | None, str | None]:
+        """The bound on tokens per second of a model that fits as a whole, and what bounds them."""
         assert row.shape is not None
         key = (row.shape, whole.weights, tokens)
         if key not in self._speeds:
-            self._speeds[key] = self._speed(row, row.shape, whole.weights, tokens)
+            self._speeds[key] = self._speed(row.shape, whole.weights, tokens)
         return self._speeds[key]
 
-    def _speed(self, row: IndexedModel, number: int, weights: str, tokens: int) -> SpeedInfo:
-        return speed_bound(
-            indexed_model(row),
-            gpu=self._host.gpu,
-            seq=tokens,
-            batch=1,
-            roles=self._room.roles,
-            engine=self._host.engine.name,
-            weights=weights,
-            shares=shares_at(number, weights),
-        ).value
+    def _speed(self, number: int, weights: str, tokens: int) -> tuple[float | None, str | None]:
+        shares, roles, engine = shares_at(number, weights), self._dtypes.roles, self._host.engine.name
+        step = decode_of(stack_at(number), shares, seq=tokens, batch=1, roles=roles, engine=engine)
+        seconds, bound_by = step.seconds(self._host.gpu, self._bandwidth)
+        return None if seconds is None else 1 / seconds, bound_by
+
+    @cached_property
+    def _bandwidth(self) -> float | None:
+        return known_bandwidth(self._host.gpu)
 
     def smallest(self, row: IndexedModel) -> str:
         """The format in which a part of the model stays on the host."""
         assert row.shape is not None
-        return self._named or sizes_at(row.shape)[-1][0]
+        return self._named or [*formats_at(row.shape)][-1]
 
     def layers(self, row: IndexedModel) -> int:
         """The layers of a model, the output counted as one."""
@@ -134,7 +134,7 @@ class Quick:
     def weights_bytes(self, row: IndexedModel) -> int:
         """Bytes of the smallest format, with all layers on the GPU."""
         assert row.shape is not None
-        return dict(sizes_at(row.shape))[self.smallest(row)].gpu
+        return Sizes(*formats_at(row.shape)[self.smallest(row)]).gpu
 
     @property
     def without_gpu(self) -> bool:
@@ -149,7 +149,8 @@ class Quick:
         assert row.shape is not None
         point, found = curves_at(row.shape).at(tokens), list[tuple[str, int]]()
         beside = point.cache + point.compute_high + point.host_high
-        for name, sizes in sizes_at(row.shape):
+        for name, numbers in formats_at(row.shape).items():
+            sizes = Sizes(*numbers)
             if self._named not in (None, name) or sizes.gpu + point.cache > (self._room.rooms["high"] or 0):
                 continue
             needed = sizes.gpu + sizes.host + beside
@@ -161,7 +162,7 @@ class Quick:
     def apart(self, row: IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
-        sizes, point = dict(sizes_at(row.shape))[self.smallest(row)], curves_at(row.shape).at(tokens)
+        sizes, point = Sizes(*formats_at(row.shape)[self.smallest(row)]), curves_at(row.shape).at(tokens)
         host, room = self._room.likely_host, self._room.rooms["high"] or 0
         if sizes.gpu + point.cache > room + host:
             return False
@@ -171,13 +172,12 @@ class Quick:
         return True if alone - held <= host and not self._host.gpu.shares_host_memory else None
 
 
-def quick(host: Hosting, load: Callable[[], ModelSpec]) -> Quick | None:
-    """The quick way, where the request is one that the index has. ``load`` reads any model that llama.cpp runs."""
+def quick(host: Hosting) -> Quick | None:
+    """The quick way, where the request is one that the index has."""
     asked = host.asked
     usual = asked.given <= _USUAL and (asked.gpus or 1) == asked.batch == 1 and asked.dtype in _SIXTEEN
     if host.engine.name != ENGINE or not usual:
         return None
-    # The hardware is the same for all models, so any of them will do.
-    model = load()
-    room = Room(of_llamacpp(host.engine.unchecked(model, host.request(model, None))))
-    return Quick(host, room, None if is_auto(asked.weights) else format_name(asked.weights))
+    # The hardware is the same for all models, and so is the format of the cache.
+    request = host.request_for(host.seq, Parallel(), None)
+    return Quick(host, Room(request), dtypes_asked(request), None if is_auto(asked.weights) else format_name(asked.weights))

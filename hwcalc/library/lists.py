@@ -8,11 +8,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
-from hwcalc.library.load import ModelLike
 from hwcalc.text import brief, quoted, shown
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
+    from hwcalc.library.load import ModelLike
     from hwcalc.policies.base import Chosen
 
 __all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "policies_of", "texts", "words"]

@@ -10,8 +10,8 @@ from typing import IO, Any
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec, RawModel
-from hwcalc.parsers import parse
 from hwcalc.parsers.limits import MAX_NAME
+from hwcalc.parsers.parse import parse
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.sources.progress import tell

@@ -10,9 +10,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
-from hwcalc.planner.command import command_line
 from hwcalc.planner.context import open_request
-from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
 __all__ = [
@@ -97,7 +95,13 @@ def plan(
         "hidden_size": hidden_size, "intermediate_size": intermediate_size, "vocab_size": vocab_size,
         "parameters": parameters,
     }  # fmt: skip
-    asked = read_options(given)
+    return _planned(model, read_options(given))
+
+
+def _planned(model: ModelLike | None, asked: Asked) -> Plan:
+    from hwcalc.planner.command import command_line
+    from hwcalc.planner.plan import plan_model
+
     spec, request = load_request(model, asked)
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 
@@ -107,6 +111,8 @@ def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | N
 
     The plan offers no changes unless ``advise`` is set.
     """
+    from hwcalc.planner.plan import plan_model
+
     return plan_model(model, advise=advise, **request_of(given, draft))
 
 

@@ -9,8 +9,8 @@ from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Weight, WeightRole, Weights
 from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters, RawModel
-from hwcalc.parsers import parse
 from hwcalc.parsers.config import MAX_LAYERS, Config
+from hwcalc.parsers.parse import parse
 from hwcalc.parsers.understood import language_config
 from hwcalc.text import brief
 

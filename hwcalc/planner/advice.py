@@ -8,18 +8,16 @@ length or number) take a tenth of that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.families import tried
 from hwcalc.engines.pool import Try
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.saving import Cost, computes_fp8
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
-from hwcalc.planner import solve
+from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.change import (
     NOTHING,
     PARALLEL,
@@ -33,6 +31,7 @@ from hwcalc.planner.change import (
     does_as_much,
     first_of,
     flags_of,
+    key_of,
     larger_gpus_of,
     layout_of,
     layouts_of,
@@ -40,8 +39,9 @@ from hwcalc.planner.change import (
     with_numbers,
 )
 from hwcalc.planner.command import CommandLine
-from hwcalc.planner.context import sizes_for
 from hwcalc.planner.layouts import node_of
+from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.tries import Tried
 from hwcalc.units import MOST_TOKENS, human_bytes
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 
 _TO_HOST: Final = (Cost.PARTLY, Cost.HOST)
 
+_APART: Final = frozenset({"instance", "gpus", "engine_options"})
+"""Options that a request has under other names."""
 _LIMITS: Final = ("kv_memory", "memory_utilization", "margin")
 """Options that limit the memory of the cache."""
 _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1), (Cost.FEW_BITS, 1)})
@@ -99,12 +101,13 @@ class _Adviser:
 
     def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
+        self.planned = Tried(opened, opened.request.seq, opened.request.batch)
         self.left = MOST_PLANS
         self.offers: list[Offer] = []
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
-        self._seen: dict[str, Opened | None] = {}
+        self._seen: dict[frozenset[tuple[str, object]], Tried | None] = {}
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         self.savings = [one for one in savings if self._saves(one)]
@@ -179,27 +182,28 @@ class _Adviser:
         if changed is None:
             return None
         try:
-            sure = solve.holds(changed, "low")
+            sure = changed.holds("low")
             # What only probably fits is left to the host by the engine itself.
-            holds = sure or (not self.fits and not self.partly and solve.holds(changed))
+            holds = sure or (not self.fits and not self.partly and changed.holds())
         except KvplanError:
             return None
-        return Offer(change=change, opened=changed, sure=sure) if holds else None
+        return Offer(change=change, found=changed, sure=sure) if holds else None
 
     def _saves(self, change: Change, than: Change | None = None) -> bool:
         """Whether the cache takes less with this change, or the rest, than with another or none."""
-        changed, other = self._changed(change), self.opened if than is None else self._changed(than)
+        changed, other = self._changed(change), self.planned if than is None else self._changed(than)
         if changed is None or other is None:
             return False
         try:
-            (given, needed), (before, needed_before) = (solve.given_and_needed(one, "low") for one in (changed, other))
+            given, needed = changed.given_and_needed("low")
+            before, needed_before = other.given_and_needed("low")
         except KvplanError:
             return False
         return given > before or needed < needed_before
 
-    def _changed(self, change: Change) -> Opened | None:
+    def _changed(self, change: Change) -> Tried | None:
         """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
-        key = repr(sorted((name, getattr(value, "id", value)) for name, value in change.settings.items()))
+        key = key_of(change.settings)
         if key not in self._seen:
             self._seen[key] = self._open(change)
         return self._seen[key]
@@ -213,25 +217,25 @@ class _Adviser:
             value == given.get(name, known[name].default) for name, value in own.items() if name in known
         )
 
-    def _open(self, change: Change) -> Opened | None:
-        settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
+    def _open(self, change: Change) -> Tried | None:
+        settings = {name: value for name, value in change.settings.items() if name not in _APART}
         request = self.opened.request
         gpu = settings.get("gpu", request.hardware.gpu)
         # What the user already has on this GPU is the user's own choice.
-        chosen = vars(request) | settings if "gpu" in settings else settings
-        formats = [chosen.get(name) or "" for name in ("dtype", "weights")]
-        if self.left <= 0 or (any("fp8" in each for each in formats) and not computes_fp8(gpu)):
+        chosen: Mapping[str, Any] = vars(request) | settings if "gpu" in settings else settings
+        eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
+        if self.left <= 0 or (eight and not computes_fp8(gpu)):
             return None
         if "engine_options" in change.settings:
-            settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
+            settings["options"] = {**request.options, **change.settings["engine_options"]}
         self.left -= 1
-        return tried(self.opened, **{**self._chosen(change), **settings})
+        return Tried.of(self.opened, {**self._chosen(change), **settings})
 
     def _chosen(self, change: Change) -> Sizes:
         """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
-        settings = {**self.line.given, **change.settings}
         if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
             return {}
+        settings = {**self.line.given, **change.settings}
         given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
         return vars(sizes_for(self.opened.engine, self.opened.model, settings["gpu"], settings.get("gpus"), given))
 
@@ -256,17 +260,19 @@ class _Adviser:
             return
         instance = self.line.given.get("instance")
         first = (
-            None if fewest is None or instance is not None or count_of(fewest) > solve.most_joined(gpu, request.gpus) else fewest
+            None
+            if fewest is None or instance is not None or count_of(fewest) > solve_gpus.most_joined(gpu, request.gpus)
+            else fewest
         )
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
-        least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
+        least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve_gpus.MOST_GPUS
         for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
             offer = self._offer(self._of_layout(layout))
             if offer is not None and offer.sure:
                 break
         if instance is None:
             for larger in larger_gpus_of(self.opened):
-                if solve.most_joined(larger, 1) < request.gpus:
+                if solve_gpus.most_joined(larger, 1) < request.gpus:
                     continue
                 change = Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
                 offer = self._offer(change)
@@ -274,7 +280,7 @@ class _Adviser:
                     break
             few = max(node_of(gpu), request.gpus)
             if few > 1 and not any(
-                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.opened.request.gpus <= few for one in self.offers
+                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.alike.gpus <= few for one in self.offers
             ):
                 self._node(gpu)
 
@@ -283,17 +289,17 @@ class _Adviser:
         for larger in larger_gpus_of(self.opened, node_of(gpu)):
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self._changed(other)
-            for layout in () if changed is None else self._layouts(changed, at_least(changed), node_of(larger)):
-                offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
+            for layout in () if changed is None else self._layouts(changed.opened, at_least(changed.opened), node_of(larger)):
+                offer = self._offer((self._of_layout(layout, larger) | other)._replace(cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
                     return
 
-    def _layouts(self, opened: Opened, least: int, most: int = solve.MOST_GPUS) -> Iterator[Sizes]:
+    def _layouts(self, opened: Opened, least: int, most: int = solve_gpus.MOST_GPUS) -> Iterator[Sizes]:
         """The layouts of ``least`` to ``most`` GPUs that this hardware has: no second laptop, and no more than an instance has."""
         gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
-        most = min(most, solve.most_joined(gpu, opened.request.gpus))
+        most = min(most, solve_gpus.most_joined(gpu, opened.request.gpus))
         counts: Iterable[int] = counts_of(gpu, most)
         if instance is not None:
             own, _, larger = of_cloud(instance)
@@ -340,7 +346,7 @@ class _Adviser:
         for change in (*back, *cache, *eight, *few, *both):
             changed = self._changed(change)
             if changed is not None:
-                self._numbers(change, changed)
+                self._numbers(change, changed.opened)
             if any(
                 offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)
             ):
@@ -348,19 +354,19 @@ class _Adviser:
 
     def _fewer_gpus(self, changes: list[Change]) -> None:
         """A change and more GPUs, if it needs fewer of them than it would alone."""
-        alone = [count_of(vars(offer.opened.request.parallel)) for offer in self.offers if offer.change.cost is Cost.GPUS]
-        most = min(alone, default=1 + solve.MOST_GPUS) - 1
+        alone = [offer.found.alike.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
+        most = min(alone, default=1 + solve_gpus.MOST_GPUS) - 1
         best: Offer | None = None
         for change in changes:
             changed = self._changed(change)
-            if changed is None or changed.request.hardware.gpu is None or changed.request.hardware.kv_memory is not None:
+            if changed is None or changed.alike.hardware.gpu is None or changed.alike.hardware.kv_memory is not None:
                 continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
-                found = self._tried(change | self._of_layout(layout_of(best.opened)))
+                found = self._tried(change | self._of_layout(layout_of(best.found.alike)))
                 best = found if found is not None and found.sure else best
                 continue
-            for layout in self._layouts(changed, at_least(changed), most):
+            for layout in self._layouts(changed.opened, at_least(changed.opened), most):
                 offer = self._tried(change | self._of_layout(layout))
                 if offer is not None and offer.sure:
                     best = offer
@@ -396,18 +402,18 @@ class _Adviser:
 
     def _gain(self, offer: Offer) -> str:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
-        before, held = (self._held(opened, sure=offer.sure) for opened in (self.opened, offer.opened))
+        before, held = (self._held(opened, sure=offer.sure) for opened in (self.opened, offer.found.opened))
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"
-        given, needed = solve.given_and_needed(offer.opened, "low" if offer.sure else "expected")
+        given, needed = offer.found.given_and_needed("low" if offer.sure else "expected")
         return f"leaves {human_bytes(given - needed)}"
 
 
 def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:
     """Without lengths of which little is left, unless there is nothing else."""
     least = max(opened.tokens / _LEAST_SHARE, min(opened.tokens, _LEAST_TOKENS))
-    kept = [offer for offer in offers if offer.opened.tokens >= least]
+    kept = [offer for offer in offers if offer.found.tokens >= least]
     return kept or offers

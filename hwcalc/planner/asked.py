@@ -97,11 +97,14 @@ def read_options(given: Mapping[str, Any]) -> Asked:
 
     Raises :class:`~hwcalc.errors.UsageError` for the first wrong value, in the order of :data:`OPTIONS`.
     """
-    values = {
-        row.name: row.read(_no_list(row, given[row.name]))
-        for row in OPTIONS
-        if row.name in given and (given[row.name] is not None or row.default is not None)
-    }
+    values: dict[str, Any] = {}
+    for row in OPTIONS:
+        value = given.get(row.name)
+        if value is None and (row.default is None or row.name not in given):
+            continue
+        # The default stands for itself, and most options of most plans have it.
+        is_default = type(value) is type(row.default) and value == row.default
+        values[row.name] = value if is_default else row.read(_no_list(row, value))
     access = Access(**{name: values.pop(name) for name in ("offline", "token", "endpoint") if name in values})
     return Asked(given=frozenset(values), access=access, **values)
 

@@ -17,11 +17,11 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, Usage
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
+from hwcalc.planner.values import is_auto
 from hwcalc.units import human_bytes
 
-__all__ = ["AUTO", "Choice", "best_weights", "choices", "is_auto", "largest_that_fits", "refuse_auto"]
+__all__ = ["Choice", "best_weights", "choices", "largest_that_fits", "refuse_auto"]
 
-AUTO: Final = "auto"
 _FEW: Final = 4
 _NEAR: Final = 0.04
 _NAMED: Final = "Or name a format: --weights q4_k_m."
@@ -44,11 +44,6 @@ class Choice:
 
         own = file_type(self.opened.model)
         return f"as published ({self.opened.model.dtype or 'its own format'})" if own is None else f"{own}, as the file is"
-
-
-def is_auto(weights: str | None) -> bool:
-    """Whether the value of ``--weights`` leaves the choice to kvplan."""
-    return weights is not None and weights.strip().lower() == AUTO
 
 
 def refuse_auto(weights: str | None, command: str) -> None:

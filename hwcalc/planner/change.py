@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.saving import Cost, Saving
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import layouts
 from hwcalc.planner.result import Layout
+from hwcalc.planner.tries import Tried
 
 if TYPE_CHECKING:
+    from hwcalc.engines.request import Request
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "does_as_much",
     "first_of",
     "flags_of",
+    "key_of",
     "larger_gpus_of",
     "layout_of",
     "layouts_of",
@@ -43,8 +46,7 @@ Sizes = Mapping[str, int]
 """Parallel sizes by name."""
 
 
-@frozen
-class Change:
+class Change(NamedTuple):
     """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
 
     cost: Cost
@@ -69,12 +71,11 @@ class Change:
         return self.cost, self.parts
 
 
-@frozen
-class Offer:
+class Offer(NamedTuple):
     """A change that fits, and how sure that is."""
 
     change: Change
-    opened: Opened
+    found: Tried
     sure: bool
 
 
@@ -90,6 +91,16 @@ def with_numbers(change: Change, cost: Cost, what: str, **settings: Any) -> Chan
     """A change with other numbers beside it."""
     other = Change(cost=cost, what=what, settings=settings)
     return other if change is NOTHING else change | other
+
+
+def key_of(settings: Mapping[str, Any]) -> frozenset[tuple[str, object]]:
+    """A key for the settings of a change, in any order. An accelerator counts by its id, a mapping by what is in it."""
+    return frozenset(
+        [
+            (name, tuple(value.items()) if name == "engine_options" else value.id if name == "gpu" else value)
+            for name, value in settings.items()
+        ]
+    )
 
 
 def first_of(changes: list[Change], cost: Cost) -> list[Change]:
@@ -139,9 +150,9 @@ def at_least(opened: Opened) -> int:
     return max(1, -(-(weights + cache) // budget.requested_bytes))
 
 
-def layout_of(opened: Opened) -> Sizes:
+def layout_of(request: Request) -> Sizes:
     """The parallel sizes of a request."""
-    sizes = vars(opened.request.parallel)
+    sizes = vars(request.parallel)
     return {name: sizes[name] for name in PARALLEL}
 
 

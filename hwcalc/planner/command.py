@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.options import OPTIONS, PlanOption
@@ -18,6 +19,7 @@ __all__ = ["STANDARD_INPUT", "CommandLine", "command_line"]
 STANDARD_INPUT = "-"
 """The word for a config that has no address: it is read from standard input."""
 _NO_ADDRESS = ("stdin", "python")
+_PLACES: Final = {row.name: place for place, row in enumerate(OPTIONS)}
 
 
 @frozen
@@ -29,7 +31,10 @@ class CommandLine:
 
     def changed(self, **settings: Any) -> CommandLine:
         """With other settings; ``None`` is the default of an option."""
-        return CommandLine(model=self.model, given={**self.given, **settings})
+        made = CommandLine(model=self.model, given={**self.given, **settings})
+        # Advice writes a few lines that differ in an option or two.
+        vars(made)["_quoted"] = self._quoted | _quoted(settings)
+        return made
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -38,15 +43,20 @@ class CommandLine:
         chosen = ((row, value) for row in OPTIONS if (value := given.get(row.name)) is not None and value != row.default)
         return tuple(word for row, value in chosen for word in _words(row, value))
 
+    @lazy
+    def _quoted(self) -> dict[int, str]:
+        """The words of each option, quoted for a shell, by its place in the table."""
+        return _quoted(self.given)
+
     @property
     def text(self) -> str:
         """The line, every word quoted for a shell."""
-        words = self.words
+        words = [text for _, text in sorted(self._quoted.items()) if text]
         if self.model is None:
-            return " ".join(("kvplan", *map(shell_word, words)))
+            return " ".join(("kvplan", *words))
         if self.model != STANDARD_INPUT and self.model.startswith("-"):
-            return " ".join(("kvplan", *map(shell_word, words), operand(self.model)))
-        return " ".join(("kvplan", *map(shell_word, (self.model, *words))))
+            return " ".join(("kvplan", *words, operand(self.model)))
+        return " ".join(("kvplan", shell_word(self.model), *words))
 
 
 def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object = None, asked: Asked | None = None) -> CommandLine:
@@ -59,6 +69,15 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
         given |= {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given}
         given |= vars(asked.access)
     return CommandLine(model=_model_word(spec, model), given=given)
+
+
+def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
+    """The words of these options, quoted for a shell, by their places in the table."""
+    return {
+        _PLACES[name]: " ".join(map(shell_word, _words(OPTIONS[_PLACES[name]], value)))
+        for name, value in given.items()
+        if name in _PLACES
+    }
 
 
 def _is_there(address: str) -> bool:

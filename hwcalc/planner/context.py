@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Engine, Opened
-from hwcalc.engines.devices import check_stages
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import MOST_RANKS, UNSHARED, Hardware, Parallel, Request, Sharing
+from hwcalc.engines.request import UNSHARED, Hardware, Parallel, Request, Sharing
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.auto_weights import best_weights, is_auto
-from hwcalc.planner.layouts import chosen_sizes, has_experts, node_of
+from hwcalc.planner.layouts import has_experts
 from hwcalc.planner.policy_options import OF_POLICY
 from hwcalc.planner.result import Layout
+from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.values import is_auto
 from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 
@@ -26,51 +25,11 @@ if TYPE_CHECKING:
     from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
+__all__ = ["FIXED_ROLES", "open_request"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _USUAL_SEQ: Final = 16_384
 """The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
-
-
-def parallel_sizes(
-    gpus: int | None, sizes: Parallel, *, default: bool = False, choose: Callable[[int, Parallel], Parallel] | None = None
-) -> Parallel:
-    """The parallel sizes for ``gpus`` GPUs. Without other sizes they are what ``choose`` says, or else all tensor parallel.
-
-    Otherwise it must equal tp x pp x dp. If it is a ``default``, it may also be more. Raises :class:`~hwcalc.errors.UsageError`.
-    """
-    ranks = sizes.tp * sizes.pp * sizes.dp
-    if gpus is None or gpus == ranks or (default and 1 < ranks < gpus):
-        return _checked(sizes)
-    if ranks == 1:
-        return _checked(replace(sizes, tp=gpus) if choose is None else choose(gpus, sizes))
-    if default:
-        raise UsageError(
-            f"tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}, but the instance gives {gpus:,} GPUs.",
-            hint="Use no more than it has.",
-        )
-    raise UsageError(
-        f"gpus is {gpus:,}, but tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}.",
-        hint="Leave out --gpus, or make them equal.",
-    )
-
-
-def sizes_for(
-    engine: Engine, model: ModelSpec, gpu: Gpu | None, gpus: int | None, sizes: Parallel, *, instance: bool = False
-) -> Parallel:
-    """The parallel sizes of so many GPUs of this kind, or of an instance that has them, from those that the user gave."""
-    if engine.splits_layers:
-        check_stages(engine.label, sizes)
-
-    def choose(number: int, given: Parallel) -> Parallel:
-        if engine.splits_layers:
-            return replace(given, pp=number)
-        if not 1 <= number <= MOST_RANKS or gpu is None:
-            return replace(given, tp=number)
-        return chosen_sizes(model, number, given, node_of(gpu, number if instance else None))
-
-    return parallel_sizes(gpus, sizes, default=instance, choose=choose)
 
 
 def _parallel(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
@@ -87,19 +46,6 @@ def _parallel(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, g
     layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text
     message = f"{parallel.gpus:,} GPUs are planned as {layout}. Another layout: --tp, --pp, --dp, --ep."
     return Noted(parallel, (Note(code="layout", message=message),))
-
-
-def _checked(sizes: Parallel) -> Parallel:
-    """Check that dcp divides tp, and ep divides tp x dp: both reuse ranks that must exist."""
-    if sizes.tp % sizes.dcp:
-        raise UsageError(f"dcp {sizes.dcp} does not divide tp {sizes.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
-    ranks = sizes.tp * sizes.dp
-    if ranks % sizes.ep:
-        raise UsageError(
-            f"ep {sizes.ep} does not divide tp x dp = {ranks:,}.",
-            hint=f"ep reuses the ranks of tp and dp: use --ep {ranks}, or leave it out.",
-        )
-    return sizes
 
 
 def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
@@ -166,6 +112,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         check_sharing(engine, request)
     shortens = named is None and engine.names_length(gpu)
     if is_auto(asked.weights):
+        from hwcalc.planner.auto_weights import best_weights
+
         roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
         request, chosen = best_weights(engine, model, roomy)
         request, notes = replace(request, seq=seq), notes + chosen

@@ -7,7 +7,7 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
-from hwcalc.model import Definition
+from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
@@ -15,6 +15,7 @@ from hwcalc.units import human_bytes
 
 __all__ = ["NO_SEARCH", "SEARCH", "Search", "plan_fit"]
 
+_TOLD: Final = "_told"
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
 
@@ -139,16 +140,18 @@ def _fewest(opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | N
     certain = verdict is Verdict.FITS
     if certain and request.gpus == 1:
         return Layout(), Layout()
-    most = request.gpus if certain else solve.most_joined(gpu, request.gpus)
+    from hwcalc.planner import solve_gpus
+
+    most = request.gpus if certain else solve_gpus.most_joined(gpu, request.gpus)
     if verdict is Verdict.PROBABLY:
         most = max(most, request.gpus)
-    likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
+    likely, sure = solve_gpus.fewest_gpus(opened, most_gpus=min(most, solve_gpus.MOST_SEARCHED))
     parallel = request.parallel
     # The search leaves numbers out that nobody sells, but the user may have requested one.
     if (
         verdict in {Verdict.FITS, Verdict.PROBABLY}
         and (likely is None or likely.gpus > request.gpus)
-        and most <= solve.MOST_SEARCHED
+        and most <= solve_gpus.MOST_SEARCHED
     ):
         likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
         sure = likely if certain else sure
@@ -174,8 +177,15 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
 
 
 def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
-    model = opened.model
+    # Kept beside the budget, which is that of all plans of a family.
+    known = vars(budget)
+    if _TOLD not in known:
+        known[_TOLD] = _told(opened.model, budget)
+    info: BudgetInfo = known[_TOLD]
+    return info
 
+
+def _told(model: ModelSpec, budget: Budget) -> BudgetInfo:
     def definition(part: BudgetPart) -> Definition:
         # Sizes in the headers of files hold whatever config describes them.
         from_config = part.section is Section.WEIGHTS and part.definition is Definition.EXACT and model.weights is None

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.request import Hardware, Parallel, Request
-from hwcalc.engines.saving import HOST_SHARE
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.auto_weights import is_auto, largest_that_fits
-from hwcalc.planner.context import sizes_for
 from hwcalc.planner.forms import form_of, longest
-from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import SpeedInfo, Verdict
+from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -58,13 +57,18 @@ class Hosting:
 
     def request(self, model: ModelSpec, weights: str | None) -> Request:
         """The request to plan this model with its weights in this format."""
+        parallel = sizes_for(self.engine, model, self.gpu, self.asked.gpus, Parallel())
+        return self.request_for(self.seq_for(model.max_position_embeddings), parallel, weights)
+
+    def request_for(self, seq: int, parallel: Parallel, weights: str | None) -> Request:
+        """The request for so many tokens on GPUs that divide a model so."""
         asked = self.asked
         return Request(
-            seq=self.seq_for(model.max_position_embeddings),
+            seq=seq,
             batch=asked.batch,
             dtype=asked.dtype,
             engine_version=self.engine_version,
-            parallel=sizes_for(self.engine, model, self.gpu, asked.gpus, Parallel()),
+            parallel=parallel,
             hardware=Hardware(gpu=self.gpu, memory_utilization=asked.memory_utilization, margin=asked.margin),
             weights=weights,
             options=dict(asked.engine_options),
@@ -78,6 +82,8 @@ class Hosting:
         """
         named = None if stored else self.asked.weights
         if is_auto(named):
+            from hwcalc.planner.auto_weights import largest_that_fits
+
             whole = largest_that_fits(self.engine, model, self.request(model, None))
             named = whole.request.weights
         else:
@@ -158,6 +164,8 @@ class Fitted:
     @property
     def speed(self) -> SpeedInfo | None:
         """The bound on speed."""
+        from hwcalc.planner.bound import bound_of
+
         return bound_of(self.opened)
 
 

@@ -9,6 +9,7 @@ runs what.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ def node_of(gpu: Gpu | None, instance: int | None = None) -> int:
     return instance or (_NODE if gpu is None else gpu.node)
 
 
+@lru_cache(maxsize=256)
 def counts(most: int, node: int = _NODE, *, any_layout: bool = False) -> tuple[int, ...]:
     """The numbers of GPUs to try: powers of two up to a node, the node, and whole nodes by powers of two.
 
@@ -54,7 +56,10 @@ def counts(most: int, node: int = _NODE, *, any_layout: bool = False) -> tuple[i
 def has_experts(model: ModelSpec) -> bool:
     """Whether the language model has experts, which ranks can share."""
     blocks = () if model.counted is None else model.counted.blocks
-    return any(weight.copies > 1 for block in blocks if block.part is Part.LANGUAGE for weight in block.weights)
+    return model.once(
+        "has experts",
+        lambda: any(weight.copies > 1 for block in blocks if block.part is Part.LANGUAGE for weight in block.weights),
+    )
 
 
 def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: bool = False) -> tuple[Layout, ...]:

@@ -56,9 +56,7 @@ def plan_memory(
     placement = None if budget is None else opened.engine.placement(opened)
     if placement is not None and budget is not None:
         return _placed(placement, weights, CacheShare(bytes=cache_bytes, definition=definition), budget)
-    activations, overhead = (
-        (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
-    )
+    activations, overhead = (None, None) if budget is None else _beside(budget, request.gpus)
     total = None if weights.bytes is None else weights.bytes + cache_bytes
     if total is not None and activations is not None and overhead is not None:
         total += activations.bytes + overhead.bytes
@@ -180,6 +178,14 @@ def _device(share: DeviceShare, placement: Placement) -> DeviceInfo:
 
 def _of(budget: BudgetInfo, section: Section) -> tuple[BudgetPartInfo, ...]:
     return tuple(part for part in budget.parts if part.section == section)
+
+
+def _beside(budget: BudgetInfo, gpus: int) -> tuple[Share, OverheadInfo]:
+    """Activations and overhead of so many GPUs. They are kept beside the budget, which is that of all plans of a family."""
+    known: dict[int, tuple[Share, OverheadInfo]] = vars(budget).setdefault("_beside", {})
+    if gpus not in known:
+        known[gpus] = _activations(budget, gpus), _overhead(budget, gpus)
+    return known[gpus]
 
 
 def _activations(budget: BudgetInfo, gpus: int) -> Share:

@@ -11,6 +11,7 @@ from hwcalc.documents import document_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Note
 from hwcalc.planner.result import Verdict
 from hwcalc.text import shown
@@ -21,6 +22,7 @@ __all__ = [
     "DEFAULT_SORT",
     "LARGEST_MOST",
     "SORTS",
+    "Figures",
     "Offer",
     "Recommendation",
     "Wishes",
@@ -65,6 +67,25 @@ class Offer:
     prefill_s_bound: float | None
     bound_by: str | None
     notes: tuple[Note, ...]
+
+
+class Figures(NamedTuple):
+    """The values of :class:`Offer` that a plan has, the dtype of its cache, and all its notes and warnings."""
+
+    kv_dtype: str
+    verdict: Verdict
+    usable_bytes: int
+    needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
+    headroom_bytes: int
+    max_batch: int | None
+    max_seq: int | None
+    decode_tokens_per_s_bound: float | None
+    prefill_s_bound: float | None
+    bound_by: str | None
+    notes: tuple[Note, ...]
+    warnings: tuple[Note, ...]
 
 
 @frozen

@@ -16,7 +16,6 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
-from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import no_blocks, without_effect
@@ -35,14 +34,16 @@ from hwcalc.planner.result import (
     SpeedInfo,
     TensorInfo,
 )
+from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.pool import PoolInfo
     from hwcalc.planner.policy_result import PolicyInfo
     from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["bound_of", "lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
+__all__ = ["lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
 
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
@@ -103,14 +104,18 @@ def plan_opened(
         request=_request_info(opened, has_states=any(tensor.role is Role.STATE for _, _, _, tensor in stored)),
         cache=_cache_info(opened, stored, definition),
         memory=memory,
-        pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
+        pool=None if pool is None else _defined(pool, model.definition(pool.definition)),
         fit=fit,
-        speed=None if search is None else bound_of(opened),
+        speed=None if search is None else _bound(opened),
         policy=policy,
         sharing=_sharing_info(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )
+
+
+def _defined(pool: PoolInfo, definition: Definition) -> PoolInfo:
+    return pool if definition is pool.definition else replace(pool, definition=definition)
 
 
 def _policy_info(opened: Opened) -> PolicyInfo | None:
@@ -290,16 +295,13 @@ def _chosen_bytes(opened: Opened) -> int | None:
     return _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
 
 
-def bound_of(opened: Opened) -> SpeedInfo | None:
+def _bound(opened: Opened) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
-    gpu = opened.request.hardware.gpu
-    if gpu is None:
+    if opened.request.hardware.gpu is None:
         return None
-    from hwcalc.planner.speed import speed_bound
-    from hwcalc.planner.speed_work import workload_of
+    from hwcalc.planner.bound import bound_of
 
-    shares = opened.told(opened.engine.reads(opened)) or None
-    return opened.told(speed_bound(opened.model, gpu=gpu, shares=shares, **workload_of(opened)))
+    return bound_of(opened)
 
 
 def _warnings(opened: Opened, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:

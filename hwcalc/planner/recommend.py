@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner import solve
+from hwcalc.planner import solve_gpus
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
-from hwcalc.planner.plan import plan_model
-from hwcalc.planner.recommend_alike import Alike, AlikeGpu, OfOffer, least_weights_bytes
-from hwcalc.planner.recommend_offer import Figures, figures_of
-from hwcalc.planner.result import Layout, Plan
+from hwcalc.planner.offers import SORTS, Figures, Offer, Recommendation, Wishes
+from hwcalc.planner.recommend_alike import Alike, AlikeGpu, formula_bytes, least_weights_bytes
+from hwcalc.planner.result import FitInfo, Layout
 from hwcalc.text import operand
 
 if TYPE_CHECKING:
@@ -39,8 +37,7 @@ _OF_MATCH: Final = ("memory", "gpus")
 """Orders that are known without a plan."""
 
 
-@frozen
-class _Match:
+class _Match(NamedTuple):
     """A candidate in one layout, before it is planned again. ``also`` are the larger instances that it stands for."""
 
     candidate: Candidate
@@ -63,7 +60,7 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     >>> sorted(["g6.12xlarge", "g6.2xlarge", "g6.xlarge"], key=_natural)
     ['g6.xlarge', 'g6.2xlarge', 'g6.12xlarge']
     """
-    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name)
+    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name) if "xlarge" in name else name
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]{1,9})?", numbered))
 
 
@@ -84,14 +81,9 @@ def recommend_model(
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
     plans = _planned(kept, wishes, lambda match: search.figures(model, _on(match, options)))
-    near: _Match | None = None
-    plan: Plan | None = None
-    if not plans:
-        near = matches[0] if matches else search.nearest(candidates)
-        # What comes closest is told with all that a plan finds.
-        plan = None if near is None else plan_model(model, **_on(near, options))
-    closest = None if plan is None else figures_of(plan)
-    nearest = None if near is None or closest is None else (near, closest)
+    near = None if plans else (matches[0] if matches else search.nearest(candidates))
+    closest = None if near is None else _closest(model, _on(near, options))
+    nearest = None if near is None or closest is None else (near, closest[0])
     shown = [figures for _, figures in plans] or ([] if nearest is None else [nearest[1]])
     common = _common(shown)
     return Recommendation(
@@ -118,8 +110,8 @@ def recommend_model(
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
         nearest=None if nearest is None else _offer(*nearest, common),
-        message="" if plan is None or plan.fit is None else plan.fit.message,
-        suggestions=() if plan is None or plan.fit is None else plan.fit.suggestions,
+        message="" if closest is None else closest[1].message,
+        suggestions=() if closest is None else closest[1].suggestions,
         notes=(*model.warnings, *_of_policy(shown), *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 
@@ -132,7 +124,10 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
         cloud = candidate.name.partition("/")[0]
         key = (candidate.name, match.layout) if candidate.instance is None else (cloud, candidate.gpu.id, match.certain)
         groups.setdefault(key, []).append(match)
-    return [replace(first, also=tuple(one.candidate.name for one in others)) for first, *others in groups.values()]
+    return [
+        first._replace(also=tuple(one.candidate.name for one in others)) if others else first
+        for first, *others in groups.values()
+    ]
 
 
 @frozen
@@ -154,8 +149,12 @@ class _OneGpu:
     def weights_bytes(self) -> int:
         return least_weights_bytes(self.budget)
 
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        return solve.best_layout(self.opened, gpus, node, any_layout=any_layout)
+    @property
+    def cache_bytes(self) -> int:
+        return min(formula_bytes(self.opened), self.opened.needed_bytes)
+
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
+        return solve_gpus.best_layout(self.opened, gpus, node, any_layout=any_layout)
 
 
 class _Search:
@@ -165,7 +164,7 @@ class _Search:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
-        self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
+        self._seen: dict[tuple[object, ...], list[solve_gpus.Found]] = {}
         self._alike = Alike(opened)
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
@@ -181,9 +180,7 @@ class _Search:
                 self.limited += self._limited(candidate)
             for one in found:
                 layout = one.layout
-                yield _Match(
-                    candidate=candidate, layout=layout, certain=one.certain, total_bytes=on_gpu.total_bytes * layout.gpus
-                )
+                yield _Match(candidate, layout, one.certain, on_gpu.total_bytes * layout.gpus)
 
     def _by_itself(self, candidate: Candidate) -> _OneGpu | None:
         try:
@@ -199,15 +196,15 @@ class _Search:
             return None
         return _OneGpu(opened=opened, budget=budget)
 
-    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
+    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
         gpu = candidate.gpu
         key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
         if key not in self._seen:
             self._seen[key] = self._search(candidate, on_gpu)
         return self._seen[key]
 
-    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve.Found]:
-        node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
+    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
+        node, out = node_of(candidate.gpu, candidate.count), list[solve_gpus.Found]()
         least = self._at_least(on_gpu)
         for gpus in self._counts(candidate):
             found = on_gpu.best_layout(gpus, node, any_layout=self.any_layout) if gpus >= least else None
@@ -235,14 +232,7 @@ class _Search:
         """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
         if on_gpu.requested_bytes <= 0:
             return 1
-        opened = on_gpu.opened
-        # Take the smaller of the formulas and the engine's rule for one GPU, since several GPUs may round blocks differently.
-        cache = min(self._formula_bytes if opened is self.opened else _formula_bytes(opened), opened.needed_bytes)
-        return max(1, -(-(on_gpu.weights_bytes + cache) // on_gpu.requested_bytes))
-
-    @cached_property
-    def _formula_bytes(self) -> int:
-        return _formula_bytes(self.opened)
+        return max(1, -(-(on_gpu.weights_bytes + on_gpu.cache_bytes) // on_gpu.requested_bytes))
 
     def figures(self, model: ModelSpec, options: dict[str, Any]) -> Figures | None:
         """What a plan with these options says of an offer; ``None`` if it has no verdict."""
@@ -252,6 +242,9 @@ class _Search:
             found = self._alike.figures(opened)
             if found is not None:
                 return found
+        from hwcalc.planner.plan import plan_model
+        from hwcalc.planner.recommend_offer import OfOffer, figures_of
+
         return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
@@ -278,16 +271,6 @@ class _Search:
                     total = budget.total_bytes * layout.gpus
                     best = share, _Match(candidate=candidate, layout=layout, certain=False, total_bytes=total)
         return None if best is None else best[1]
-
-
-def _formula_bytes(opened: Opened) -> int:
-    """Bytes of cache of the planned sequences by the formulas alone."""
-    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
-    groups = opened.model.stack_for("reference").groups
-    one = sum(
-        group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
-    )
-    return opened.batch * one
 
 
 _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
@@ -322,6 +305,18 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Fi
             out.append((match, figures))
     out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
+
+
+def _closest(model: ModelSpec, options: dict[str, Any]) -> tuple[Figures, FitInfo]:
+    """What comes closest is told with all that a plan finds."""
+    from hwcalc.planner.plan import plan_model
+    from hwcalc.planner.recommend_offer import figures_of
+
+    plan = plan_model(model, **options)
+    figures = figures_of(plan)
+    assert figures is not None
+    assert plan.fit is not None
+    return figures, plan.fit
 
 
 def _on(match: _Match, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Many GPUs for one request: where an engine looks at nothing of a GPU but its memory and few properties, each layout is opened once.
 
-The answers are those of :func:`hwcalc.planner.solve.best_layout` and :func:`hwcalc.planner.plan.plan_model`, which open the request for
+The answers are those of :func:`hwcalc.planner.solve_gpus.best_layout` and :func:`hwcalc.planner.plan.plan_model`, which open the request for
 every GPU anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,12 +15,11 @@ from hwcalc.engines.budget import usable_bytes
 from hwcalc.engines.costs import outside_kind
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
-from hwcalc.planner import forms, solve
-from hwcalc.planner.fit import Search
-from hwcalc.planner.layouts import layouts
+from hwcalc.formulas.named import NamedTuple
+from hwcalc.planner import solve_gpus
+from hwcalc.planner.layouts import has_experts, layouts
 from hwcalc.planner.recommend_inside import Inside, Need
-from hwcalc.planner.result import Layout, Verdict
+from hwcalc.planner.result import Layout
 from hwcalc.profiles.calibration import BANDWIDTH, calibrated_gpus, overheads_kind
 from hwcalc.profiles.visible import visible_memory
 
@@ -28,16 +27,14 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.budget import Budget
-    from hwcalc.engines.forms import MemoryForm
-    from hwcalc.engines.pool import PoolInfo
-    from hwcalc.planner.recommend_offer import Figures
+    from hwcalc.planner.offers import Figures
     from hwcalc.profiles.gpus import Gpu
+    from hwcalc.units import Ratio
 
-__all__ = ["Alike", "AlikeGpu", "OfOffer", "least_weights_bytes"]
+__all__ = ["Alike", "AlikeGpu", "formula_bytes", "least_weights_bytes"]
 
 
-@frozen
-class AlikeGpu:
+class AlikeGpu(NamedTuple):
     """A GPU by what a layout needs of it: its kind, and the bytes that may be used, low, expected and high."""
 
     alike: Alike
@@ -61,17 +58,24 @@ class AlikeGpu:
         """The least that the weights take of one GPU."""
         return self.alike.weights_bytes
 
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve.Found | None:
-        """As :func:`hwcalc.planner.solve.best_layout`."""
-        likely: solve.Found | None = None
+    @property
+    def cache_bytes(self) -> int:
+        """The least that the cache takes of all GPUs."""
+        return self.alike.cache_bytes
+
+    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
+        """As :func:`hwcalc.planner.solve_gpus.best_layout`."""
+        likely: solve_gpus.Found | None = None
         low_bytes, requested_bytes, _ = self.usable
         for layout in self.alike.layouts(gpus, node, any_layout=any_layout):
+            if self.alike.least_bytes(layout) > requested_bytes:
+                continue
             need = self.alike.need(self.kind, self.gpu, layout)
             if need is None or need.cache_bytes > requested_bytes - need.expected_bytes:
                 continue
             if need.cache_bytes <= low_bytes - need.high_bytes:
-                return solve.Found(layout=need.layout, certain=True)
-            likely = likely or solve.Found(layout=need.layout, certain=False)
+                return solve_gpus.Found(layout=need.layout, certain=True)
+            likely = likely or solve_gpus.Found(layout=need.layout, certain=False)
         return likely
 
 
@@ -85,6 +89,7 @@ class Alike:
         self._single: tuple[Opened, Budget] | None = None
         self._inside: dict[Layout, Inside | None] = {}
         self._needs: dict[tuple[Hashable, Layout], Need | None] = {}
+        self._least: dict[Layout, int] = {}
         self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
 
     def on(self, gpu: Gpu) -> AlikeGpu | None:
@@ -96,7 +101,7 @@ class Alike:
         if memory is None or single is None:
             return None
         usable = usable_bytes(memory, single[1].utilization, self._margin)
-        return AlikeGpu(alike=self, gpu=gpu, kind=outside_kind(gpu), total_bytes=memory.expected_bytes, usable=usable)
+        return AlikeGpu(self, gpu, outside_kind(gpu), memory.expected_bytes, usable)
 
     @cached_property
     def _calibrated(self) -> frozenset[str] | None:
@@ -105,7 +110,7 @@ class Alike:
         return None if own is None or bandwidths is None else own | bandwidths
 
     @cached_property
-    def _margin(self) -> Fraction:
+    def _margin(self) -> Fraction | Ratio | int:
         return margin_of(self.opened.request.hardware).value
 
     def _on_one(self, gpu: Gpu) -> tuple[Opened, Budget] | None:
@@ -128,6 +133,22 @@ class Alike:
         """The least that the weights take of one GPU."""
         return 0 if self._single is None else least_weights_bytes(self._single[1])
 
+    def least_bytes(self, layout: Layout) -> int:
+        """A bound that needs no opened request: the fullest GPU of a layout has its share of the weights and of the cache, or more."""
+        if layout not in self._least:
+            ranks = layout.gpus if self._has_experts else layout.tp * layout.pp
+            self._least[layout] = self.weights_bytes // ranks + self.cache_bytes // layout.gpus
+        return self._least[layout]
+
+    @cached_property
+    def _has_experts(self) -> bool:
+        return has_experts(self.opened.model)
+
+    @cached_property
+    def cache_bytes(self) -> int:
+        """The least that the cache takes of all GPUs: by the formulas or the rule for one GPU, as several may round blocks differently."""
+        return min(formula_bytes(self.opened), self.opened.needed_bytes)
+
     def layouts(self, gpus: int, node: int, *, any_layout: bool) -> tuple[Layout, ...]:
         """As :func:`hwcalc.planner.layouts.layouts`."""
         key = (gpus, node, any_layout)
@@ -145,7 +166,7 @@ class Alike:
 
     def _in(self, layout: Layout) -> Inside | None:
         if layout not in self._inside:
-            found = None if self._single is None else solve.accepted(self._single[0], layout)
+            found = None if self._single is None else solve_gpus.accepted(self._single[0], layout)
             self._inside[layout] = None if found is None else Inside.of(*found)
         return self._inside[layout]
 
@@ -156,43 +177,19 @@ class Alike:
         inside = None if on_gpu is None else self._in(Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep))
         if on_gpu is None or inside is None or inside.opened.request.parallel != parallel:
             return None
-        return inside.figures(opened, on_gpu.gpu, on_gpu.usable, on_gpu.total_bytes)
+        return inside.figures(opened, on_gpu.gpu, on_gpu.usable)
+
+
+def formula_bytes(opened: Opened) -> int:
+    """Bytes of cache of the planned sequences by the formulas alone."""
+    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
+    groups = opened.model.stack_for("reference").groups
+    one = sum(
+        group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
+    )
+    return opened.batch * one
 
 
 def least_weights_bytes(budget: Budget) -> int:
     """The least that the weights take of a GPU."""
     return sum(part.low for part in budget.parts if part.name == "weights")
-
-
-class OfOffer(Search):
-    """The limits of one offer, which says how long and how many, but not for how few GPUs: from the form where it has one."""
-
-    def __init__(self) -> None:
-        self._form: MemoryForm | None = None
-        self._asked = False
-
-    def _of(self, opened: Opened) -> MemoryForm | None:
-        if not self._asked:
-            self._asked = True
-            plain = opened.engine.alike_on_gpus and opened.request.policy is None
-            self._form = forms.form_of(opened) if plain else None
-        return self._form
-
-    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
-        form = self._of(opened)
-        return super().most(opened, size, low, pool) if form is None else _found(forms.most, form, opened)
-
-    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
-        form = self._of(opened)
-        return super().longest(opened, size, low) if form is None else _found(forms.longest, form, opened)
-
-    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
-        """An offer does not say it."""
-        return None, None
-
-
-def _found(solver: Callable[..., int], form: MemoryForm, opened: Opened) -> tuple[solve.Most, solve.Most]:
-    """A limit by the expected value and the one that surely holds, by a solver of :mod:`hwcalc.planner.forms`."""
-    likely = solver(form, opened.tokens, opened.batch)
-    sure = solver(form, opened.tokens, opened.batch, "low", likely)
-    return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")

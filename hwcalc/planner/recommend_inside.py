@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.costs import memory_of
+from hwcalc.engines.costs import memory_of, outside_kind
 from hwcalc.engines.forms import MemoryForm, PartForm
 from hwcalc.engines.loaded import outside
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import forms
 from hwcalc.planner.memory import weights_of
-from hwcalc.planner.recommend_offer import Figures
+from hwcalc.planner.offers import Figures
 from hwcalc.planner.speed_work import UNCOUNTED, Work, work_of, workload_of
 from hwcalc.planner.verdict import Verdict
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.model import Note
     from hwcalc.planner.result import Layout
     from hwcalc.profiles.gpus import Gpu
@@ -42,9 +43,11 @@ class Inside:
         """``notes`` are those of the memory equation that are not about the memory of a GPU."""
         gpu = opened.request.hardware.gpu
         assert gpu is not None
-        others = {part.name for part in outside(opened, gpu)}
         self.layout, self.opened, self.notes = layout, opened, notes
+        self._others: dict[Hashable, tuple[BudgetPart, ...]] = {}
+        others = {part.name for part in self._outside(gpu)}
         self.parts = tuple(part for part in budget.parts if part.name not in others)
+        self._fits: dict[tuple[Hashable, tuple[int, int, int]], dict[str, Any]] = {}
 
     @classmethod
     def of(cls, layout: Layout, opened: Opened) -> Inside | None:
@@ -59,7 +62,7 @@ class Inside:
 
     def need(self, gpu: Gpu) -> Need:
         """What it takes of each GPU of the kind of this one."""
-        parts = (*self.parts, *outside(self.opened, gpu))
+        parts = (*self.parts, *self._outside(gpu))
         return Need(
             layout=self.layout,
             high_bytes=sum(part.high for part in parts),
@@ -67,22 +70,38 @@ class Inside:
             cache_bytes=self.opened.needed_bytes,
         )
 
+    def _outside(self, gpu: Gpu) -> tuple[BudgetPart, ...]:
+        """What lies outside of the engine on GPUs of this kind."""
+        kind = outside_kind(gpu)
+        if kind not in self._others:
+            self._others[kind] = outside(self.opened, gpu)
+        return self._others[kind]
+
     @cached_property
     def _form(self) -> MemoryForm | None:
         form, names = forms.form_of(self.opened), {part.name for part in self.parts}
         return None if form is None else replace(form, parts=tuple(part for part in form.parts if part.name in names))
 
+    def _fit(self, gpu: Gpu, usable: tuple[int, int, int]) -> dict[str, Any] | None:
+        """The verdict where so much may be used of each GPU such as this; ``None`` without a form."""
+        if self._form is None:
+            return None
+        key = (outside_kind(gpu), usable)
+        if key not in self._fits:
+            parts = (*self._form.parts, *map(PartForm.constant, self._outside(gpu)))
+            form = replace(self._form, parts=parts, usable=usable)
+            self._fits[key] = forms.fit(form, self.opened.tokens, self.opened.batch)
+        return self._fits[key]
+
     @cached_property
     def _work(self) -> Work | None:
         return work_of(self.opened.model, **workload_of(self.opened))
 
-    def figures(self, opened: Opened, gpu: Gpu, usable: tuple[int, int, int], total_bytes: int) -> Figures | None:
+    def figures(self, opened: Opened, gpu: Gpu, usable: tuple[int, int, int]) -> Figures | None:
         """What a plan says of the request as it was opened on this GPU, of which so much may be used; ``None`` without a form."""
-        if self._form is None:
+        fit = self._fit(gpu, usable)
+        if fit is None:
             return None
-        beside = tuple(map(PartForm.constant, outside(self.opened, gpu)))
-        form = replace(self._form, parts=(*self._form.parts, *beside), usable=usable, total_bytes=total_bytes)
-        fit = forms.fit(form, opened.tokens, opened.batch)
         rate, work = gpu.memory_bandwidth_gbps, self._work
         bandwidth = None if rate is None else rate * 1e9
         times = None if work is None else work.on(gpu, bandwidth)

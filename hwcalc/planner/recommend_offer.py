@@ -1,36 +1,21 @@
-"""What an offer says of the plan on its hardware: the plan's own figures, without all else that a plan says."""
+"""An offer that is planned: the figures of its plan, which is searched only for what an offer says."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hwcalc.formulas.named import NamedTuple
+from hwcalc.engines.base import Opened
+from hwcalc.planner import forms, solve
+from hwcalc.planner.fit import Search
+from hwcalc.planner.offers import Figures
+from hwcalc.planner.result import Plan, Verdict
 
 if TYPE_CHECKING:
-    from hwcalc.model import Note
-    from hwcalc.planner.result import Plan
-    from hwcalc.planner.verdict import Verdict
+    from hwcalc.engines.forms import MemoryForm
+    from hwcalc.engines.pool import PoolInfo
 
-__all__ = ["Figures", "figures_of"]
-
-
-class Figures(NamedTuple):
-    """The values of :class:`~hwcalc.planner.offers.Offer` that a plan has, the dtype of its cache, and all its notes and warnings."""
-
-    kv_dtype: str
-    verdict: Verdict
-    usable_bytes: int
-    needed_bytes: int
-    needed_low_bytes: int
-    needed_high_bytes: int
-    headroom_bytes: int
-    max_batch: int | None
-    max_seq: int | None
-    decode_tokens_per_s_bound: float | None
-    prefill_s_bound: float | None
-    bound_by: str | None
-    notes: tuple[Note, ...]
-    warnings: tuple[Note, ...]
+__all__ = ["OfOffer", "figures_of"]
 
 
 def figures_of(plan: Plan) -> Figures | None:
@@ -54,3 +39,37 @@ def figures_of(plan: Plan) -> Figures | None:
         notes=plan.notes,
         warnings=plan.warnings,
     )
+
+
+class OfOffer(Search):
+    """The limits of one offer, which says how long and how many, but not for how few GPUs: from the form where it has one."""
+
+    def __init__(self) -> None:
+        self._form: MemoryForm | None = None
+        self._asked = False
+
+    def _of(self, opened: Opened) -> MemoryForm | None:
+        if not self._asked:
+            self._asked = True
+            plain = opened.engine.alike_on_gpus and opened.request.policy is None
+            self._form = forms.form_of(opened) if plain else None
+        return self._form
+
+    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+        form = self._of(opened)
+        return super().most(opened, size, low, pool) if form is None else _found(forms.most, form, opened)
+
+    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+        form = self._of(opened)
+        return super().longest(opened, size, low) if form is None else _found(forms.longest, form, opened)
+
+    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
+        """An offer does not say it."""
+        return None, None
+
+
+def _found(solver: Callable[..., int], form: MemoryForm, opened: Opened) -> tuple[solve.Most, solve.Most]:
+    """A limit by the expected value and the one that surely holds, by a solver of :mod:`hwcalc.planner.forms`."""
+    likely = solver(form, opened.tokens, opened.batch)
+    sure = solver(form, opened.tokens, opened.batch, "low", likely)
+    return solve.Most(value=likely, limiting="cache"), solve.Most(value=sure, limiting="cache")

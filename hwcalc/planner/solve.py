@@ -1,4 +1,4 @@
-"""Solvers: the longest sequence, the most sequences at once, the fewest GPUs, and the best layout.
+"""Solvers: the longest sequence, and the most sequences at once. Those for GPUs are in :mod:`hwcalc.planner.solve_gpus`.
 
 All rest on one predicate, :func:`holds`: do the planned sequences fit on the fullest GPU? It is monotone in the length and in the number
 of sequences, so that bisection finds the limit. A cache with a buffer of uncompressed tokens shrinks each time that buffer is emptied.
@@ -12,28 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.families import tried
+from hwcalc.engines.families import resized
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
-from hwcalc.planner.result import UNLIMITED, Layout
+from hwcalc.formulas.named import NamedTuple
+from hwcalc.planner.result import UNLIMITED
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.room import Room
-    from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
-    "MOST_GPUS",
-    "MOST_SEARCHED",
     "UNLIMITED",
-    "Found",
     "Most",
-    "accepted",
-    "best_layout",
     "budget_bytes",
-    "fewest_gpus",
     "given_and_needed",
     "holds",
     "holds_in",
@@ -41,21 +33,15 @@ __all__ = [
     "last_yes",
     "longest",
     "most",
-    "most_joined",
 ]
 
-MOST_GPUS: Final = 64
-
-MOST_SEARCHED: Final = 512
-"""The most GPUs among which the fewest are searched for where a request for more fits: each node takes up to 75 ms."""
 _LEAP: Final = 8
 """How much farther each leap of a search goes than the one before."""
 _SECANTS: Final = 3
 """The most steps towards a first guess."""
 
 
-@frozen
-class Most:
+class Most(NamedTuple):
     """The largest number that fits, and what limits it; ``None`` is no limit."""
 
     value: int
@@ -256,7 +242,7 @@ def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
     if largest or opened.request.hardware.kv_memory is not None:
         return "cache"
     try:
-        budget = opened.changed(**least).budget
+        budget = resized(opened, **least).budget
     except KvplanError:
         return "cache"
     if budget is None:
@@ -342,78 +328,3 @@ def _is_short(opened: Opened, seq: int) -> bool:
         return opened.sized(seq=seq).evicted is None
     except KvplanError:
         return True
-
-
-@frozen
-class Found:
-    """A layout that holds the planned sequences, and whether it does so even at the high end of the estimates."""
-
-    layout: Layout
-    certain: bool
-
-
-def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layout: bool = False) -> Found | None:
-    """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
-
-    It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
-    them by the expected value.
-    """
-    likely: Found | None = None
-    for layout in layouts(opened, gpus, node, any_layout=any_layout):
-        found = accepted(opened, layout)
-        if found is None or not holds(found[1]):
-            continue
-        if holds(found[1], "low"):
-            return Found(layout=found[0], certain=True)
-        likely = likely or Found(layout=found[0], certain=False)
-    return likely
-
-
-def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:
-    """The layouts of the fewest GPUs of the planned kind that hold the planned sequences, by the expected value and for certain.
-
-    ``None`` if ``most_gpus`` do not.
-    """
-    least, likely = _at_least(opened), None
-    # Cards are added one by one where none of them needs an equal share.
-    any_layout = opened.engine.splits_layers
-    for gpus in counts(most_gpus, node_of(opened.request.hardware.gpu), any_layout=any_layout):
-        found = best_layout(opened, gpus) if gpus >= least else None
-        if found is not None:
-            likely = likely or found.layout
-            if found.certain:
-                return likely, found.layout
-    return likely, None
-
-
-def most_joined(gpu: Gpu, gpus: int) -> int:
-    """The most GPUs of this kind that are ever joined, where a plan has so many already: there is no second laptop."""
-    return max(gpus, gpu.node) if gpu.whole_machine else MOST_GPUS
-
-
-def _at_least(opened: Opened) -> int:
-    """A lower bound on the number of GPUs: they must have memory for the weights."""
-    single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
-    try:
-        budget = None if single is None else single.budget
-    except KvplanError:
-        return 1
-    if budget is None or budget.requested_bytes <= 0:
-        return 1
-    weights = sum(part.low for part in budget.parts if part.name == "weights")
-    return max(1, -(-weights // budget.requested_bytes))
-
-
-def accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
-    """The request in another layout, which may deal out experts that cannot be cut evenly; ``None`` if the engine refuses both."""
-    dealt = replace(layout, ep=layout.tp * layout.dp)
-    deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
-    for each in (layout, dealt) if deals else (layout,):
-        changed = tried(opened, **vars(each), dcp=1)
-        if changed is None:
-            continue
-        try:
-            return each, changed.engine.entire(changed)
-        except KvplanError:
-            continue
-    return None

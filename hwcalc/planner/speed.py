@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["speed_bound"]
+__all__ = ["known_bandwidth", "speed_bound"]
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
@@ -96,8 +96,7 @@ def speed_bound(
     )
     if work is None:
         return Noted(_no_bound(), (*notes, UNCOUNTED))
-    rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
-    bandwidth = None if rate is None else rate * 1e9
+    bandwidth = _bandwidth(gpu, measured)
     times = work.on(gpu, bandwidth)
     decode, prompt = work.decode, work.prompt
     bound = SpeedInfo(
@@ -148,6 +147,16 @@ def _steps(decode: Pass, prompt: Pass, gpu: Gpu, bandwidth: float | None, *, bat
         seconds = steps[-1].expected
         steps += (step("prefill_s", "prompt_s / pp", seconds / pp, unit="s", prompt_s=seconds, pp=pp),)
     return steps
+
+
+def known_bandwidth(gpu: Gpu) -> float | None:
+    """Bytes per second of the accelerator's memory: as the user has measured them, or by its profile."""
+    return _bandwidth(gpu, _measured(gpu).value)
+
+
+def _bandwidth(gpu: Gpu, measured: Measurement | None) -> float | None:
+    rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
+    return None if rate is None else rate * 1e9
 
 
 def _measured(gpu: Gpu) -> Noted[Measurement | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -33,9 +34,14 @@ def reached(flops: Mapping[tuple[str, ...], float], *, in_32_bits: bool) -> dict
     """Operations without the rate that kernels never reach that add up products in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
     out: dict[tuple[str, ...], float] = {}
     for names, count in flops.items():
-        kept = tuple(name for name in names if name != HALF_SUMS or not in_32_bits)
+        kept = _without_half_sums(names) if in_32_bits else names
         out[kept] = out.get(kept, 0) + count
     return out
+
+
+@lru_cache(maxsize=64)
+def _without_half_sums(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name != HALF_SUMS)
 
 
 def fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:

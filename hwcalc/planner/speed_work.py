@@ -12,7 +12,6 @@ from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
-from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.passes import Passes, passes_of, whole_passes
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind, Stack
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["UNCOUNTED", "CacheReads", "Times", "Work", "cache_bytes_read", "layer_bytes", "work_of", "workload_of"]
+__all__ = ["UNCOUNTED", "CacheReads", "Times", "Work", "cache_bytes_read", "decode_of", "layer_bytes", "work_of", "workload_of"]
 
 UNCOUNTED: Final = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
 
@@ -97,14 +96,24 @@ def work_of(
     stack, prefill = whole.decode, caches
     if passes is not None:
         stack, caches, prefill = passes.decode, *_caches_in(passes, caches, parallel.tp)
+    in_32_bits = find_engine(engine)[0].sums_in_32_bits
     return Work(
-        decode=_reached(_decode_step(_step(counted), caches, batch, parallel), engine),
-        prompt=_reached(_prompt(counted, prefill, parallel), engine),
+        decode=_decode_step(_step(counted), caches, batch, parallel, in_32_bits=in_32_bits),
+        prompt=_prompt(counted, prefill, parallel, in_32_bits=in_32_bits),
         stack=stack,
         caches=caches,
         batch=batch,
         pp=parallel.pp,
     )
+
+
+def decode_of(
+    stack: Stack, counted: Iterable[WeightShare], *, seq: int, batch: int, roles: Mapping[Role, DType], engine: str
+) -> Pass:
+    """The decode step of :func:`work_of` on one rank alone, for lists, which say nothing of a prompt."""
+    whole = whole_passes(stack, seq)
+    caches = _caches_of(whole, _rank_kinds(whole.decode, 1), roles, seq, 0)
+    return _decode_step(_step(counted), caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
 
 
 def workload_of(opened: Opened) -> dict[str, Any]:
@@ -136,8 +145,7 @@ class CacheReads(NamedTuple):
         return self.layers * sum(times * size for times, size in self.times.items())
 
 
-@frozen
-class _Caches:
+class _Caches(NamedTuple):
     """The caches of one sequence on one rank. ``selected`` is how many tokens sparse attention reads."""
 
     kinds: tuple[tuple[int, LayerKind], ...]
@@ -178,11 +186,10 @@ def _caches_of(
 def _caches_in(passes: Passes, caches: _Caches, tp: int) -> tuple[_Caches, _Caches]:
     """The caches of a decode step and of a prompt on the layers that they compute on, in place of those of the model."""
     decode = _caches_of(passes, _rank_kinds(passes.decode, tp), caches.roles, caches.seq, caches.encoder_tokens)
-    return decode, replace(decode, kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
+    return decode, decode._replace(kinds=_rank_kinds(passes.prompt, tp), seq=passes.prompt_tokens, beside_bytes=0)
 
 
-@frozen
-class Pass:
+class Pass(NamedTuple):
     """The bytes that one rank reads, and the operations that it computes."""
 
     weights_read: tuple[tuple[Use, float], ...]
@@ -206,7 +213,7 @@ class Pass:
         return _slower(self.weight_bytes + self.cache_bytes, self.flops, gpu, bandwidth)
 
 
-def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel) -> Pass:
+def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel, *, in_32_bits: bool) -> Pass:
     tp, replicas = parallel.tp, min(parallel.dp, batch)
     each = max(1.0, batch / replicas / parallel.pp)
     experts = parallel.expert_ranks
@@ -221,22 +228,18 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
         ),
         sequences=each,
         cache_bytes_each=sum(one.bytes for one in reads) / parallel.dcp,
-        flops=flops,
+        flops=reached(flops, in_32_bits=in_32_bits),
         cache_reads=reads,
     )
 
 
-def _reached(work: Pass, engine: str) -> Pass:
-    return replace(work, flops=reached(work.flops, in_32_bits=find_engine(engine)[0].sums_in_32_bits))
-
-
-def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> Pass:
+def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel, *, in_32_bits: bool) -> Pass:
     tp, experts = parallel.tp, parallel.expert_ranks
     flops = _prompt_flops(shares, tp, experts, caches.seq, caches.encoder_tokens)
     attention = _attention_rates(caches.roles)
     flops[attention] = flops.get(attention, 0) + caches.flops(prefill_flops)
     read = tuple((share.use, _on_rank(share, share.touched_bytes(caches.seq), tp, experts)) for share in shares)
-    return Pass(weights_read=read, sequences=1, cache_bytes_each=0, flops=flops)
+    return Pass(weights_read=read, sequences=1, cache_bytes_each=0, flops=reached(flops, in_32_bits=in_32_bits))
 
 
 def cache_bytes_read(stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1) -> int:
@@ -284,7 +287,7 @@ def _rank_kinds(stack: Stack, tp: int) -> tuple[tuple[int, LayerKind], ...]:
 def layer_bytes(stack: Stack, caches: _Caches) -> tuple[int, ...]:
     """What a step reads of each layer's cache for one sequence, where no layer is divided."""
     kinds = {kind for layer in stack.layers for kind in layer}
-    sizes = {kind: sum(one.bytes for one in replace(caches, kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
+    sizes = {kind: sum(one.bytes for one in caches._replace(kinds=((1, kind),), beside_bytes=0).reads) for kind in kinds}
     return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
 
 

@@ -16,7 +16,23 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.policies.base import Chosen
 
-__all__ = ["COMPACTIONS", "LEAST_BYTES", "PART", "PERCENT", "POLICY_RULES", "TYPES", "UNITS", "ValueType", "one_of", "read_flag"]
+__all__ = [
+    "AUTO",
+    "COMPACTIONS",
+    "LEAST_BYTES",
+    "PART",
+    "PERCENT",
+    "POLICY_RULES",
+    "TYPES",
+    "UNITS",
+    "ValueType",
+    "is_auto",
+    "one_of",
+    "read_flag",
+]
+
+AUTO: Final = "auto"
+"""The value of ``--weights`` that leaves the format to kvplan."""
 
 LEAST_BYTES: Final = MIB
 """Where bytes are expected, a number below this without a unit is taken for a mistake, such as ``20`` for ``20GiB``."""
@@ -212,3 +228,8 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "pairs": ValueType(_engine_options, _PAIRS),
     "flag": ValueType(read_flag, {"type": "boolean"}),
 }
+
+
+def is_auto(weights: str | None) -> bool:
+    """Whether the value of ``--weights`` leaves the choice to kvplan."""
+    return weights is not None and weights.strip().lower() == AUTO

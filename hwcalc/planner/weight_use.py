@@ -12,7 +12,7 @@ from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.formulas.formats import WeightFormat
-    from hwcalc.quantization.scheme import Portion
+    from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["Use", "WeightShare", "expected_share", "weight_shares"]
 
@@ -94,27 +94,23 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
     unquantized = _unquantized(requested, dtype or model.dtype)
     totals: dict[tuple[str, Use, int, int], list[int]] = {}
     for block, weight, use in _used_weights(model, model.counted.blocks):
-        portions = (
-            scheme.portions(block, weight, unquantized)
-            if scheme is not None
-            else (_unquantized_portion(block, weight, unquantized),)
-        )
         copies, active = _copies(weight, use)
-        for portion in portions:
-            if portion.elements:
-                sums = totals.setdefault((portion.format.name, use, copies, active), [0, 0])
-                sums[0] += portion.elements
-                sums[1] += portion.bytes
+        for name, elements, size in _portions(block, weight, scheme, unquantized):
+            if elements:
+                sums = totals.setdefault((name, use, copies, active), [0, 0])
+                sums[0] += elements
+                sums[1] += size
     return tuple(
         WeightShare(format=name, use=use, copies=copies, active=active, parameters=parameters, bytes=size)
         for (name, use, copies, active), (parameters, size) in totals.items()
     )
 
 
-def _unquantized_portion(block: Block, weight: Weight, form: WeightFormat) -> Portion:
-    from hwcalc.quantization.scheme import Portion
-
-    return Portion(format=form, elements=block.count * weight.elements, bytes=block.count * form.bytes(weight))
+def _portions(block: Block, weight: Weight, scheme: Scheme | None, unquantized: WeightFormat) -> Iterable[tuple[str, int, int]]:
+    """The formats of a weight in all layers of its block, with parameters and bytes."""
+    if scheme is None:
+        return ((unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight)),)
+    return ((one.format.name, one.elements, one.bytes) for one in scheme.portions(block, weight, unquantized))
 
 
 def _unquantized(requested: str | None, dtype: str | None) -> WeightFormat:

@@ -18,7 +18,7 @@ _FACTORS: Final = range(1, 65)
 
 def _spec(config: Any) -> ModelSpec:
     """Parse the library's form of a config. Raises :class:`~hwcalc.probe.live_model.NotRun` if kvplan does not understand it."""
-    from hwcalc.parsers import parse
+    from hwcalc.parsers.parse import parse
     from hwcalc.probe.live_model import NotRun
 
     try:

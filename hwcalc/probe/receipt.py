@@ -161,7 +161,7 @@ def verify(document: Mapping[str, Any], name: str) -> Verified:
 
 def _verify(document: Mapping[str, Any], name: str) -> Verified:
     from hwcalc.library.plan import load_request
-    from hwcalc.parsers import parse
+    from hwcalc.parsers.parse import parse
     from hwcalc.planner.context import open_request
 
     arguments = {key: value for key, value in document["arguments"].items() if key in _DEFAULTS}

@@ -18,7 +18,6 @@ from hwcalc.model import ModelSpec
 from hwcalc.quantization.gguf_names import gguf_stem
 from hwcalc.quantization.made_tensors import made_tensors
 from hwcalc.quantization.mix_places import Family, MixFacts, Placed, placed
-from hwcalc.quantization.scheme import read_scheme
 
 __all__ = ["FOUR_BITS", "Conversion", "Piece", "converted"]
 
@@ -123,7 +122,11 @@ def _converted(model: ModelSpec) -> Conversion:
 
 def _kept(model: ModelSpec, sources: Mapping[int, tuple[Block, Weight]]) -> dict[int, str]:
     """The families whose weights are in four bits already, which the converter repacks; what else is quantised it makes float again."""
-    scheme = None if model.quantization is None else read_scheme(model.quantization, model.facts.expert_dtype)
+    if model.quantization is None:
+        return {}
+    from hwcalc.quantization.scheme import read_scheme
+
+    scheme = read_scheme(model.quantization, model.facts.expert_dtype)
     if scheme is None:
         return {}
     kept = {}

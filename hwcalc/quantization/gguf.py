@@ -18,7 +18,8 @@ from hwcalc.quantization.converted import Conversion, Piece, converted
 from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.gguf_file import check_rows, gguf_file, usual_imatrix
 from hwcalc.quantization.mix_names import BY_IMATRIX, MIXES
-from hwcalc.quantization.mixes import Typed, typed
+from hwcalc.quantization.mix_places import Typed
+from hwcalc.quantization.mixes import typed
 from hwcalc.quantization.scheme import Portion, Rule, Scheme
 
 __all__ = ["Mix", "mix"]

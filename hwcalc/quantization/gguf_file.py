@@ -13,8 +13,7 @@ from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS, FLOAT_TYPES
 from hwcalc.quantization.mix_names import MIXES
-from hwcalc.quantization.mix_places import Family, MixFacts
-from hwcalc.quantization.mixes import Typed, bytes_by_type, refused, typed
+from hwcalc.quantization.mix_places import Family, MixFacts, Typed
 from hwcalc.quantization.tensor_names import placed as placed_tensor
 from hwcalc.quantization.tensor_names import whole_name
 
@@ -50,6 +49,8 @@ def gguf_file(model: ModelSpec) -> Conversion | None:
 
 def check_rows(file: Conversion, name: str) -> None:
     """Raise :class:`~hwcalc.errors.UnsupportedError` if llama.cpp refuses to quantise some tensor in the mix ``name``."""
+    from hwcalc.quantization.mixes import refused
+
     family = refused(file.families, file.placed, file.facts, name)
     if family is not None:
         raise UnsupportedError(
@@ -80,6 +81,8 @@ def file_groups(model: ModelSpec, name: str | None, *, imatrix: bool | None = No
 
 def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple[Typed, ...] | None:
     if name is not None and name in MIXES:
+        from hwcalc.quantization.mixes import typed
+
         check_rows(file, name)
         matrix = usual_imatrix(name) if imatrix is None else imatrix
         return _with_kept(file, typed(file.families, file.placed, file.facts, name, imatrix=matrix))
@@ -141,6 +144,8 @@ def mix_bytes(
         kept = tuple(one for one in types if file.families[one.family].stem.startswith(always))
         others = (one for one in types if not file.families[one.family].stem.startswith(always))
         types = (*kept, *_without_mtp(others, file.mtp_from))
+    from hwcalc.quantization.mixes import bytes_by_type
+
     return bytes_by_type(file.families, types)
 
 

@@ -14,7 +14,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.tensor_names import whole_name
 
-__all__ = ["Family", "MixFacts", "Place", "Placed", "placed"]
+__all__ = ["Family", "MixFacts", "Place", "Placed", "Typed", "placed"]
 
 _KEPT: Final = (
     "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj", "ssm_conv1d",
@@ -122,6 +122,15 @@ class Place:
     middle: bool = False
     """Between the first eighth and the last."""
     eight_bits: bool = False
+
+
+@frozen
+class Typed:
+    """The tensors of a family that get one type. ``layers`` is empty outside the layers."""
+
+    family: int
+    type: str
+    layers: tuple[int, ...]
 
 
 @frozen

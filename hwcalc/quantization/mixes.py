@@ -13,9 +13,9 @@ from typing import Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.mix_names import MIXES
-from hwcalc.quantization.mix_places import Family, MixFacts, Place, Placed
+from hwcalc.quantization.mix_places import Family, MixFacts, Place, Placed, Typed
 
-__all__ = ["Typed", "bytes_by_type", "refused", "tensor_type", "typed"]
+__all__ = ["bytes_by_type", "refused", "tensor_type", "typed"]
 
 _SMALL: Final = frozenset({"iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq2_m"})
 _IQ2_PLUS: Final = frozenset({"iq2_s", "iq2_m"})
@@ -168,15 +168,6 @@ def refused(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts
         ),
         None,
     )
-
-
-@frozen
-class Typed:
-    """The tensors of a family that get one type. ``layers`` is empty outside the layers."""
-
-    family: int
-    type: str
-    layers: tuple[int, ...]
 
 
 def typed(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts, name: str, *, imatrix: bool) -> tuple[Typed, ...]:

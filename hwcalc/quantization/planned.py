@@ -63,6 +63,11 @@ def format_name(text: str | None) -> str | None:
     """The canonical format name for a value of ``--weights``; ``None`` means as published. Raises :class:`UnknownNameError`."""
     if text is None:
         return None
+    from hwcalc.quantization.mix_names import MIXES
+
+    # Most name a mix as it is: the other formats need not be read for it.
+    if text in MIXES and text not in _SPELLINGS:
+        return text
     name = re.sub(r"[\s_-]+", "_", text.strip().lower())
     name = _SPELLINGS.get(name, name)
     from hwcalc.quantization.scheme import FORMATS

@@ -30,6 +30,7 @@ from hwcalc.formulas.formats import (
     WeightFormat,
 )
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.quantization.names import MOST_COMPARED, MOST_NAMES, Names, read_names
 
@@ -75,8 +76,7 @@ class Rule:
         return self.never.names_layers or (self.only is not None and self.only.names_layers)
 
 
-@frozen
-class Portion:
+class Portion(NamedTuple):
     """Parameters that are stored in one format, and their bytes."""
 
     format: WeightFormat

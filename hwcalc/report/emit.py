@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
@@ -104,6 +103,8 @@ def _named(model: ModelInfo) -> tuple[str, str | None]:
     """
     if model.source != "local" or model.location in {"", OPEN_FILE}:
         return model.id, model.revision
+    from pathlib import Path
+
     file = Path(model.location)
     path = file.parent if file.name in MODEL_FILES else file
     return (str(path) if path.is_absolute() or path.parts[:1] in {(), ("..",)} else f"./{path}"), None
@@ -117,6 +118,8 @@ def _of_gguf(plan: Plan) -> dict[str, Any]:
     other = {"made": True} if plan.request.weights is not None and model.source == _GGUF else {}
     if model.id.startswith(OLLAMA):
         return {"library": model.id.removeprefix(OLLAMA), "path": _ollama_file(model.id), **other}
+    from pathlib import Path
+
     path = Path(model.location)
     if not path.is_file():
         # A repository has files of several formats.

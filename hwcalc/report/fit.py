@@ -95,10 +95,16 @@ def _lines(lines: Sequence[str], format_: str, width: int) -> str:
     """Lines as a Markdown list, or as paragraphs with a hanging indent."""
     if format_ == "markdown":
         return "".join(f"- {escaped(line)}\n" for line in lines)
+    return "".join(f"{_filled(clean(line), width)}\n" for line in lines)
+
+
+def _filled(line: str, width: int) -> str:
+    """A line with a hanging indent where it is too long."""
+    if len(line) <= width and line.isprintable() and line == line.strip():
+        return line
     from textwrap import fill
 
-    filled = (fill(clean(line), width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False) for line in lines)
-    return "".join(f"{line}\n" for line in filled)
+    return fill(line, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
 
 
 def _table(rows: Sequence[Runnable], *, format_: str, color: bool, width: int) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation
-from hwcalc.report.advice import advice_block, advice_items
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.pieces import PIPED_WIDTH
 from hwcalc.report.text import escaped, filled, how_many, percent, plural
@@ -222,8 +221,14 @@ def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width
         out += ["Nearest:\n", _table([recommendation.nearest], format_=format_, color=color, width=width)]
         lines = [recommendation.message] if recommendation.message else []
         out += [_lines(lines, format_, width)] if lines else []
-        if recommendation.suggestions and format_ == "markdown":
-            out.append("".join(advice_items(recommendation.suggestions, recommendation.engine, escaped)))
-        elif recommendation.suggestions:
-            out.append(advice_block(recommendation.suggestions, recommendation.engine))
+        if recommendation.suggestions:
+            out.append(_advice(recommendation, format_))
     return out
+
+
+def _advice(recommendation: Recommendation, format_: str) -> str:
+    from hwcalc.report.advice import advice_block, advice_items
+
+    if format_ == "markdown":
+        return "".join(advice_items(recommendation.suggestions, recommendation.engine, escaped))
+    return advice_block(recommendation.suggestions, recommendation.engine)

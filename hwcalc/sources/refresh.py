@@ -13,7 +13,7 @@ from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError, Unw
 from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note, RawModel
-from hwcalc.parsers import parse
+from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
 from hwcalc.sources import resolve
 from hwcalc.text import printable, shown

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import TypeAdapter
 
-from hwcalc.formulas.frozen import field, fields, frozen, is_frozen, replace
+from hwcalc.formulas.frozen import field, fields, frozen, is_frozen, record, replace
 
 
 @frozen
@@ -118,6 +118,36 @@ def test_replace() -> None:
         assert (changed.x, changed.mark, changed.total, changed.seen) == (2, 1, 2, [])
     with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
         replace(point, z=1)
+
+
+@frozen
+class Sum:
+    """A sum, which is worked out of what a record keeps beside its fields."""
+
+    name: str
+    total: int = field(late=lambda made: sum(vars(made)["_parts"]))
+
+
+def late_sum(name: str = "sum") -> Sum:
+    """A sum that nobody has read yet."""
+    return record(Sum, {"name": name, "_parts": (4, 5)})
+
+
+def test_late() -> None:
+    """A field that is worked out late is one like any other, and only a record may leave it out."""
+    early, read = Sum(name="sum", total=9), late_sum()
+
+    assert (read.total, "total" in vars(late_sum())) == (9, False)
+    assert [late_sum(), read] == [early, early]
+    assert (hash(late_sum()), repr(late_sum())) == (hash(early), "Sum(name='sum', total=9)")
+    assert replace(late_sum(), name="other") == replace(read, name="other") == Sum(name="other", total=9)
+    assert replace(late_sum(), total=1) == Sum(name="sum", total=1)
+    assert dataclasses.asdict(late_sum()) == {"name": "sum", "total": 9}
+    assert dataclasses.replace(late_sum(), name="other") == Sum(name="other", total=9)
+    assert copy.deepcopy(late_sum()) == early
+    assert pickle.loads(pickle.dumps(late_sum())) == early  # noqa: S301 - its own
+    with pytest.raises(TypeError, match="missing required keyword arguments: 'total'"):
+        Sum(name="sum")  # type: ignore[call-arg]
 
 
 def test_other_tools_see_a_dataclass() -> None:

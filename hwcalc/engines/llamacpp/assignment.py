@@ -14,7 +14,7 @@ from hwcalc.patterns import pattern
 from hwcalc.quantization.tensor_names import ROTARY
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.weights import WeightTensor
+    from hwcalc.engines.llamacpp.tensors import WeightTensor
 
 __all__ = ["ON_HOST", "Assignment", "Weighed", "assign", "device_of", "splits", "weigh", "weights_on"]
 

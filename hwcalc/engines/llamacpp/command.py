@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 from typing import Final
 
 from hwcalc.engines.command import CommandInput, EmittedFile
@@ -65,9 +65,14 @@ def _model(planned: CommandInput) -> list[str]:
     return ["-hf", planned.model]
 
 
+def _last_name(path: str) -> str:
+    """The last part of a path: ``PurePath(path).name`` without its module, which takes two milliseconds."""
+    return next((part for part in reversed(path.replace(os.sep, "/").split("/")) if part not in ("", ".")), "")
+
+
 def _made(planned: CommandInput) -> str:
     """The name that ``convert_hf_to_gguf.py`` and ``llama-quantize`` give a file."""
-    stem = PurePath((planned.path or planned.model).partition(":")[0]).name.removesuffix(".gguf")
+    stem = _last_name((planned.path or planned.model).partition(":")[0]).removesuffix(".gguf")
     return f"./{_FORMAT.sub('', stem)}-{(planned.weights or 'BF16').upper()}.gguf"
 
 
@@ -183,7 +188,7 @@ def _from(planned: CommandInput) -> str:
 
 def _created(planned: CommandInput) -> str:
     """A name for the model that ``ollama create`` makes."""
-    name = planned.library or PurePath(planned.path or planned.model.partition(":")[0]).name
+    name = planned.library or _last_name(planned.path or planned.model.partition(":")[0])
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.") or "model"
 
 

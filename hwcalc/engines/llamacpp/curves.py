@@ -7,33 +7,23 @@ a model with the default settings, and the index of the catalog keeps them: to l
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.llamacpp.assignment import ON_HOST, assign
-from hwcalc.engines.llamacpp.compute import device_buffers
-from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.equation import host_room, process, room_of
-from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
-from hwcalc.engines.llamacpp.placement import cache_on
+from hwcalc.engines.llamacpp.place_options import place_options
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
-from hwcalc.engines.request import Request
-from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Weighed
-    from hwcalc.formulas import DType, Role
-    from hwcalc.model import ModelSpec
+    from hwcalc.engines.request import Request
 
-__all__ = ["LEAST_TOKENS", "Curves", "Point", "Room", "Sizes", "curves_of"]
+__all__ = ["LEAST_TOKENS", "Curves", "Point", "Room", "Sizes"]
 
 LEAST_TOKENS: Final = 2048
 """A shorter context has smaller batches."""
-_FARTHEST: Final = 4096
-"""Cells, in multiples of 256, up to which the points reach at least: a million tokens."""
 _ENDS: Final = ("low", "expected", "high")
 
 
@@ -54,88 +44,42 @@ class Point(NamedTuple):
         return self[:-1]
 
 
-@frozen
-class Curves:
-    """Points by multiples of 256 cells, in ascending order, between which the sizes grow evenly, to a byte."""
+class Curves(NamedTuple):
+    """Points in ascending order, between which the sizes grow evenly, to a byte: each in multiples of 256 cells, and the numbers of its
+    :class:`Point`.
+    """
 
-    points: tuple[tuple[int, Point], ...]
-
-    @cached_property
-    def _places(self) -> tuple[int, ...]:
-        return tuple(place for place, _ in self.points)
+    points: Sequence[Sequence[int]]
 
     @property
     def longest(self) -> int:
         """The tokens of the last point."""
-        return self._places[-1] * CELLS
+        return self.points[-1][0] * CELLS
 
     @property
     def flat(self) -> bool:
         """Whether a longer context takes no more: the states of a model that has no other cache."""
-        return self.at(self.longest // 2) == self.points[-1][1]
+        return self.at(self.longest // 2) == Point(*self.points[-1][1:])
 
     def at(self, tokens: int) -> Point:
         """The sizes for so many tokens, at most as many as the last point has."""
-        place, (start, first), (end, last) = self._around(tokens)
+        place, (start, *first), (end, *last) = self._around(tokens)
         if start == place:
-            return first
-        return Point._make(a + -((a - b) * (place - start) // (end - start)) for a, b in zip(first, last, strict=True))
+            return Point(*first)
+        part, whole = place - start, end - start
+        return Point(*[a - (a - b) * part // whole for a, b in zip(first, last, strict=True)])
 
     def exact(self, tokens: int) -> bool:
         """Whether the expected buffers for so many tokens are known to the byte."""
-        place, (start, first), (end, last) = self._around(tokens)
-        return start == place or (last.compute - first.compute) * (place - start) % (end - start) == 0
+        place, (start, *first), (end, *last) = self._around(tokens)
+        grown = Point(*last).compute - Point(*first).compute
+        return start == place or grown * (place - start) % (end - start) == 0
 
-    def _around(self, tokens: int) -> tuple[int, tuple[int, Point], tuple[int, Point]]:
+    def _around(self, tokens: int) -> tuple[int, Sequence[int], Sequence[int]]:
         """The place of so many tokens, the point there or before it, and the next."""
         place = rounded_up(tokens) // CELLS
-        number = bisect_right(self._places, place) - 1
+        number = bisect_right(self.points, place, key=itemgetter(0)) - 1
         return place, self.points[number], self.points[min(number + 1, len(self.points) - 1)]
-
-
-def curves_of(model: ModelSpec) -> Curves:
-    """The curves of a model. Raises the error of llama.cpp for a model that it refuses."""
-    opened = of_llamacpp(Llamacpp().open(model, Request(seq=LEAST_TOKENS)))
-    known: dict[int, Point] = {}
-
-    def point(place: int) -> Point:
-        if place not in known:
-            known[place] = _point(of_llamacpp(opened.sized(seq=place * CELLS)))
-        return known[place]
-
-    first, last = LEAST_TOKENS // CELLS, max(_FARTHEST, rounded_up(model.max_position_embeddings or 0) // CELLS)
-    kept = sorted({first, *_bends(point, first, last), last})
-    return Curves(points=tuple((place, point(place)) for place in kept))
-
-
-def _point(opened: LlamacppOpened) -> Point:
-    blocks = opened.hparams.n_layer_all
-    whole = assign(blocks, blocks + 1, (1.0,))
-    gpu, host = (device_buffers(opened, whole, device) for device in (0, ON_HOST))
-    return Point(
-        cache=cache_on(0, whole, opened),
-        step=max(sum(opened.kind_bytes[kind] for kind in layer) for layer in {*opened.stack.layers}) + bytes_of(opened.extras),
-        compute=sum(part.expected for part in gpu),
-        compute_high=sum(part.high for part in gpu),
-        host_high=sum(part.high for part in host),
-    )
-
-
-def _bends(point: Callable[[int], Point], first: int, last: int) -> list[int]:
-    """The places between which the sizes grow evenly."""
-    if last - first < 2:
-        return [first, last]
-    between = sorted({first + (last - first) * part // 8 for part in range(1, 8)} - {first, last})
-    if all(_even(point, first, place, last) for place in between):
-        return [first, last]
-    middle = (first + last) // 2
-    return [*_bends(point, first, middle), *_bends(point, middle, last)]
-
-
-def _even(point: Callable[[int], Point], first: int, place: int, last: int) -> bool:
-    """Whether a place lies on the line between two others, but for a byte by which an estimate is rounded up."""
-    sizes = zip(point(first).sizes, point(place).sizes, point(last).sizes, strict=True)
-    return all(abs((b - a) * (last - first) - (c - a) * (place - first)) <= last - first for a, b, c in sizes)
 
 
 class Sizes(NamedTuple):
@@ -156,23 +100,17 @@ class Sizes(NamedTuple):
 class Room:
     """One GPU and its host, and whether models fit there as a whole: with the rules of the engine, by the curves of each model."""
 
-    def __init__(self, opened: LlamacppOpened) -> None:
-        """``opened`` is any request with this hardware."""
-        gpu = opened.request.hardware.gpu
+    def __init__(self, request: Request) -> None:
+        """``request`` is any with this hardware and without options of the engine."""
+        gpu, options = request.hardware.gpu, place_options(request.options)
         assert gpu is not None
-        self._opened = opened
         self._process = process(gpu)
-        self.rooms: Mapping[str, int | None] = {end: room_of(opened, opened.place_options, end) for end in _ENDS}
+        self._shared = gpu.shares_host_memory
+        self._least_host, self.likely_host = (host_room(request, options, lambda _: 0, end) for end in ("low", "expected"))
+        self.rooms: Mapping[str, int | None] = {end: room_of(request.hardware, options, end) for end in _ENDS}
 
-    @property
-    def kv_dtype(self) -> str:
-        """The format of the cache."""
-        return self._opened.dtypes.kv
-
-    @property
-    def roles(self) -> Mapping[Role, DType]:
-        """The formats of what a cache holds."""
-        return self._opened.dtypes.roles
+    likely_host: int
+    """Bytes of the host's memory that a model may well have beside a GPU that it leaves alone."""
 
     def needed(self, weights: Sizes, point: Point) -> int:
         """Bytes on the GPU with everything there, by the expected value."""
@@ -186,7 +124,9 @@ class Room:
         """The same of the sizes at one length."""
         room = self.rooms["low"]
         needed = weights.gpu + point.cache + point.compute_high + self._process.high
-        return room is not None and needed <= room and weights.host + point.host_high <= self._host_room(needed)
+        if room is None or needed > room:
+            return False
+        return weights.host + point.host_high <= self._least_host - (needed if self._shared else 0)
 
     def held_apart(self, weights: Sizes, point: Point) -> int:
         """Bytes of weights and cache that the GPU holds at least, where not all of them have room there: one more layer would be too many.
@@ -196,14 +136,6 @@ class Room:
         layer = weights.step + point.step
         beside = self._process.high + point.host_high + 2 * (point.compute_high + layer)
         return max(0, (self.rooms["low"] or 0) - beside - layer)
-
-    @property
-    def likely_host(self) -> int:
-        """Bytes of the host's memory that a model may well have beside a GPU that it leaves alone."""
-        return host_room(self._opened, lambda _: 0, "expected")
-
-    def _host_room(self, needed: int) -> int:
-        return host_room(self._opened, lambda _: needed, "low")
 
     def longest(self, weights: Sizes, curves: Curves, bound: int) -> int:
         """The most tokens, up to ``bound``, that surely fit."""

@@ -17,11 +17,10 @@ from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
 from hwcalc.engines.llamacpp.placement import PINNED
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
-from hwcalc.engines.llamacpp.refusals import check_context
-from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, ngram_state
-from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
+from hwcalc.engines.llamacpp.refusals import check_context, check_weights
+from hwcalc.engines.llamacpp.rules import RULES, ngram_state
+from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, dtypes_of, read_settings
 from hwcalc.engines.llamacpp.sharing import is_unified
-from hwcalc.engines.llamacpp.weights import check_weights
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
@@ -29,7 +28,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
-from hwcalc.formulas import LayerKind, Role, SlidingAttention
+from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
@@ -57,7 +56,7 @@ class Llamacpp(LlamacppPlaces):
     pool_is: ClassVar[str] = "n_ctx"
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset(RULES)
+    kinds: ClassVar[frozenset[str]] = frozenset(RULES)
     unbounded: ClassVar[Mapping[type[LayerKind], str]] = MappingProxyType({SlidingAttention: BY_MODEL})
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
     choices: ClassVar[Choices | None] = Choices(
@@ -91,24 +90,14 @@ class Llamacpp(LlamacppPlaces):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         one = of_llamacpp(opened).settings
-        key, value = one.type_k, one.type_v
-        roles = {
-            Role.KEY: key,
-            Role.VALUE: value,
-            Role.LATENT: key,
-            Role.ROPE: key,
-            Role.INDEX: key,
-            Role.STATE: STATE_DTYPE,
-            Role.CONV: STATE_DTYPE,
-        }
-        spelled = key.name if key == value else f"{key.name}:{value.name}"
+        found = dtypes_of(one.type_k, one.type_v)
         named = not is_auto(opened.request.dtype) or {"type_k", "type_v"} & opened.request.options.keys()
         notes = (
             ()
             if named
-            else (Note(code="default-dtype", message=f"KV dtype {spelled}: llama.cpp's default. Set it with --dtype."),)
+            else (Note(code="default-dtype", message=f"KV dtype {found.kv}: llama.cpp's default. Set it with --dtype."),)
         )
-        return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
+        return Noted(found, notes)
 
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
@@ -122,7 +111,7 @@ class Llamacpp(LlamacppPlaces):
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         own = of_llamacpp(opened)
-        return RULES[type(kind)](kind, own if kind.kept is not None else own.uncut)
+        return RULES[type(kind).__name__](kind, own if kind.kept is not None else own.uncut)
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         return ngram_state(of_llamacpp(opened))

@@ -6,23 +6,25 @@ layer, which llama.cpp keeps there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fractions import Fraction
+from collections.abc import Callable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.budget import Budget, BudgetPart, Section, part_of
 from hwcalc.engines.costs import estimated, exact, memory_of
+from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.llamacpp.place_options import PlaceOptions
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.saving import HOST_SHARE
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
-from hwcalc.units import GIB, human_bytes
+from hwcalc.units import GIB, Ratio, human_bytes
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
+    from hwcalc.engines.request import Hardware, Request
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
 __all__ = ["OPPOSITE", "budget_beside", "budget_of", "host_room", "margin_of", "process", "room_of"]
@@ -30,8 +32,8 @@ __all__ = ["OPPOSITE", "budget_beside", "budget_of", "host_room", "margin_of", "
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
 _VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
-_SYSTEM_PARTS: Final = (Fraction(1, 8), Fraction(1, 16), Fraction(0))
-"""How much of a machine's one memory the system and other programs keep: at most, probably, at least. A habit, not a measurement."""
+_LEFT_BY_SYSTEM: Final[Mapping[str, Ratio | int]] = {"low": Ratio(7, 8), "expected": Ratio(15, 16), "high": 1}
+"""What the system and other programs leave of a machine's one memory: at least, probably, at most. A habit, not a measurement."""
 
 
 def process(gpu: Gpu) -> BudgetPart:
@@ -40,9 +42,9 @@ def process(gpu: Gpu) -> BudgetPart:
     return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
 
 
-def _memory_of(opened: LlamacppOpened, options: PlaceOptions) -> Noted[VisibleMemory | None]:
+def _memory_of(hardware: Hardware, options: PlaceOptions) -> Noted[VisibleMemory | None]:
     """What programs see of the GPU; of a machine without one, its memory as the user says it."""
-    gpu = opened.request.hardware.gpu
+    gpu = hardware.gpu
     if gpu is None:
         return Noted(None)
     size = options.host_bytes
@@ -55,33 +57,32 @@ def _memory_of(opened: LlamacppOpened, options: PlaceOptions) -> Noted[VisibleMe
     )
 
 
-def margin_of(opened: LlamacppOpened, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction]:
+def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction | Ratio | int]:
     """The share of a GPU that stays free: the user's, or as many bytes as ``--fit`` leaves."""
-    hardware = opened.request.hardware
     if hardware.margin is not None or hardware.memory_utilization is not None:
-        return Noted(hardware.margin or Fraction(0))
+        return Noted(hardware.margin or 0)
     gpu = hardware.gpu
     if gpu is not None and gpu.is_host and options.host_bytes is not None:
         # What may be taken was said.
-        return Noted(Fraction(0))
+        return Noted(0)
     where = "the machine's memory" if gpu is not None and gpu.is_host else "each GPU"
     message = (
         f"{human_bytes(options.target_bytes)} of {where} stay free, as llama.cpp's --fit leaves them. "
         "Set it with --engine-option fit_target=MIB, or --margin."
     )
-    share = min(Fraction(1), Fraction(options.target_bytes, memory.expected_bytes))
+    share = Ratio(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
     return Noted(share, (Note(code="default-margin", message=message),))
 
 
-def room_of(opened: LlamacppOpened, options: PlaceOptions, end: str) -> int | None:
+def room_of(hardware: Hardware, options: PlaceOptions, end: str) -> int | None:
     """Bytes of a GPU that may be used at this end of what programs see; ``None`` if its memory is not known."""
-    memory = _memory_of(opened, options).value
+    memory = _memory_of(hardware, options).value
     if memory is None:
         return None
     size: int = getattr(memory, f"{end}_bytes")
-    share = opened.request.hardware.memory_utilization
-    margin = margin_of(opened, options, memory).value
-    return max(0, ceil(size * (1.0 if share is None else share)) - ceil(size * margin))
+    share = hardware.memory_utilization
+    margin = margin_of(hardware, options, memory).value
+    return max(0, ceil(size * (1.0 if share is None else share)) - part_of(size, margin))
 
 
 def budget_of(opened: LlamacppOpened, options: PlaceOptions, placement: Placement) -> Noted[Budget | None]:
@@ -93,11 +94,12 @@ def budget_of(opened: LlamacppOpened, options: PlaceOptions, placement: Placemen
 
 def budget_beside(opened: LlamacppOpened, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
     """The bytes that a GPU has left beside these parts."""
-    memory, notes = _memory_of(opened, options)
+    hardware = opened.request.hardware
+    memory, notes = _memory_of(hardware, options)
     if memory is None:
         return Noted(None, notes)
-    margin = margin_of(opened, options, memory)
-    utilization = opened.request.hardware.memory_utilization
+    margin = margin_of(hardware, options, memory)
+    utilization = hardware.memory_utilization
     budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, parts)
     return Noted(budget, (*notes, *margin.notes))
 
@@ -109,18 +111,17 @@ def _what(share: DeviceShare, placement: Placement) -> str:
     return f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
 
 
-def host_room(opened: LlamacppOpened, on_gpus: Callable[[str], int], end: str) -> int:
+def host_room(request: Request, options: PlaceOptions, on_gpus: Callable[[str], int], end: str) -> int:
     """Bytes of the host's memory that the model may take: as the user says, or by the hardware. ``on_gpus`` gives those of all GPUs at an end.
 
     A machine with one memory has what the GPU leaves. Of other hosts nobody knows: at least the memory of the GPUs, and likely four times.
     """
-    gpu, options = opened.request.hardware.gpu, opened.place_options
+    gpu = request.hardware.gpu
     if options.host_bytes is not None and (gpu is None or not gpu.shares_host_memory):
         return options.host_bytes
     sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
     if gpu is not None and gpu.shares_host_memory:
-        part = _SYSTEM_PARTS[("low", "expected", "high").index(end)]
         whole = sold if options.host_bytes is None else options.host_bytes
-        return ceil(whole * (1 - part)) - on_gpus(OPPOSITE[end])
-    gpus = opened.request.gpus * sold
+        return part_of(whole, _LEFT_BY_SYSTEM[end]) - on_gpus(OPPOSITE[end])
+    gpus = request.gpus * sold
     return {"low": gpus, "expected": HOST_SHARE * gpus}.get(end, 2**50)

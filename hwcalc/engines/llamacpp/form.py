@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
-from hwcalc.engines.general_form import form_with, is_plain
 from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.compute import copies_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
@@ -23,6 +22,7 @@ from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, device_weig
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.moments import Factor, Fullest, Moment, Product
+from hwcalc.engines.request import is_plain
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
@@ -61,6 +61,8 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     if not _follows(opened):
         return None
     if request.hardware.kv_memory is not None:
+        from hwcalc.engines.general_form import form_with
+
         return form_with(opened)
     if request.hardware.gpu is None or weighed_of(opened) is None:
         return None
@@ -128,7 +130,7 @@ def _drawn_form(opened: LlamacppOpened) -> MemoryForm | None:
     if not assignment.everything or assignment.largest_moved or budget is None:
         return None
     weights = {device: device_weights(far, device, assignment, weighed) for device in (*range(far.gpus), ON_HOST)}
-    low, expected, high = (host_room(far, lambda _: 0, end) for end in ENDS)
+    low, expected, high = (host_room(far.request, options, lambda _: 0, end) for end in ENDS)
     return MemoryForm(
         # The cache is the same on GPUs of all makers, and beside weights of all formats.
         curve=far.model.once(("llamacpp curve", one, assignment, far.gpus), lambda: _curve(far, assignment)),

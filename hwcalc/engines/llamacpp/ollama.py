@@ -7,9 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.command import CommandInput, EmittedFile
 from hwcalc.engines.llamacpp import ollama_rules as rules
-from hwcalc.engines.llamacpp.command import modelfile, ollama_flag
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
@@ -17,7 +15,6 @@ from hwcalc.engines.llamacpp.settings import Settings, settings_at
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
-from hwcalc.engines.saving import Saving
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import smaller
@@ -26,6 +23,8 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from hwcalc.engines.command import CommandInput, EmittedFile
+    from hwcalc.engines.saving import Saving
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Ollama"]
@@ -194,9 +193,13 @@ class Ollama(Llamacpp):
         return settings
 
     def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.llamacpp.command import ollama_flag
+
         return ollama_flag(name, value)
 
     def command_file(self, planned: CommandInput) -> EmittedFile | None:
+        from hwcalc.engines.llamacpp.command import modelfile
+
         return modelfile(planned)
 
 

@@ -18,7 +18,7 @@ from hwcalc.parsers.gguf.layers import cached_layers
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.weights import WeightGroup, WeightTensor
+    from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
 
 __all__ = ["LlamacppOpened", "of_llamacpp"]
 
@@ -123,7 +123,7 @@ class LlamacppOpened(Opened):
     @cached_property
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""
-        from hwcalc.engines.llamacpp.weights import weight_tensors
+        from hwcalc.engines.llamacpp.groups import weight_tensors
 
         tensors: tuple[WeightTensor, ...] | None = self.shared("weight tensors", lambda: weight_tensors(self))
         return tensors
@@ -131,7 +131,7 @@ class LlamacppOpened(Opened):
     @cached_property
     def weight_groups(self) -> tuple[WeightGroup, ...] | None:
         """The same tensors, alike ones together."""
-        from hwcalc.engines.llamacpp.weights import weight_groups
+        from hwcalc.engines.llamacpp.groups import weight_groups
 
         return weight_groups(self.model, format_name(self.request.weights))
 

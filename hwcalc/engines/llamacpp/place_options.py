@@ -16,7 +16,7 @@ from hwcalc.text import brief
 from hwcalc.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.weights import Override
+    from hwcalc.engines.llamacpp.overrides import Override
     from hwcalc.engines.request import Request
 
 __all__ = ["FIT_CTX", "FIT_TARGET_MIB", "MOST_DEVICES", "PLACE_OPTIONS", "PlaceOptions", "checked_options", "place_options"]
@@ -47,7 +47,7 @@ def _shares(name: str, value: str) -> tuple[float, ...]:
 
 
 def _overrides(name: str, value: str) -> tuple[Override, ...]:
-    from hwcalc.engines.llamacpp.weights import overrides
+    from hwcalc.engines.llamacpp.overrides import overrides
 
     return overrides(value)
 

@@ -132,7 +132,7 @@ class Places:
     @cached_property
     def host_rooms(self) -> dict[str, int]:
         """What the host has at each end, if GPUs take nothing of it."""
-        return {end: host_room(self._opened, lambda _: 0, end) for end in ENDS}
+        return {end: host_room(self._opened.request, self._opened.place_options, lambda _: 0, end) for end in ENDS}
 
     @cached_property
     def _process(self) -> dict[tuple[bool, str], int]:
@@ -147,7 +147,7 @@ class Places:
 
     def _fitted(self, buffers: Buffers) -> Runs:
         layers, opened = self._devices.layers, self._opened
-        room = room_of(opened, opened.place_options, "low")
+        room = room_of(opened.request.hardware, opened.place_options, "low")
         assert room is not None
         beside = self.process_bytes("high", on_gpu=True)
 

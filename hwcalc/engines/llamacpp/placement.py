@@ -43,13 +43,15 @@ def _weighed(opened: LlamacppOpened) -> Weighed | None:
     groups = opened.weight_groups
     if groups is None:
         return None
-    from hwcalc.engines.llamacpp.weights import loaded, loaded_groups, with_overrides
+    from hwcalc.engines.llamacpp.tensors import loaded, loaded_groups
 
     mtp, given, blocks = opened.settings.load_mtp, opened.place_options.overrides, opened.hparams.n_layer_all
 
     def weighed() -> Weighed:
         if not given:
             return weigh(((one.first, one.blocks) for one in loaded_groups(groups, mtp=mtp)), blocks)
+        from hwcalc.engines.llamacpp.overrides import with_overrides
+
         # The user may have named any one of them.
         tensors = with_overrides(loaded(opened.weight_tensors or (), mtp=mtp), given)
         return weigh(((one, (one.layer,)) for one in tensors), blocks)
@@ -79,7 +81,7 @@ def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
     options = opened.place_options
     weighed = weighed_of(opened)
     if options.n_gpu_layers is None and opened.gpus and weighed is not None and opened.request.hardware.kv_memory is None:
-        room = room_of(opened, options, "low")
+        room = room_of(opened.request.hardware, options, "low")
         if room is not None:
             experts = tuple(bool(experts) for experts, _ in weighed.blocks)
             return fitted(_fitting(opened, weighed, experts, room)).assignment(experts)

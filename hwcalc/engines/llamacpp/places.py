@@ -100,10 +100,11 @@ class LlamacppPlaces(GeneralEngine):
         weighed, model = weighed_of(own), own.model
         if weighed is None:
             return None
-        from hwcalc.engines.llamacpp.weights import grouped, other_sizes
+        from hwcalc.engines.llamacpp.tensors import grouped
+        from hwcalc.engines.llamacpp.weights import other_sizes
 
         mtp = own.settings.load_mtp
-        groups = model.once(("llamacpp groups", own.request.weights, mtp), lambda: grouped(own.weight_tensors or (), mtp=mtp))
+        groups = model.once(("llamacpp groups", own.request.weights, mtp), lambda: grouped(own.weight_groups or (), mtp=mtp))
         if model.gguf is not None and model.gguf.tensors and own.request.weights is None:
             return ModelWeights(
                 bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
@@ -127,11 +128,11 @@ class LlamacppPlaces(GeneralEngine):
         own, placement = of_llamacpp(opened), self.placement(opened)
         if placement is None or not placement.gpus or own.request.hardware.kv_memory is not None:
             return None
-        room = room_of(own, own.place_options, end)
+        room = room_of(own.request.hardware, own.place_options, end)
         others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
         if room is not None and any(share.needed(OPPOSITE[end]) > room for share in others):
             return "cache"
-        host = host_room(own, placement.on_gpus, end)
+        host = host_room(own.request, own.place_options, placement.on_gpus, end)
         return "host memory" if placement.host.needed(OPPOSITE[end]) > host else None
 
     def whole(self, request: Request) -> Request:
@@ -195,7 +196,7 @@ class LlamacppPlaces(GeneralEngine):
 def _surely_fits(opened: Opened) -> bool:
     """Whether every GPU holds its part at the high end of the estimates."""
     own = of_llamacpp(opened)
-    room, placement = room_of(own, own.place_options, "low"), placement_of(own)
+    room, placement = room_of(own.request.hardware, own.place_options, "low"), placement_of(own)
     return placement is not None and room is not None and all(share.needed("high") <= room for share in placement.main)
 
 
@@ -205,7 +206,7 @@ def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
     if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
         return ()
     needed = placement.host.needed("high")
-    if needed <= host_room(opened, placement.on_gpus, "low"):
+    if needed <= host_room(opened.request, opened.place_options, placement.on_gpus, "low"):
         return ()
     message = (
         f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from hwcalc.engines.devices import HOST, DeviceReads, WeightRead
@@ -14,7 +15,7 @@ from hwcalc.quantization.ggml import GGML
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
-    from hwcalc.engines.llamacpp.weights import WeightTensor
+    from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
 
 __all__ = ["reads_of"]
 
@@ -27,13 +28,13 @@ def reads_of(opened: LlamacppOpened) -> Noted[tuple[DeviceReads, ...]]:
     """The weights and layers of each device in the placement; nothing if the tensors are not known."""
     from hwcalc.engines.llamacpp.placement import assignment_of
 
-    tensors = opened.weight_tensors
-    if tensors is None:
+    weights = opened.weight_groups
+    if weights is None:
         return Noted(())
     assignment, options = assignment_of(opened), opened.place_options
     mtp, given = opened.settings.load_mtp, options.overrides
     groups: dict[_Group, tuple[int, int]] = opened.model.once(
-        ("llamacpp reads", opened.request.weights, mtp, given), lambda: _grouped(opened, tensors)
+        ("llamacpp reads", opened.request.weights, mtp, given), lambda: _grouped(opened, weights)
     )
     experts = max(1, opened.hparams.n_expert)
     used = min(experts, max(1, opened.hparams.n_expert_used))
@@ -80,19 +81,38 @@ def _on_host(weights: dict[tuple[str, _Use], tuple[int, int]], assignment: Assig
     return kept or ON_HOST in assignment.blocks or any(use != "row" for _, use in weights)
 
 
-def _grouped(opened: LlamacppOpened, tensors: tuple[WeightTensor, ...]) -> dict[_Group, tuple[int, int]]:
+def _grouped(opened: LlamacppOpened, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
     """Elements and bytes of the tensors that a pass reads, so that those of one block and format are one entry."""
-    from hwcalc.engines.llamacpp.weights import loaded, with_overrides
-
     groups: dict[_Group, tuple[int, int]] = {}
+    forms = dict[str, str]()
     # Prediction layers run beside the step that is bounded, and so do towers.
-    for one in with_overrides(loaded(tensors), opened.place_options.overrides):
+    for layer, one in _loaded(opened, weights):
         if not one.tower:
-            form = one.type.lower()
-            group = (GGML[form].name if form in GGML else form, _use(one), one.layer, one.expert, one.buffer)
+            form = forms.get(one.type) or forms.setdefault(one.type, _form(one.type))
+            group = (form, _use(one), layer, one.expert, one.buffer)
             before = groups.get(group, (0, 0))
             groups[group] = before[0] + one.elements, before[1] + one.bytes
     return groups
+
+
+def _loaded(opened: LlamacppOpened, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
+    """What is loaded of each layer, in the order of the file. Where the user has named tensors, they are looked at one by one."""
+    from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
+
+    if not opened.place_options.overrides:
+        for number, group in in_file_order(loaded_groups(weights)):
+            yield group.first.layer if number < 0 else number, group.first
+        return
+    from hwcalc.engines.llamacpp.overrides import with_overrides
+
+    for one in with_overrides(loaded(opened.weight_tensors or ()), opened.place_options.overrides):
+        yield one.layer, one
+
+
+def _form(type_: str) -> str:
+    """The format of a type of tensors, in the words of :mod:`hwcalc.formulas.formats`."""
+    name = type_.lower()
+    return GGML[name].name if name in GGML else name
 
 
 def _use(one: WeightTensor) -> _Use:

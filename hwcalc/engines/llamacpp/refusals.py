@@ -5,10 +5,13 @@ from __future__ import annotations
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import DType
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.parsers.gguf.architectures import Memory, Pattern, SwaType
 from hwcalc.parsers.gguf.hparams import Hparams
+from hwcalc.quantization.mix_names import MIXES
+from hwcalc.quantization.planned import format_name
 
-__all__ = ["check_context"]
+__all__ = ["check_context", "check_weights"]
 
 
 def check_context(opened: LlamacppOpened) -> None:
@@ -98,3 +101,15 @@ def _check_blocks(name: str, dtype: DType, widths: list[int]) -> None:
             f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}.",
             hint="Use: --dtype f16, or a model with wider heads",
         )
+
+
+def check_weights(weights: str | None) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` for a format of ``--weights`` that no GGUF file has."""
+    name = format_name(weights)
+    if name is None or name in FLOATS or name in MIXES:
+        return
+    nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
+    raise UnsupportedError(
+        f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
+        hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",
+    )

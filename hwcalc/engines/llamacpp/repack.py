@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
-    from hwcalc.engines.llamacpp.weights import WeightTensor
+    from hwcalc.engines.llamacpp.tensors import WeightTensor
 
 __all__ = ["PROCESSORS", "repacked_bytes", "repacked_note", "repacked_output"]
 
@@ -54,7 +54,7 @@ def repacked_bytes(opened: LlamacppOpened, *, copies: bool = False) -> dict[str,
     """Bytes of the tensors that are laid out anew, by kind of processor; ``copies``: of second copies of a table alone."""
     if opened.place_options.no_repack or opened.weight_tensors is None:
         return dict.fromkeys(PROCESSORS, 0)
-    from hwcalc.engines.llamacpp.weights import loaded
+    from hwcalc.engines.llamacpp.tensors import loaded
 
     mtp, experts = opened.settings.load_mtp, max(1, opened.hparams.n_expert)
     return _sizes((one for one in loaded(opened.weight_tensors, mtp=mtp) if one.copy or not copies), experts)

@@ -8,41 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
+from hwcalc.engines.llamacpp.settings import STATE_DTYPE
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
-from hwcalc.formulas import (
-    ChunkedAttention,
-    CompressedAttention,
-    DType,
-    FullAttention,
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LatentAttention,
-    LayerKind,
-    LightningAttention,
-    Mamba1,
-    Mamba2,
-    NoCache,
-    Role,
-    RwkvMatrix,
-    SharedCache,
-    ShortConvolution,
-    SlidingAttention,
-    SparseIndexer,
-)
-from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.formats import FP32
+from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
-from hwcalc.parsers.gguf.layers import CSA_RATIO, NoHeads
+from hwcalc.parsers.gguf.layers import CSA_RATIO
 
-__all__ = ["RULES", "STATE_DTYPE", "Cells", "cells_in_words", "ngram_state"]
+if TYPE_CHECKING:
+    from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
+    from hwcalc.formulas.attention import AttentionKind
+    from hwcalc.parsers.gguf.layers import NoHeads
 
-STATE_DTYPE: Final = DType(name=FP32.name, block_elements=1, block_bytes=4)
-"""``GGML_TYPE_F32``, which ``create_memory`` names for every recurrent state (src/llama-model.cpp)."""
+__all__ = ["RULES", "Cells", "cells_in_words", "ngram_state"]
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
@@ -224,24 +206,27 @@ def _nothing(kind: LayerKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...
     return ()
 
 
-RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
+RULES: Final[Mapping[str, LayerRule]] = MappingProxyType(
     {
-        FullAttention: _attention,
-        SlidingAttention: _attention,
-        ChunkedAttention: _attention,
-        NoHeads: _no_heads,
-        LatentAttention: _latent,
-        SparseIndexer: _indexer,
-        CompressedAttention: _compressed,
-        Mamba1: _state,
-        Mamba2: _state,
-        GatedDeltaNet: _state,
-        KimiDeltaAttention: _state,
-        LightningAttention: _state,
-        RwkvMatrix: _state,
-        ShortConvolution: _state,
-        SharedCache: _nothing,
-        NoCache: _nothing,
+        "FullAttention": _attention,
+        "SlidingAttention": _attention,
+        "ChunkedAttention": _attention,
+        "NoHeads": _no_heads,
+        "LatentAttention": _latent,
+        "SparseIndexer": _indexer,
+        "CompressedAttention": _compressed,
+        "Mamba1": _state,
+        "Mamba2": _state,
+        "GatedDeltaNet": _state,
+        "KimiDeltaAttention": _state,
+        "LightningAttention": _state,
+        "RwkvMatrix": _state,
+        "ShortConvolution": _state,
+        "SharedCache": _nothing,
+        "NoCache": _nothing,
     }
 )
-"""Kind -> rule. The layers of a file have no other kinds (:func:`hwcalc.parsers.gguf.layers.cached_layers`)."""
+"""The class of a kind -> its rule: by name, so that a plan imports only the kinds that its model has.
+
+The layers of a file have no other kinds (:func:`hwcalc.parsers.gguf.layers.cached_layers`).
+"""

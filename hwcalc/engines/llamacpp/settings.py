@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.engines.llamacpp.options import OPTIONS, cache_type
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UsageError
-from hwcalc.formulas import DType
+from hwcalc.formulas import DType, Role
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.hparams import Hparams
 
-__all__ = ["CELLS", "MAX_SEQUENCES", "Settings", "read_settings", "rounded_up", "settings_at"]
+__all__ = [
+    "CELLS",
+    "MAX_SEQUENCES",
+    "STATE_DTYPE",
+    "Settings",
+    "dtypes_asked",
+    "dtypes_of",
+    "read_settings",
+    "rounded_up",
+    "settings_at",
+]
 
 CELLS: Final = 256
 """``GGML_PAD(n_ctx, 256)``: cells come in multiples of this."""
 MAX_SEQUENCES: Final = 256
 """``LLAMA_MAX_SEQ`` (src/llama-cparams.h)."""
+STATE_DTYPE: Final = DType(name="fp32", block_elements=1, block_bytes=4)
+"""``GGML_TYPE_F32``, which ``create_memory`` names for every recurrent state (src/llama-model.cpp)."""
 _GGML: Final = {"fp16": "f16", "fp32": "f32"}
 """ggml's names, where they are others."""
 
@@ -202,6 +216,25 @@ def _cache_types(request: Request, options: Mapping[str, Any]) -> tuple[DType, D
         options.get("type_k") or cache_type("--dtype", key),
         options.get("type_v") or cache_type("--dtype", value or key),
     )
+
+
+def dtypes_of(key: DType, value: DType) -> Dtypes:
+    """The formats of all that a cache holds, from those of keys and values."""
+    roles = {
+        Role.KEY: key,
+        Role.VALUE: value,
+        Role.LATENT: key,
+        Role.ROPE: key,
+        Role.INDEX: key,
+        Role.STATE: STATE_DTYPE,
+        Role.CONV: STATE_DTYPE,
+    }
+    return Dtypes(kv=key.name if key == value else f"{key.name}:{value.name}", roles=MappingProxyType(roles))
+
+
+def dtypes_asked(request: Request) -> Dtypes:
+    """The formats that a request asks for, whatever the model."""
+    return dtypes_of(*_cache_types(request, _parsed(request)))
 
 
 def _outputs(options: Mapping[str, Any], n_batch: int, sequences: int, *, server: bool) -> int:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
-from hwcalc.engines.general_form import form_with, is_plain
+from hwcalc.engines.general_form import form_with
 from hwcalc.engines.lmdeploy.layout import kept_by
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.lmdeploy.pool import most_tokens, pool_blocks, refusal
+from hwcalc.engines.request import is_plain
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.formulas.frozen import frozen

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
-from hwcalc.engines.general_form import form_with, is_plain
+from hwcalc.engines.general_form import form_with
+from hwcalc.engines.request import is_plain
 from hwcalc.engines.sglang.held import page_rows
 from hwcalc.engines.sglang.layout import SWA, stage_spans
 from hwcalc.engines.sglang.opened import SglangOpened

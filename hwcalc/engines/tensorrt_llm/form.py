@@ -14,7 +14,8 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.calibration import measurements
 from hwcalc.engines.curves import Curve
 from hwcalc.engines.forms import ENDS, OPPOSITE, Memory, MemoryForm, PartForm
-from hwcalc.engines.general_form import form_with, is_plain
+from hwcalc.engines.general_form import form_with
+from hwcalc.engines.request import is_plain
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE, dummy_rows
 from hwcalc.engines.tensorrt_llm.needs import Needs
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt

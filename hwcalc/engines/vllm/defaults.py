@@ -38,7 +38,13 @@ def batch_defaults(gpu: Gpu | None, version: str, seq: int, *, whole: bool = Fal
     """
     if runs_v0(version):
         return V0_SEQUENCES, v0_batch(seq, version, whole=whole)
-    return _without_a_gpu(version) if gpu is None else _batch_class(gpu, version)
+    if gpu is None:
+        return _without_a_gpu(version)
+    # Kept beside the accelerator: advice asks for it with every change.
+    known: dict[str, tuple[int, int]] = vars(gpu).setdefault("_batches", {})
+    if version not in known:
+        known[version] = _batch_class(gpu, version)
+    return known[version]
 
 
 @lru_cache(maxsize=64)

@@ -216,7 +216,11 @@ def _rotated_width(model: ModelSpec) -> int:
 
 def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
     """The table of rotary embeddings: positions x rotated dimensions, 131,072 x 128 for Llama-3.1."""
-    width = model.once("rotated width", lambda: _rotated_width(model))
+    return model.once("rotary table of vLLM", lambda: _rotary_parts(model))
+
+
+def _rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
+    width = _rotated_width(model)
     numbers = (model.max_position_embeddings or 0) * width
     if not numbers:
         return ()

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.rank_weights import RankBytes, block_bytes, cut_blocks, on_stages
+from hwcalc.engines.rank_weights import RankBytes, block_bytes, stages_of
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part
@@ -70,9 +69,8 @@ def stage_weights(
     if model.counted is None:
         return None
     unquantized = VLLM.weight_format(model, weight_dtype)
-    blocks = cut_blocks(model, VLLM.loaded_blocks(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
     found = []
-    for stage in on_stages(model, blocks, parallel.pp, VLLM):
+    for stage in stages_of(model, model.counted, parallel, VLLM):
         sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
         movable = [(block, size) for block, size in sizes if _is_layer(block)]
         found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart, Section
@@ -22,9 +23,15 @@ __all__ = ["graphs", "outside_torch"]
 
 def outside_torch(parallel: Parallel, gpu: Gpu, version: str, back_end: str | None) -> tuple[BudgetPart, ...]:
     """Kernels, handles and communication; and the buffers of an expert exchange, if the chosen back end has them."""
+    exchanges = parallel.ep > 1 and (back_end or "").startswith("deepep")
+    return _outside_torch(_link(parallel, gpu), version, exchanges)
+
+
+@lru_cache(maxsize=256)
+def _outside_torch(link: str, version: str, exchanges: bool) -> tuple[BudgetPart, ...]:
     profile = vllm_profile()
-    parts = [estimated("non-torch", Section.OVERHEAD, profile.estimate(f"non_torch.{_link(parallel, gpu)}", version))]
-    if parallel.ep > 1 and (back_end or "").startswith("deepep"):
+    parts = [estimated("non-torch", Section.OVERHEAD, profile.estimate(f"non_torch.{link}", version))]
+    if exchanges:
         parts.append(estimated("expert exchange", Section.OVERHEAD, profile.estimate("expert_exchange.deepep", version)))
     return tuple(parts)
 

@@ -67,17 +67,19 @@ def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...
 
 
 def _activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...]:
-    steps = _forward(model, run), _experts(model, run), _sampling(model, run)
+    # Advice changes the number of sequences alone, which only the sampler sees.
+    key = (run.version, *vars(run.parallel).values(), run.tokens, run.element_bytes, run.quantized)
+    steps = (*kept(model, "passes of vLLM", key, lambda: (_forward(model, run), _experts(model, run))), _sampling(model, run))
     forward, experts, sampled = ((each.low, each.expected, each.high) for each in steps)
-    kept = rules_of(planned_version(run.version)).expert_buffers_kept
+    stay = rules_of(planned_version(run.version)).expert_buffers_kept
     peak = [
-        int((buffers if kept else 0) + max(passed + (0 if kept else buffers), sampling))
+        int((buffers if stay else 0) + max(passed + (0 if stay else buffers), sampling))
         for passed, buffers, sampling in zip(forward, experts, sampled, strict=True)
     ]
     chunked = runs_v0(run.version) and batch_is_chunked(run.seq, run.tokens)
     if run.parallel.pp > 1 or chunked:
         # Only the last stage samples. V0 was seen to sample nothing where prompts go in chunks.
-        peak[0] = int(forward[0] + (0 if kept else experts[0]))
+        peak[0] = int(forward[0] + (0 if stay else experts[0]))
     if chunked:
         peak[1] = int(forward[1] + experts[1])
     rows = 0 if chunked else run.rows
@@ -89,7 +91,7 @@ def _activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ..
         low=ends[0],
         expected=ends[1],
         high=ends[2],
-        steps=_peak_steps(steps, ends, sampled=not chunked, kept=kept),
+        steps=_peak_steps(steps, ends, sampled=not chunked, kept=stay),
         source=f"{run.tokens:,} tokens, {rows:,} rows of logits; {_sampler_source(model, run)}; {copies.source}",
     )
     return (main, *_encoder(model, run, main))

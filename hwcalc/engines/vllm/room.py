@@ -12,19 +12,27 @@ from hwcalc.engines.room import Room
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.pool import starts_with, usable_blocks
-from hwcalc.engines.vllm.specs import ceil_div
+from hwcalc.engines.vllm.specs import FullSpec, LatentSpec, ceil_div
 
 __all__ = ["InRooms", "plan_room"]
 
 _ENDS = ("low", "expected", "high")
 _APART: Final = frozenset({"seq", "batch", "options"})
 """Fields of a request that are compared otherwise, or not at all."""
-_CARRIES: Final[Mapping[str, frozenset[Hashable]]] = {
-    "max_num_seqs": frozenset({"kinds", "dtypes", "supported", "remarks", "weights"}),
-    "cpu_offload_gb": frozenset({"kinds", "dtypes", "supported", "remarks", "settings"}),
-    "enforce_eager": frozenset({"kinds", "dtypes", "remarks", "settings", "weights"}),
+_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
+    "max_num_seqs": frozenset({"kinds", "dtypes", "layout", "supported", "remarks", "weights"}),
+    "cpu_offload_gb": frozenset({"kinds", "dtypes", "layout", "supported", "remarks", "settings"}),
+    "enforce_eager": frozenset({"kinds", "dtypes", "layout", "remarks", "settings", "weights"}),
 }
-"""Engine options, and the shared answers in which none of them is read."""
+"""Engine options, and the shared answers in which none of them is read, by the first word of their keys."""
+_FIELDS: Final[Mapping[str, frozenset[str]]] = {
+    "dtype": frozenset({"kinds", "weights", "budget"}),
+    "weights": frozenset({"kinds", "dtypes", "layout", "remarks", "settings"}),
+    "parallel": frozenset({"kinds", "dtypes"}),
+    "hardware": frozenset({"kinds"}),
+}
+"""The same of other fields of a request."""
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 class InRooms(Families[Opened]):
@@ -35,13 +43,13 @@ class InRooms(Families[Opened]):
         return not runs_v0(opened.version)
 
     def carried(self, opened: Opened, beside: Opened) -> Mapping[Hashable, Any]:
-        """What advice changes alone, numbers of sequences and weights on the host, touches few answers."""
+        """What advice changes alone, such as the number of sequences or the format of the cache, touches few answers."""
         one, other = vars(opened.request), vars(beside.request)
-        names = {name for name, _ in one["options"].items() ^ other["options"].items()}
-        if not names <= _CARRIES.keys() or any(one[name] != other[name] for name in one.keys() - _APART):
-            return {}
-        carried = frozenset.intersection(*map(_CARRIES.__getitem__, names)) if names else frozenset()
-        return {name: beside.family[name] for name in carried if name in beside.family}
+        fields = [name for name, value in one.items() if name not in _APART and value is not other[name] and value != other[name]]
+        options = {name for name, _ in one["options"].items() ^ other["options"].items()}
+        answers = [*(_FIELDS.get(name, _NONE) for name in fields), *(_OPTIONS.get(name, _NONE) for name in options)]
+        carried = frozenset.intersection(*answers) if answers else _NONE
+        return {key: kept for key, kept in beside.family.items() if (key[0] if isinstance(key, tuple) else key) in carried}
 
     def accepts_all_sizes(self, opened: Opened) -> bool:
         return not of_vllm(opened).layout.depends_on_length
@@ -55,6 +63,19 @@ class InRooms(Families[Opened]):
     def stores_alike(self, opened: Opened) -> bool:
         request = opened.request
         return request.policy is None and request.sharing == UNSHARED and not request.lengths
+
+    def divides_evenly(self, opened: Opened) -> bool:
+        """Layers that are all alike and keep every token have blocks of as many tokens in every layout, and pages of whole heads.
+
+        A block that holds a recurrent state too has more tokens on one rank than on two. Ranks that leave weights on the host each leave
+        as many there.
+        """
+        planned = of_vllm(opened)
+        whole = opened.request.gpus == 1 and "cpu_offload_gb" not in opened.request.options
+        if not whole or planned.settings.override is not None or planned.settings.speculation is not None:
+            return False
+        specs = set(planned.layout.declared)
+        return len(specs) == 1 and type(specs.pop()) in (FullSpec, LatentSpec)
 
     def most_served(self, opened: Opened, budget_bytes: int) -> int | None:
         planned = of_vllm(opened)

@@ -51,20 +51,25 @@ def check_experts(model: ModelSpec, ranks: int) -> None:
 
     Without expert parallelism all ranks of tp and dp divide each expert; FusedMoE asserts this when the model is built.
     """
-    blocks = () if model.counted is None else model.counted.blocks
-    widths = {
-        weight.shape[-1]
-        for block in blocks
-        if block.part is Part.LANGUAGE
-        for weight in block.weights
-        if weight.copies > 1 and len(weight.shape) > 1 and module_of(weight) in ROW_PARALLEL
-    }
+    widths = model.once("inner widths of experts", lambda: _expert_widths(model))
     uneven = sorted(width for width in widths if width % ranks)
     if uneven:
         raise UsageError(
             f"vLLM cannot split experts of an inner width of {uneven[0]:,} over tp x dp = {ranks:,} ranks.",
             hint=f"Deal them out whole: --ep {ranks}.",
         )
+
+
+def _expert_widths(model: ModelSpec) -> frozenset[int]:
+    """The inner widths of the experts of all layers."""
+    blocks = () if model.counted is None else model.counted.blocks
+    return frozenset(
+        weight.shape[-1]
+        for block in blocks
+        if block.part is Part.LANGUAGE
+        for weight in block.weights
+        if weight.copies > 1 and len(weight.shape) > 1 and module_of(weight) in ROW_PARALLEL
+    )
 
 
 class VllmRank(Rank):

@@ -6,6 +6,7 @@ The rules that changed between releases are in :mod:`hwcalc.engines.vllm.rules`,
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from hwcalc.errors import UnknownNameError
@@ -31,11 +32,13 @@ _UNRELEASED: Final = pattern(r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)
 """A candidate, a development version or a build with a local label."""
 
 
+@lru_cache(maxsize=256)
 def since(text: str) -> Version:
     """The first release that a version of two numbers means: ``(0, 20)`` comes before every 0.20.x."""
     return tuple(int(part) for part in text.split("."))
 
 
+@lru_cache(maxsize=256)
 def resolve(requested: str) -> str:
     """The release that a spelling names: ``0.20.1`` for ``v0.20.1``, and ``0.20``, its last patch, for ``0.20``."""
     parts = requested.removeprefix("v").split(".")

@@ -248,7 +248,7 @@ _ORDINARY: Final = (
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
-        **{name: Architecture() for name in _ORDINARY},
+        **dict.fromkeys(_ORDINARY, Architecture()),
         **dict.fromkeys(
             ("apertus", "arcee", "bloom", "codeshell", "gptneox", "jais2", "nemotron", "phi2", "pockettts", "starcoder2"),
             _UNGATED,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import GGUF_ARCHITECTURE
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, SwaType
-from hwcalc.parsers.gguf.keys import Keys, architecture_name
-from hwcalc.parsers.gguf.reading import read_values
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.model import GgufTensor, ModelSpec
 
-__all__ = ["Hparams", "hparams_of", "read_hparams"]
+__all__ = ["HPARAMS", "Hparams", "hparams_of", "read_hparams"]
+
+HPARAMS: Final = "gguf hparams"
+"""Where a model keeps the result of :func:`hparams_of`."""
 
 
 @frozen
@@ -165,6 +166,9 @@ def read_hparams(keys: Mapping[str, Any], tensors: Sequence[GgufTensor] = ()) ->
     Raises :class:`~hwcalc.errors.UnknownArchitectureError` for an architecture that llama.cpp does not know, and
     :class:`~hwcalc.errors.ConfigError` for a value that makes no sense.
     """
+    from hwcalc.parsers.gguf.keys import Keys, architecture_name
+    from hwcalc.parsers.gguf.reading import read_values
+
     name = architecture_name(keys)
     row = ARCHITECTURES.get(name)
     if row is None:
@@ -195,5 +199,5 @@ def hparams_of(model: ModelSpec) -> Hparams:
 
         return read_hparams(gguf_keys(model))
 
-    found: Hparams = model.once("gguf hparams", make)
+    found: Hparams = model.once(HPARAMS, make)
     return found

@@ -9,26 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-from hwcalc.formulas import (
-    ChunkedAttention,
-    CompressedAttention,
-    CrossAttention,
-    FullAttention,
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LatentAttention,
-    Layer,
-    LayerKind,
-    LightningAttention,
-    Mamba1,
-    Mamba2,
-    NoCache,
-    RwkvMatrix,
-    SharedCache,
-    ShortConvolution,
-    SlidingAttention,
-    SparseIndexer,
-)
+from hwcalc import formulas
+from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import CacheTensor
 from hwcalc.parsers.gguf.architectures import Latents, Memory, Recurrence, States
@@ -67,7 +49,7 @@ def _published(read: Hparams, layer: int) -> Layer:
         return NOTHING
     if row.encoder_decoder:
         own = _attention(read, min(layer, read.n_layer_all - 1), None)
-        return (own, CrossAttention(**_heads(read, 0))) if isinstance(own, FullAttention) else (own,)
+        return (own, formulas.CrossAttention(**_heads(read, 0))) if isinstance(own, FullAttention) else (own,)
     if read.kv_from_start is not None and layer >= read.kv_from_start:
         return (SharedCache(),)
     if row.memory is Memory.SHARED:
@@ -114,7 +96,7 @@ def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
         return NoCache()
     if window is None:
         return FullAttention(**heads)
-    return ChunkedAttention(**heads, chunk=window) if read.chunked else SlidingAttention(**heads, window=window)
+    return formulas.ChunkedAttention(**heads, chunk=window) if read.chunked else formulas.SlidingAttention(**heads, window=window)
 
 
 def _latent(read: Hparams, layer: int, window: int | None) -> LayerKind:
@@ -124,7 +106,7 @@ def _latent(read: Hparams, layer: int, window: int | None) -> LayerKind:
     rope = read.head_width_k(layer) - rank if read.is_mla else read.n_rot
     key = read.key_length_mla_swa if swa else read.key_length_mla or read.head_k
     value = read.value_length_mla_swa if swa else read.value_length_mla or read.head_v
-    return LatentAttention(
+    return formulas.LatentAttention(
         num_attention_heads=max(1, read.n_head[layer]),
         kv_lora_rank=rank,
         qk_rope_head_dim=max(0, rope),
@@ -137,7 +119,7 @@ def _latent(read: Hparams, layer: int, window: int | None) -> LayerKind:
 def _compressed(read: Hparams, layer: int) -> LayerKind:
     ratio = read.compress_ratios[layer]
     indexed = ratio == CSA_RATIO
-    return CompressedAttention(
+    return formulas.CompressedAttention(
         num_attention_heads=max(1, read.n_head[layer]),
         head_dim=read.head_width_k(layer),
         window=read.n_swa,
@@ -163,7 +145,7 @@ def _indexer(read: Hparams, layer: int) -> Layer:
     if not has_indexer(read, layer):
         return ()
     return (
-        SparseIndexer(
+        formulas.SparseIndexer(
             index_n_heads=max(1, read.indexer_n_head),
             index_head_dim=read.indexer_head_size,
             # Pools of tokens are scored with a gate beside each key, as wide as the key.
@@ -175,12 +157,12 @@ def _indexer(read: Hparams, layer: int) -> Layer:
 
 
 def _mamba1(read: Hparams) -> LayerKind:
-    return Mamba1(d_inner=read.ssm_d_inner, d_state=read.ssm_d_state, d_conv=read.ssm_d_conv)
+    return formulas.Mamba1(d_inner=read.ssm_d_inner, d_state=read.ssm_d_state, d_conv=read.ssm_d_conv)
 
 
 def _mamba2(read: Hparams) -> LayerKind:
     heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
-    return Mamba2(
+    return formulas.Mamba2(
         num_heads=heads,
         head_dim=read.ssm_d_inner // heads,
         d_state=read.ssm_d_state,
@@ -191,7 +173,7 @@ def _mamba2(read: Hparams) -> LayerKind:
 
 def _delta(read: Hparams) -> LayerKind:
     heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
-    return GatedDeltaNet(
+    return formulas.GatedDeltaNet(
         num_key_heads=read.ssm_n_group,
         num_value_heads=heads,
         key_head_dim=read.ssm_d_state,
@@ -206,7 +188,7 @@ def _divisor(whole: int, heads: int) -> int:
 
 
 def _rwkv(read: Hparams) -> LayerKind:
-    return RwkvMatrix(
+    return formulas.RwkvMatrix(
         hidden_size=read.n_embd,
         num_heads=max(1, read.n_embd // read.wkv_head_size),
         head_dim=read.wkv_head_size,
@@ -218,12 +200,12 @@ _STATES: Final[dict[States, Callable[[Hparams], LayerKind]]] = {
     States.MAMBA1: _mamba1,
     States.MAMBA2: _mamba2,
     States.DELTA: _delta,
-    States.KDA: lambda read: KimiDeltaAttention(
+    States.KDA: lambda read: formulas.KimiDeltaAttention(
         num_heads=read.n_head[0], head_dim=read.kda_head_dim, d_conv=read.ssm_d_conv or 4
     ),
     States.WKV: _rwkv,
-    States.SHORT_CONV: lambda read: ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache),
-    States.LIGHTNING: lambda read: LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la),
+    States.SHORT_CONV: lambda read: formulas.ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache),
+    States.LIGHTNING: lambda read: formulas.LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la),
 }
 
 
@@ -290,7 +272,7 @@ def _has_cached_indexer(read: Hparams, layer: int, *, drafts: bool) -> bool:
 
 def _cached_indexer(read: Hparams) -> Layer:
     return (
-        SparseIndexer(
+        formulas.SparseIndexer(
             index_n_heads=max(1, read.indexer_n_head),
             index_head_dim=read.indexer_head_size,
             index_extra_elements=2 * read.indexer_head_size if read.indexer_kpool else 0,
@@ -314,7 +296,7 @@ def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
     if read.is_mla:
         # One vector for all heads; more heads than one make it so many times as wide.
         rope = min(read.n_rot, width - 1)
-        return LatentAttention(
+        return formulas.LatentAttention(
             num_attention_heads=heads["num_attention_heads"],
             kv_lora_rank=width - rope,
             qk_rope_head_dim=rope,
@@ -324,4 +306,4 @@ def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
         )
     if window is None:
         return FullAttention(**heads)
-    return ChunkedAttention(**heads, chunk=window) if read.chunked else SlidingAttention(**heads, window=window)
+    return formulas.ChunkedAttention(**heads, chunk=window) if read.chunked else formulas.SlidingAttention(**heads, window=window)

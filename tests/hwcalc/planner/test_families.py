@@ -112,25 +112,37 @@ def test_a_measurement_of_a_larger_gpu_counts_in_advice(tmp_path: Path, monkeypa
     assert after != before
 
 
-CHANGES: tuple[dict[str, str], ...] = (
-    {"max_num_seqs": "3"},
-    {"cpu_offload_gb": "7"},
-    {"enforce_eager": "true"},
-    {"max_num_seqs": "3", "cpu_offload_gb": "7"},
-    {"enforce_eager": "true", "max_num_batched_tokens": "4096"},
-    {"dtype": "float16"},
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"options": {"max_num_seqs": "3"}},
+    {"options": {"cpu_offload_gb": "7"}},
+    {"options": {"enforce_eager": "true"}},
+    {"options": {"max_num_seqs": "3", "cpu_offload_gb": "7"}},
+    {"options": {"enforce_eager": "true", "max_num_batched_tokens": "4096"}},
+    {"options": {"dtype": "float16"}},
+    {"options": {"dtype": "float32"}},
+    {"dtype": "fp8"},
+    {"weights": "fp8"},
+    {"weights": "awq", "options": {"max_num_seqs": "3"}},
+    {"tp": 2},
+    {"pp": 2, "dtype": "fp8"},
+    {"memory_utilization": 0.5},
 )
 
 
+def told(change: dict[str, Any]) -> str:
+    """The name of a change."""
+    return "+".join(f"{name} {'+'.join(value) if isinstance(value, dict) else value}" for name, value in change.items())
+
+
 @pytest.mark.parametrize("name", MODELS[:4])
-@pytest.mark.parametrize("change", CHANGES, ids="+".join)
-def test_what_another_family_carries_over_is_its_own(name: str, change: dict[str, str]) -> None:
-    """A change of options that is opened from a plan has the answers of the same request by itself."""
+@pytest.mark.parametrize("change", CHANGES, ids=told)
+def test_what_another_family_carries_over_is_its_own(name: str, change: dict[str, Any]) -> None:
+    """A change that is opened from a plan has the answers of the same request by itself."""
     model, request = load_model(name), Request(seq=4096, batch=3, hardware=Hardware(gpu=find_gpu("h100")))
     first = Vllm().open(replace(model), request)
     assert first.budget is not None
-    beside = first.changed(options=change)
-    alone = Vllm().open(replace(model), request.changed(options=change))
+    beside = first.changed(**change)
+    alone = Vllm().open(replace(model), request.changed(**change))
 
     assert beside.family is not first.family
     for one in (beside, alone):

@@ -13,7 +13,7 @@ from hwcalc import load_model, plan
 from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.model import Definition, ModelSpec, RawModel, WeightFacts
-from hwcalc.parsers import parse
+from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.quantization.planned import planned_scheme
 from hwcalc.quantization.stored import LEAST_PERCENT, needed_parameters

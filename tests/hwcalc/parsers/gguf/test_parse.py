@@ -5,7 +5,7 @@ from __future__ import annotations
 from hwcalc.formulas.formats import FP32
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.model import Definition, GgufTensor, ModelSpec, RawModel
-from hwcalc.parsers import parse
+from hwcalc.parsers.parse import parse
 from hwcalc.planner.weight_use import Use, weight_shares
 from hwcalc.quantization.planned import planned_scheme
 from tests.hwcalc.parsers.gguf.test_hparams import keys

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.patterns import pattern
 
-__all__ = ["family_of", "is_copy", "is_pretrained", "pretrained_of", "same_model"]
+__all__ = ["Naming", "family_of", "is_copy", "is_pretrained", "naming_of", "pretrained_of", "same_model"]
 
 _SIZE: Final = pattern(r"(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e", re.IGNORECASE)
 """A word that says how large a model is: ``8B``, ``0.6B``, ``8x7B``, ``A3B``, ``E4B``, ``135M``, ``16E``."""
@@ -28,6 +29,37 @@ _RAW: Final = pattern(r"[-_](?:base|pt)(?:[-_.]|$)", re.IGNORECASE)
 _TAUGHT: Final = pattern(r"[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning)(?:[-_.]|$)", re.IGNORECASE)
 """Words of a model that has learnt to follow instructions."""
 _PRETRAINED: Final = pattern(r"[-_](?:base|pt|bf16)(?:[-_]|$)", re.IGNORECASE)
+
+
+class Naming(NamedTuple):
+    """What the name of a model says: :func:`family_of`, :func:`same_model`, :func:`is_copy` and :func:`is_pretrained`; and how families
+    mark those that have not learnt to follow instructions (``raw``), or those that have (``taught``).
+    """
+
+    family: str
+    same: str
+    copy: bool
+    pretrained: bool
+    raw: bool
+    taught: bool
+
+
+def naming_of(model_id: str) -> Naming:
+    """What a name says.
+
+    >>> naming_of("google/gemma-2-2b-it")
+    Naming(family='gemma-2', same='gemma-2-2b-it', copy=False, pretrained=False, raw=False, taught=True)
+    """
+    name = _plain(model_id)
+    raw, taught = (words.search(name) is not None for words in (_RAW, _TAUGHT))
+    return Naming(
+        family=family_of(model_id),
+        same=same_model(model_id),
+        copy=is_copy(model_id),
+        pretrained=is_pretrained(model_id),
+        raw=raw,
+        taught=taught,
+    )
 
 
 def family_of(model_id: str) -> str:
@@ -68,7 +100,7 @@ def is_pretrained(model_id: str) -> bool:
     return _PRETRAINED.search(model_id) is not None
 
 
-def pretrained_of(family: Iterable[str]) -> frozenset[str]:
+def pretrained_of(family: Iterable[str], naming: Callable[[str], Naming] = naming_of) -> frozenset[str]:
     """Those of a family that have not learnt to follow instructions, by how the family marks its names.
 
     Where some say that they have learnt it and none says that it has not, those that say nothing have not.
@@ -77,7 +109,8 @@ def pretrained_of(family: Iterable[str]) -> frozenset[str]:
     (['Qwen/Qwen3-8B-Base'], ['google/gemma-2-2b'])
     """
     names = frozenset(family)
-    raw, taught = (frozenset(name for name in names if words.search(_plain(name))) for words in (_RAW, _TAUGHT))
+    said = {name: naming(name) for name in names}
+    raw, taught = (frozenset(name for name, one in said.items() if getattr(one, which)) for which in ("raw", "taught"))
     return raw if raw or not taught else names - taught
 
 

@@ -1,0 +1,90 @@
+"""A model as the index of the catalog has it: ``scripts/build_model_index.py`` writes what :mod:`~hwcalc.library.indexed` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.engines.llamacpp.assignment import weigh
+from hwcalc.engines.llamacpp.bends import curves_of
+from hwcalc.engines.llamacpp.curves import Sizes
+from hwcalc.engines.llamacpp.groups import weight_groups
+from hwcalc.engines.llamacpp.tensors import loaded_groups
+from hwcalc.formulas.frozen import fields
+from hwcalc.library.indexed import WORDS
+from hwcalc.parsers.gguf.hparams import hparams_of
+from hwcalc.planner.weight_use import WeightShare, weight_shares
+from hwcalc.profiles.model_index import packed
+from hwcalc.quantization.published_mixes import published_formats
+
+if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.tensors import WeightGroup
+    from hwcalc.formulas import Stack
+    from hwcalc.model import ModelSpec
+
+__all__ = ["shape_of"]
+
+_MOST_POINTS: Final = 64
+"""A model whose cache grows in more steps is planned like any other."""
+_SPEC: Final = ("dtype", "state_dtype", "hidden_size", "vocab_size", "encoder_tokens")
+
+
+def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None:
+    """The shape of a model, its details, and what it takes to place its layers; ``None`` if its weights are not known in any format, or its cache grows too unevenly.
+
+    Raises the error of llama.cpp's reader for a model that it does not know.
+    """
+    blocks, curves = hparams_of(model).n_layer_all, curves_of(model)
+    sizes, used = dict[str, Any](), dict[str, Any]()
+    for name in published_formats(model):
+        if name is None:
+            return None
+        groups, shares = weight_groups(model, name), weight_shares(model, name)
+        if groups is not None and shares is not None:
+            sizes[name] = [*Sizes.of(weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks))]
+            used[name] = _shares(shares)
+    points = [[*point] for point in curves.points]
+    if not sizes or len(points) > _MOST_POINTS:
+        return None
+    spec = {name: getattr(model, name) for name in _SPEC}
+    largest_first = dict(sorted(sizes.items(), key=lambda one: -one[1][0]))
+    head = {"layers": blocks + 1, "points": points, "sizes": largest_first}
+    smallest = [*largest_first][-1]
+    placed = {"format": smallest, "hparams": _hparams(model), "groups": [*map(_group, weight_groups(model, smallest) or ())]}
+    return head, {"weights": used, "spec": spec, "stack": _stack(model.stack)}, placed
+
+
+def _hparams(model: ModelSpec) -> dict[str, Any]:
+    """The hyperparameters that are not as their defaults. Those by layer are packed."""
+    read = hparams_of(model)
+    values = {each.name: getattr(read, each.name) for each in fields(read)}
+    given = {each.name: values[each.name] for each in fields(read) if values[each.name] != each.default}
+    return {name: packed(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def _group(group: WeightGroup) -> list[Any]:
+    """The name of a group, where its layers start and end, the format, bytes, numbers and columns of each tensor, and in words what it is."""
+    runs = list[int]()
+    for number in group.layers:
+        if runs and number == runs[-1]:
+            runs[-1] += 1
+        else:
+            runs += (number, number + 1)
+    one = group.first
+    words = [one.role, *(name for name in WORDS if getattr(one, name))]
+    return [group.stem, runs, one.type, one.bytes, one.elements, one.columns, " ".join(words)]
+
+
+def _stack(stack: Stack) -> dict[str, Any]:
+    """Kinds, layers as lists of kinds, and which layers follow each other."""
+    kinds = [group.kind for group in stack.groups]
+    different = list(dict.fromkeys(stack.layers))
+    return {
+        "kinds": [[type(kind).__name__, kind.dims()] for kind in kinds],
+        "different": [[kinds.index(kind) for kind in layer] for layer in different],
+        "layers": packed(map(different.index, stack.layers)),
+    }
+
+
+def _shares(shares: Iterable[WeightShare]) -> list[list[Any]]:
+    return [[one.format, one.use.value, one.parameters, one.bytes, one.copies, one.active] for one in shares]

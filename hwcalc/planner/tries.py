@@ -1,0 +1,59 @@
+"""Changes of a request that are tried: whether a request fits with them is mostly known of its family, before it is opened at its size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.families import tried_at
+from hwcalc.formulas.lazy import lazy
+from hwcalc.planner import solve
+
+if TYPE_CHECKING:
+    from hwcalc.engines.request import Request
+    from hwcalc.engines.room import Room
+
+__all__ = ["Tried"]
+
+
+class Tried:
+    """A request with a change that the engine accepts. Its answers are those of the solvers, and raise the same errors."""
+
+    def __init__(self, alike: Opened, tokens: int, batch: int) -> None:
+        self._alike = alike
+        self.tokens = tokens
+        self.batch = batch
+
+    @classmethod
+    def of(cls, opened: Opened, change: Mapping[str, Any]) -> Tried | None:
+        """``None`` if the engine refuses the change."""
+        alike, sizes = tried_at(opened, change)
+        if alike is None:
+            return None
+        return cls(alike, *(sizes or (alike.request.seq, alike.request.batch)))
+
+    @property
+    def alike(self) -> Request:
+        """The request, perhaps at another length and batch."""
+        return self._alike.request
+
+    @lazy
+    def opened(self) -> Opened:
+        """The request at its size."""
+        return self._alike.sized(seq=self.tokens, batch=self.batch)
+
+    @lazy
+    def _room(self) -> Room | None:
+        room = self._alike.engine.room(self._alike)
+        return None if room is None or self.tokens < room.least_tokens else room
+
+    def holds(self, end: str = "expected") -> bool:
+        """As :func:`~hwcalc.planner.solve.holds`."""
+        return solve.holds(self.opened, end) if self._room is None else self._room.holds(self.tokens, self.batch, end)
+
+    def given_and_needed(self, end: str) -> tuple[int, int]:
+        """As :func:`~hwcalc.planner.solve.given_and_needed`."""
+        if self._room is None:
+            return solve.given_and_needed(self.opened, end)
+        return self._room.bytes[end], self._room.needed_bytes(self.tokens, self.batch)
