@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
-from hwcalc.planner.command import CommandLine
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
 from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.planner.command import CommandLine
 
 __all__ = ["NO_SEARCH", "SEARCH", "Search", "plan_fit"]
 

@@ -16,10 +16,8 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
-from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import no_blocks, without_effect
-from hwcalc.planner.fit import NO_SEARCH, SEARCH, Search, plan_fit
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import (
@@ -39,6 +37,8 @@ from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolInfo
+    from hwcalc.planner.command import CommandLine
+    from hwcalc.planner.fit import Search
     from hwcalc.planner.policy_result import PolicyInfo
     from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.profiles.gpus import Gpu
@@ -49,14 +49,14 @@ _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
 
 def plan_model(
-    model: ModelSpec, *, line: CommandLine | None = None, advise: bool = True, search: Search = SEARCH, **options: Any
+    model: ModelSpec, *, line: CommandLine | None = None, advise: bool = True, search: Search | None = None, **options: Any
 ) -> Plan:
     """Plan a request. Other keywords and errors are those of :func:`~hwcalc.planner.context.open_request`.
 
     ``line`` is the command line of the plan, where more was asked for than ``options`` say. Without ``advise`` the plan offers no
-    changes, which take as long as the plan itself. ``search`` finds its limits.
+    changes, which take as long as the plan itself. ``search`` finds its limits, if not as every plan does.
     """
-    line = (line or command_line(model, options)) if advise else None
+    line = (line or _line_of(model, options)) if advise else None
     try:
         opened = open_request(model, **options)
         _ = opened.evicted  # raises what a policy refuses
@@ -70,6 +70,12 @@ def plan_model(
     return plan_opened(opened, without_effect(options), line, search)
 
 
+def _line_of(model: ModelSpec, options: Mapping[str, Any]) -> CommandLine:
+    from hwcalc.planner.command import command_line
+
+    return command_line(model, options)
+
+
 def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
     from hwcalc.planner.working import working
 
@@ -78,18 +84,24 @@ def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line:
 
 
 def plan_opened(
-    opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None, search: Search | None = SEARCH
+    opened: Opened,
+    remarks: Iterable[Note] = (),
+    line: CommandLine | None = None,
+    search: Search | None = None,
+    *,
+    limits: bool = True,
 ) -> Plan:
     """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes.
 
-    Without a ``search`` the limits of the verdict are not looked for: they are 0. Nor is the speed, which is ``None``.
+    ``search`` finds the limits of the verdict, if not as every plan does. Without ``limits`` they are not looked for: they are 0. Nor is
+    the speed, which is ``None``.
     """
     model = opened.model
     stored = stored_layers(opened)
     policy = _policy_info(opened)
     definition = model.definition(opened.engine.definition) if policy is None else policy.definition
     opened.tell(*remarks)
-    pool, fit = plan_fit(opened, opened.needed_bytes, line, search or NO_SEARCH)
+    pool, fit = _pool_and_fit(opened, line, search, limits=limits)
     memory = plan_memory(
         opened,
         cache_bytes=opened.stored_bytes,
@@ -106,12 +118,24 @@ def plan_opened(
         memory=memory,
         pool=None if pool is None else _defined(pool, model.definition(pool.definition)),
         fit=fit,
-        speed=None if search is None else _bound(opened),
+        speed=_bound(opened) if limits else None,
         policy=policy,
         sharing=_sharing_info(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, policy, known_weights=memory.weights.bytes is not None)),
     )
+
+
+def _pool_and_fit(
+    opened: Opened, line: CommandLine | None, search: Search | None, *, limits: bool
+) -> tuple[PoolInfo | None, FitInfo | None]:
+    """The pool and the verdict, where the request has a GPU or a budget."""
+    hardware = opened.request.hardware
+    if hardware.gpu is None and hardware.kv_memory is None:
+        return None, None
+    from hwcalc.planner.fit import NO_SEARCH, SEARCH, plan_fit
+
+    return plan_fit(opened, opened.needed_bytes, line, (search or SEARCH) if limits else NO_SEARCH)
 
 
 def _defined(pool: PoolInfo, definition: Definition) -> PoolInfo:

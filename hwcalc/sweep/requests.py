@@ -79,7 +79,7 @@ class Requests:
 
     def plan(self, seq: int | None, batch: int) -> Plan:
         """The plan of one point, without what no column has. Raises its error."""
-        return plan_opened(self.open(seq, batch), search=None)
+        return plan_opened(self.open(seq, batch), limits=False)
 
     @property
     def follow_the_axes(self) -> bool:

@@ -297,5 +297,8 @@ def _batch(opened: OllamaOpened, seq: int, sequences: int, options: Mapping[str,
 
 def _file_bytes(opened: OllamaOpened) -> int:
     """The size of the file; 0 if it is not known. A family shares the answer."""
-    size: int = opened.shared("file bytes", lambda: sum(one.bytes for one in opened.weight_tensors or () if not one.copy))
-    return size
+
+    def summed() -> int:
+        return sum(len(one.blocks) * one.first.bytes for one in opened.weight_groups or () if not one.first.copy)
+
+    return opened.shared("file bytes", summed)
