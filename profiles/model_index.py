@@ -16,10 +16,25 @@ from typing import Any, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.profiles.places import built_in
 
-__all__ = ["DETAILS", "ENGINE", "INDEX", "IndexedModel", "details", "model_index", "packed", "placing", "shape", "unpacked"]
+__all__ = [
+    "DETAILS",
+    "ENGINE",
+    "INDEX",
+    "SEPARATOR",
+    "IndexedModel",
+    "details",
+    "model_index",
+    "packed",
+    "placing",
+    "shapes",
+    "unpacked",
+    "weights",
+]
 
 INDEX: Final = built_in("model_index.json")
 DETAILS: Final = built_in("model_details.jsonl")
+SEPARATOR: Final = "\t"
+"""What stands between the details of a shape and its weights in each format, in one line."""
 ENGINE: Final = "llamacpp"
 """The engine by whose rules the index was worked out."""
 
@@ -47,43 +62,56 @@ class IndexedModel(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _parts() -> tuple[Sequence[str], Sequence[str]]:
-    """The lines of models and of shapes, of which each is read where it is needed."""
+def _parts() -> tuple[str, str]:
+    """The models and the shapes as they stand."""
     with open(INDEX, encoding="utf-8") as file:
-        models, _, shapes = file.read().partition('\n],"shapes":[\n')
-    return models.splitlines()[1:], shapes.splitlines()
+        models, _, shapes = file.read().removeprefix('{"models":').partition(',"shapes":')
+    return models, shapes.removesuffix("}\n")
 
 
 @lru_cache(maxsize=1)
 def model_index() -> Mapping[str, IndexedModel]:
     """The models of the built-in catalog, by id."""
-    rows = json.loads(f"[{''.join(_parts()[0])}]")
-    return MappingProxyType({row[0]: IndexedModel(*row) for row in rows})
+    return MappingProxyType({row[0]: IndexedModel(*row) for row in json.loads(_parts()[0])})
 
 
-def shape(number: int) -> Mapping[str, Any]:
-    """What a list needs of one shape to say whether it fits: its layers, its points, and the sizes of its formats."""
-    found: dict[str, Any] = json.loads(_parts()[1][number].rstrip(","))
+@lru_cache(maxsize=1)
+def shapes() -> Sequence[Mapping[str, Any]]:
+    """What a list needs of each shape to say whether it fits: its layers, its points, and the sizes of its formats, the largest first."""
+    found: list[dict[str, Any]] = json.loads(_parts()[1])
     return found
 
 
 @lru_cache(maxsize=64)
 def details(number: int) -> Mapping[str, Any]:
-    """The rest of it: the weights of each format by their use, the kinds of its layers, and dimensions."""
-    return _line(*shape(number)["details"])
+    """The rest of a shape but its weights: the kinds of its layers, and dimensions."""
+    found: dict[str, Any] = json.loads(_details(number)[0])
+    return found
+
+
+def weights(number: int, name: str) -> Sequence[Any]:
+    """The weights of a shape in the format ``name``, by their use."""
+    found: list[Any] = json.loads(_details(number)[1 + list(shapes()[number]["sizes"]).index(name)])
+    return found
 
 
 def placing(row: IndexedModel) -> Mapping[str, Any]:
     """What it takes to place the layers of a model that has a shape: its hyperparameters, and the tensors of its smallest format."""
     assert row.placed is not None
-    return _line(*row.placed)
+    found: dict[str, Any] = json.loads(_text(*row.placed))
+    return found
 
 
-def _line(start: int, length: int) -> Mapping[str, Any]:
+@lru_cache(maxsize=4)
+def _details(number: int) -> Sequence[bytes]:
+    """The details of a shape and its weights in each format, of which one is read."""
+    return _text(*shapes()[number]["details"]).split(SEPARATOR.encode())
+
+
+def _text(start: int, length: int) -> bytes:
     with open(DETAILS, "rb") as file:
         file.seek(start)
-        found: dict[str, Any] = json.loads(file.read(length))
-    return found
+        return file.read(length)
 
 
 def packed(values: Iterable[int]) -> list[int]:

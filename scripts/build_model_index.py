@@ -17,7 +17,7 @@ from hwcalc.errors import KvplanError
 from hwcalc.library.families import naming_of
 from hwcalc.library.indexing import shape_of
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.profiles.model_index import DETAILS, INDEX, IndexedModel
+from hwcalc.profiles.model_index import DETAILS, INDEX, SEPARATOR, IndexedModel
 from hwcalc.sources.catalog_facts import facts_of
 
 
@@ -47,11 +47,12 @@ def written(ids: Iterable[str]) -> tuple[str, str]:
             continue
         row, shape = indexed(model_id, entry.data)
         if shape is not None:
-            head, details, placing = map(_line, shape)
+            rest, placing = shape[1], _line(shape[2])
+            lines = _line(shape[0]), SEPARATOR.join(map(_line, (rest["about"], *rest["weights"])))
             if placing not in places:
                 places[placing] = start
                 start += len(placing) + 1
-            number = shapes.setdefault((head, details), len(shapes))
+            number = shapes.setdefault(lines, len(shapes))
             row = row._replace(shape=number, placed=(places[placing], len(placing)))
         models.append(_line(row))
     heads = []

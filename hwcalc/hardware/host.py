@@ -27,7 +27,8 @@ def host_named(name: str) -> Gpu | None:
     >>> host_named("cpu-32gb").id, host_named("CPU 64").memory_marketing_gb, host_named("none").torch_total_mib, host_named("l4")
     ('cpu-32gb', 64, None, None)
     """
-    found = _NAME.fullmatch(name.strip().lower())
+    spoken = name.strip().lower()
+    found = _NAME.fullmatch(spoken) if spoken.startswith(("cpu", "no")) else None
     if found is None:
         return None
     from hwcalc.profiles.gpu_file import HOST, Gpu

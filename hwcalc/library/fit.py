@@ -12,7 +12,8 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.library.candidates import candidates, sources
 from hwcalc.library.fit_order import alike, best_of_families, ordered
-from hwcalc.library.fit_search import Search, Wishes
+from hwcalc.library.fit_search import Search
+from hwcalc.library.fit_wishes import Wishes
 from hwcalc.library.lists import texts
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting

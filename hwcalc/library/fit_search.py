@@ -2,109 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import replace
 from hwcalc.library.candidates import Candidate, unread
 from hwcalc.library.fit_order import Found
 from hwcalc.library.fit_quick import Quick, quick
 from hwcalc.library.indexed import placed_model
-from hwcalc.library.lists import texts, words
 from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.file_types import file_type
-from hwcalc.text import quoted, shell_word, shown
-from hwcalc.units import parse_parameters
+from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
     from hwcalc.library.fit_quick import Whole
+    from hwcalc.library.fit_wishes import Wishes
     from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.model_index import IndexedModel
 
-__all__ = ["MODALITIES", "Search", "Wishes"]
+__all__ = ["Search"]
 
-MODALITIES: Final = ("text", "vision", "audio")
 _OF_SHAPE: Final = (
     "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "verdict", "gpu_layers",
     "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
 )  # fmt: skip
 """Figures that are the same for all models of a shape."""
-
-
-@frozen
-class Wishes:
-    """Which models are wanted."""
-
-    words: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
-    least: int | None = None
-    most: int | None = None
-    modality: str | None = None
-    only_whole: bool = False
-    least_speed: float | None = None
-
-    @classmethod
-    def of(
-        cls,
-        models: str | Sequence[str],
-        family: str | Sequence[str],
-        min_params: int | str | None,
-        max_params: int | str | None,
-        modality: str | None,
-        only_fits: bool,
-        min_speed: float | str | None,
-    ) -> Wishes:
-        """From the options. Raises :class:`~hwcalc.errors.UsageError` for a wrong value."""
-        least, most = (
-            None if given is None else parse_parameters(given, name)
-            for given, name in ((min_params, "min_params"), (max_params, "max_params"))
-        )
-        if least is not None and most is not None and least > most:
-            raise UsageError(f"min_params {least:,} is more than max_params {most:,}.", hint="Leave one of them out.")
-        if modality is not None and modality not in MODALITIES:
-            raise UsageError(f"modality is {shown(str(modality), 40)}.", hint=f"Allowed: {', '.join(MODALITIES)}.")
-        return cls(
-            words=tuple(word.lower() for text in texts(models, "models") for word in text.split()),
-            families=tuple(word.lower() for word in words(texts(family, "family"), "family")),
-            least=least,
-            most=most,
-            modality=modality,
-            only_whole=bool(only_fits),
-            least_speed=_speed(min_speed),
-        )
-
-    def has(self, one: Candidate) -> bool:
-        """Whether what is known without reading the model is what is wanted."""
-        if not (self.words or self.families):
-            return self.modality is None or one.modality == self.modality
-        names, series = f"{one.id} {one.model_type}".lower(), f"{one.family} {one.model_type}".lower()
-        return (
-            all(word in names for word in self.words)
-            and (not self.families or any(word in series for word in self.families))
-            and (self.modality is None or one.modality == self.modality)
-        )
-
-    def of_size(self, parameters: int | None) -> bool:
-        """Whether so many parameters are wanted; what is unknown is not, if a size was asked for."""
-        if self.least is None and self.most is None:
-            return True
-        return parameters is not None and (self.least or 0) <= parameters <= (self.most or parameters)
-
-
-def _speed(given: float | str | None) -> float | None:
-    try:
-        speed = None if given is None else float(given)
-    except (TypeError, ValueError):
-        speed = -1.0
-    if speed is not None and not 0 <= speed < 1e9:
-        raise UsageError(f"min_speed is {quoted(given)}.", hint="Write tokens per second: 20.")
-    return speed
 
 
 class Search:
@@ -186,9 +114,28 @@ class Search:
             return self._of_speed(one, self._placed(one, found.smallest(row), row.parameters, row.active))
         if not apart:
             return self._left_out("too_large", one)
+        place = Found(
+            one=one,
+            family=one.family.lower(),
+            also=one.also,
+            weights=found.smallest(row),
+            file_type=None,
+            seq=seq,
+            parameters=row.parameters,
+            max_position_embeddings=row.max_position_embeddings,
+            weights_bytes=found.weights_bytes(row),
+            needed_bytes=0,
+            verdict=Verdict.FITS,
+            whole=False,
+            finish=partial(self._split, one, row, found, seq),
+        )
+        return self._of_speed(one, place)
+
+    def _split(self, one: Candidate, row: IndexedModel, found: Quick, seq: int) -> Runnable:
+        """The row of a model of which a part lies on the host."""
         made = self._made(one, found.smallest(row), seq, row.parameters, row.active)
         made = replace(made, all_layers=found.layers(row), weights_bytes=found.weights_bytes(row))
-        return self._of_speed(one, self._later(one, made))
+        return self._whole_row(one, made) or made
 
     def _whole(self, one: Candidate, row: IndexedModel, found: Quick, whole: Whole, seq: int) -> Runnable:
         """The row of a model that lies on the GPU as a whole."""

@@ -15,7 +15,7 @@ from hwcalc.engines.llamacpp.curves import Curves
 from hwcalc.formulas import Stack
 from hwcalc.model import ModelSpec
 from hwcalc.planner.weight_use import Use, WeightShare
-from hwcalc.profiles.model_index import IndexedModel, details, placing, shape, unpacked
+from hwcalc.profiles.model_index import IndexedModel, details, placing, shapes, unpacked, weights
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup
@@ -27,35 +27,28 @@ WORDS: Final = ("expert", "mtp", "lazy", "copy")
 """What the index says of a tensor beside its role, by the fields that say it."""
 
 
-@lru_cache(maxsize=4)
-def _shape(number: int) -> Mapping[str, Any]:
-    """A shape as the index has it. What is made of it is kept longer."""
-    return shape(number)
-
-
 @lru_cache(maxsize=4096)
 def curves_at(number: int) -> Curves:
     """The curves of a shape."""
-    return Curves(points=_shape(number)["points"])
+    return Curves(points=shapes()[number]["points"])
 
 
-@lru_cache(maxsize=4096)
 def formats_at(number: int) -> Mapping[str, Sequence[int]]:
     """The formats of a shape, the largest first, with the numbers of their :class:`~hwcalc.engines.llamacpp.curves.Sizes`."""
-    found: Mapping[str, Sequence[int]] = _shape(number)["sizes"]
+    found: Mapping[str, Sequence[int]] = shapes()[number]["sizes"]
     return found
 
 
 def layers_at(number: int) -> int:
     """The layers of a shape, as llama.cpp counts them: its blocks and the output."""
-    return int(_shape(number)["layers"])
+    return int(shapes()[number]["layers"])
 
 
 def shares_at(number: int, name: str) -> tuple[WeightShare, ...]:
     """The weights of a shape in the format ``name``, by their use."""
     return tuple(
         WeightShare(format=form, use=Use(use), parameters=parameters, bytes=size, copies=copies, active=active)
-        for form, use, parameters, size, copies, active in details(number)["weights"][name]
+        for form, use, parameters, size, copies, active in weights(number, name)
     )
 
 
@@ -67,10 +60,10 @@ def stack_at(number: int) -> Stack:
     return Stack(tuple(different[place] for place in unpacked(made["layers"])))
 
 
-def placed_model(row: IndexedModel, weights: str | None) -> ModelSpec | None:
+def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     """The model of a row with what llama.cpp needs to place its layers, in its smallest format; ``None`` in any other format."""
     made = placing(row)
-    if weights != made["format"]:
+    if name != made["format"]:
         return None
     from hwcalc.engines.llamacpp.groups import groups_key
     from hwcalc.parsers.gguf.architectures import SwaType
@@ -89,13 +82,13 @@ def placed_model(row: IndexedModel, weights: str | None) -> ModelSpec | None:
         **details(row.shape)["spec"],
     )
     read: dict[str, Any] = {
-        name: tuple(unpacked(value)) if isinstance(value, list) else value for name, value in made["hparams"].items()
+        key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in made["hparams"].items()
     }
     if "swa_type" in read:
         read["swa_type"] = SwaType(read["swa_type"])
     model.once(HPARAMS, lambda: Hparams(**read))
     groups = tuple(_group(*group) for group in made["groups"])
-    model.once(groups_key(weights), lambda: groups)
+    model.once(groups_key(name), lambda: groups)
     return model
 
 

@@ -51,7 +51,8 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
     head = {"layers": blocks + 1, "points": points, "sizes": largest_first}
     smallest = [*largest_first][-1]
     placed = {"format": smallest, "hparams": _hparams(model), "groups": [*map(_group, weight_groups(model, smallest) or ())]}
-    return head, {"weights": used, "spec": spec, "stack": _stack(model.stack)}, placed
+    details = {"about": {"spec": spec, "stack": _stack(model.stack)}, "weights": [used[name] for name in largest_first]}
+    return head, details, placed
 
 
 def _hparams(model: ModelSpec) -> dict[str, Any]:

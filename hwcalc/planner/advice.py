@@ -9,6 +9,7 @@ length or number) take a tenth of that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,13 +102,13 @@ class _Adviser:
 
     def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
-        self.planned = Tried(opened, opened.request.seq, opened.request.batch)
-        self.left = MOST_PLANS
+        self.planned, self.left = Tried(opened, opened.request.seq, opened.request.batch), MOST_PLANS
         self.offers: list[Offer] = []
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
         self._seen: dict[frozenset[tuple[str, object]], Tried | None] = {}
+        self._before = cache(lambda sure: self._held(opened, sure=sure))
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         self.savings = [one for one in savings if self._saves(one)]
@@ -402,7 +403,7 @@ class _Adviser:
 
     def _gain(self, offer: Offer) -> str:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
-        before, held = (self._held(opened, sure=offer.sure) for opened in (self.opened, offer.found.opened))
+        before, held = self._before(offer.sure), self._held(offer.found.opened, sure=offer.sure)
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""

@@ -159,7 +159,8 @@ class Fitted:
         assert budget is not None
         if self._form is None:
             return solve.longest(opened, getattr(budget, end), end).value
-        return longest(self._form, opened.tokens, opened.batch, end)
+        # Where not even one token fits, as on a host whose memory nobody knows, there is nothing to search.
+        return longest(self._form, opened.tokens, opened.batch, end) if self._form.holds(1, opened.batch, end) else 0
 
     @property
     def speed(self) -> SpeedInfo | None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.columns import BETWEEN, columns, hanging, indented
 from hwcalc.report.drawing import rendered
 from hwcalc.report.glance import ask_line, first_lines, kept_lines, more_notes, notes_of, verdict_color
-from hwcalc.report.layer_shares import LayerShare, is_room, shares
-from hwcalc.report.layer_strip import layer_strip
 from hwcalc.report.pieces import PIPED_WIDTH, SCREEN, Piece, Text
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.report.layer_shares import LayerShare
 
 __all__ = ["plan_table"]
 
@@ -178,6 +179,9 @@ def _devices(plan: Plan, width: int, *, full: bool) -> list[Piece]:
 
 def _layers(plan: Plan, width: int) -> list[Piece]:
     """The shape of the model, and two lines for each group of layers: its description, then its bar and bytes."""
+    from hwcalc.report.layer_shares import shares
+    from hwcalc.report.layer_strip import layer_strip
+
     groups, total = shares(plan), plan.cache.total_bytes
     exact_width = max(len(exact(group.bytes)) for group in groups)
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
@@ -210,6 +214,8 @@ def _described(group: LayerShare) -> str:
 
 def _everything(plan: Plan, width: int) -> list[Piece]:
     """Every tensor, and the parts of weights and overhead."""
+    from hwcalc.report.layer_shares import is_room
+
     out: list[Piece] = []
     tensors = [
         ["  " + tensor.name, tensor.kind, layer_words(tensor.count, tensor.layers) if tensor.layers else "",

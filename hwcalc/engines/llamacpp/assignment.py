@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
@@ -73,7 +74,8 @@ def splits(shares: Sequence[float], gpus: int) -> tuple[float, ...]:
     return tuple(_single(end / total) for end in ends)
 
 
-def assign(blocks: int, gpu_layers: int, ends: Sequence[float]) -> Assignment:
+@lru_cache(maxsize=256)
+def assign(blocks: int, gpu_layers: int, ends: tuple[float, ...]) -> Assignment:
     """The last ``gpu_layers`` layers, of which the output is the very last, lie on the GPUs; ``ends`` divide them.
 
     >>> assign(32, 10, (1.0,)).layers(0).text, assign(32, 1, (1.0,)).output

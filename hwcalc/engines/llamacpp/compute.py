@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil, floor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
@@ -43,6 +43,9 @@ __all__ = [
 ]
 
 
+_ALL_OF_HOST: Final = Part(alone=True, output=False)
+
+
 def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
@@ -53,20 +56,26 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     if not helper and all(place == ON_HOST for place in (*assignment.blocks, assignment.output)):
         return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
     partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host) or bool(assignment.largest_moved)
-    return (host_buffer(read, one, copies_of(opened, assignment), partly=partly, helped=helper), output_buffer(read, one))
+    beside = _fullest(host_moments_of(opened, copies_of(opened, assignment)), one)
+    if partly:
+        beside = _partly(beside, _fullest(moments_of(opened, _ALL_OF_HOST), one), helped=helper)
+    return (beside, output_buffer(read, one))
 
 
 def moments_of(opened: LlamacppOpened, part: Part) -> tuple[tuple[Moment, Sum], ...]:
-    """The moments of a GPU that runs this part. Requests of a family that lie alike share them."""
-    key = ("moments", part, _fixed(opened))
-    found: tuple[tuple[Moment, Sum], ...] = opened.shared(key, lambda: gpu_moments(opened.hparams, opened.settings, part))
+    """The moments of a GPU that runs this part. All requests about a model share them, but for copies from the host, which differ by length:
+    those a family shares.
+    """
+    kept = opened.model.once if part.from_host is None else opened.shared
+    key = ("llamacpp moments", part, _fixed(opened))
+    found: tuple[tuple[Moment, Sum], ...] = kept(key, lambda: gpu_moments(opened.hparams, opened.settings, part))
     return found
 
 
 def host_moments_of(opened: LlamacppOpened, copies: int) -> tuple[tuple[Moment, Sum], ...]:
     """The moments of the host beside GPUs that run everything, with inputs that are kept so often."""
-    key = ("host moments", copies, _fixed(opened))
-    found: tuple[tuple[Moment, Sum], ...] = opened.shared(key, lambda: host_moments(opened.hparams, opened.settings, copies))
+    key = ("llamacpp host moments", copies, _fixed(opened))
+    found: tuple[tuple[Moment, Sum], ...] = opened.model.once(key, lambda: host_moments(opened.hparams, opened.settings, copies))
     return found
 
 
@@ -144,11 +153,12 @@ def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool =
     ``partly``: it has weights of layers. ``helped``: a GPU multiplies large batches with them.
     """
     part = _fullest(host_moments(read, one, copies), one)
-    if not partly:
-        return part
-    whole = compute_buffer(read, one, Part(alone=True, output=False))
-    likely = part if helped else whole
-    return replace(likely, low=part.low, high=max(part.high, whole.high))
+    return _partly(part, compute_buffer(read, one, _ALL_OF_HOST), helped=helped) if partly else part
+
+
+def _partly(part: BudgetPart, whole: BudgetPart, *, helped: bool) -> BudgetPart:
+    """The buffer of a host that has weights of layers, between that of one without any and that of one that runs them all."""
+    return replace(part if helped else whole, low=part.low, high=max(part.high, whole.high))
 
 
 def output_buffer(read: Hparams, one: Settings) -> BudgetPart:

@@ -96,7 +96,10 @@ def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int
         return opened.stored_bytes if device == ON_HOST else 0
     # A policy makes layers unlike, by the length.
     cut = None if opened.evicted is None else tuple(opened.evicted.most.items())
-    counts = opened.shared(("kinds on", assignment, device, cut), lambda: _kinds_on(device, assignment, opened))
+    keep, drafts = (opened.model.once, opened.plain_settings.drafts) if cut is None else (opened.shared, None)
+    counts: Counter[LayerKind] = keep(
+        ("llamacpp kinds on", assignment, device, cut, drafts), lambda: _kinds_on(device, assignment, opened)
+    )
     own = sum(count * opened.kind_bytes[kind] for kind, count in counts.items())
     return own + (bytes_of(opened.extras) if assignment.blocks and assignment.blocks[-1] == device else 0)
 

@@ -90,7 +90,8 @@ def _check_cache_types(opened: LlamacppOpened) -> None:
     if not one.flash_attn:
         return
     for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
-        _check_blocks(name, dtype, [width(layer) for layer in range(read.n_layer)])
+        if dtype.block_elements > 1:
+            _check_blocks(name, dtype, [width(layer) for layer in range(read.n_layer)])
 
 
 def _check_blocks(name: str, dtype: DType, widths: list[int]) -> None:

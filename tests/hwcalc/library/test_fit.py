@@ -9,20 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hwcalc import fit, load_model, plan
-from hwcalc.engines.llamacpp.groups import weight_groups
+from hwcalc import fit, plan
 from hwcalc.errors import UsageError
-from hwcalc.library.candidates import catalog, folded, naming
-from hwcalc.library.families import naming_of
-from hwcalc.library.indexed import formats_at, placed_model
-from hwcalc.parsers.gguf.hparams import hparams_of
+from hwcalc.library.candidates import catalog, folded
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.profiles.model_index import details, model_index, placing, shape
 from hwcalc.report.fit import fit_text
 from hwcalc.report.schema import json_schema
-from hwcalc.sources.catalog_facts import facts_of
-from scripts import build_model_index
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given
 
@@ -107,59 +100,6 @@ def test_models_with_a_part_on_the_host_are_those_of_the_plan(gpu: str) -> None:
             planned.fit.all_layers,
         )
         assert (row.needed_bytes, row.max_seq) == (planned.fit.needed_bytes, planned.fit.max_seq)
-
-
-# --- the index of the catalog -----------------------------------------------------------------------------------------------
-
-
-def test_the_index_has_the_catalog() -> None:
-    """Every model is in it, with what its file says."""
-    index = model_index()
-    assert set(index) == set(list_models())
-    for name, row in index.items():
-        entry = find_entry(name)
-        assert entry is not None
-        facts = facts_of(name, entry.data)
-        assert (row.released, row.modality) == (facts.released, facts.modality)
-
-
-@pytest.mark.parametrize("name", random.Random(14).sample(list_models(), 12))  # noqa: S311 - any choice will do
-def test_the_index_is_up_to_date(name: str) -> None:
-    """What it has of a model is what is worked out now; ``python scripts/build_model_index.py`` writes it anew."""
-    entry = find_entry(name)
-    assert entry is not None
-    row, made = build_model_index.indexed(name, entry.data)
-    kept = model_index()[name]
-
-    assert row == kept._replace(shape=None, placed=None)
-    found = None
-    if kept.shape is not None:
-        head = {name: value for name, value in shape(kept.shape).items() if name != "details"}
-        found = [head, details(kept.shape), placing(kept)]
-    assert (None if made is None else json.loads(json.dumps(made))) == found
-
-
-@pytest.mark.parametrize("name", random.Random(15).sample(list_models(), 12))  # noqa: S311 - any choice will do
-def test_the_index_has_what_places_a_model(name: str) -> None:
-    """The hyperparameters, the tensors and the layers are those that are read of the model."""
-    row = model_index()[name]
-    if row.shape is None:
-        return
-    smallest = [*formats_at(row.shape)][-1]
-    model, placed = load_model(name, offline=True, headers=False), placed_model(row, smallest)
-
-    assert placed is not None
-    assert hparams_of(placed) == hparams_of(model)
-    assert weight_groups(placed, smallest) == weight_groups(model, smallest)
-    assert placed.stack == model.stack
-
-
-@pytest.mark.parametrize(
-    "name", ["Qwen/Qwen3-8B-Base", "google/gemma-2-2b", "nvidia/Qwen3-235B-A22B-NVFP4", "unsloth/no-such-model"]
-)
-def test_the_index_says_of_a_name_what_the_name_says(name: str) -> None:
-    """Whether the catalog has it or not."""
-    assert naming(name) == naming_of(name)
 
 
 def test_an_own_model_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

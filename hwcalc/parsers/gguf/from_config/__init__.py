@@ -46,8 +46,8 @@ def _keys(model: ModelSpec) -> Mapping[str, Any]:
         keys = common_keys(source)
         if row.rotary is not None:
             _add_rotary(row.rotary, source, keys)
-        if row.own is not None:
-            row.own(source, keys)
+        if row.adds is not None:
+            row.adds(source, keys)
     except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"the values of {model.id} do not make sense for llama.cpp: {shown(str(error), 100)}.") from error
     arch = _architecture(row, source, keys)

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas import (
-    CompressedAttention,
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LatentAttention,
-    Mamba1,
-    Mamba2,
-    RwkvMatrix,
-    ShortConvolution,
-    SparseIndexer,
-)
+from hwcalc import formulas
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import VOCABULARY
 
 if TYPE_CHECKING:
@@ -117,17 +108,20 @@ def _every(source: Source, full: Heads) -> list[Heads]:
 
 def kind_keys(source: Source) -> Keys:
     """The keys of states, latents and indexers."""
+    if all(isinstance(group.kind, AttentionKind) for group in source.model.stack.groups):
+        # Nobody need import the kinds that have them.
+        return {}
     keys: Keys = {}
-    if latent := source.first(LatentAttention):
+    if latent := source.first(formulas.LatentAttention):
         keys |= {
             "attention.kv_lora_rank": latent.kv_lora_rank,
             "attention.key_length_mla": latent.qk_nope_head_dim + latent.qk_rope_head_dim,
             "attention.value_length_mla": latent.v_head_dim,
             "rope.dimension_count": latent.qk_rope_head_dim,
         }
-    if indexer := source.first(SparseIndexer):
+    if indexer := source.first(formulas.SparseIndexer):
         keys |= _indexer(indexer.index_n_heads, indexer.index_head_dim, indexer.index_topk)
-    if compressed := next((each for each in source.kinds(CompressedAttention) if each and each.index_head_dim), None):
+    if compressed := next((each for each in source.kinds(formulas.CompressedAttention) if each and each.index_head_dim), None):
         keys |= _indexer(compressed.index_n_heads or 0, compressed.index_head_dim or 0, compressed.index_topk)
     return keys | _state_keys(source)
 
@@ -138,20 +132,20 @@ def _indexer(heads: int, length: int, top: int | None) -> Keys:
 
 
 def _state_keys(source: Source) -> Keys:
-    if mamba := source.first(Mamba1):
+    if mamba := source.first(formulas.Mamba1):
         rank = source.number("time_step_rank", "dt_rank", "mamba_dt_rank") if _plain_rank(source) else None
         return _ssm(mamba.d_conv, mamba.d_inner, mamba.d_state, rank or -(-source.width // 16))
-    if mamba2 := source.first(Mamba2):
+    if mamba2 := source.first(formulas.Mamba2):
         inner = mamba2.num_heads * mamba2.head_dim
         return _ssm(mamba2.d_conv, inner, mamba2.d_state, mamba2.num_heads) | {"ssm.group_count": mamba2.n_groups}
-    if delta := source.first(GatedDeltaNet):
+    if delta := source.first(formulas.GatedDeltaNet):
         inner = delta.num_value_heads * delta.value_head_dim
         return _ssm(delta.d_conv, inner, delta.key_head_dim, delta.num_value_heads) | {"ssm.group_count": delta.num_key_heads}
-    if kimi := source.first(KimiDeltaAttention):
+    if kimi := source.first(formulas.KimiDeltaAttention):
         return {"ssm.conv_kernel": kimi.d_conv, "kda.head_dim": kimi.head_dim}
-    if rwkv := source.first(RwkvMatrix):
+    if rwkv := source.first(formulas.RwkvMatrix):
         return {"wkv.head_size": rwkv.head_dim, "attention.head_count": 0}
-    if short := source.first(ShortConvolution):
+    if short := source.first(formulas.ShortConvolution):
         return {"shortconv.l_cache": short.d_conv}
     return {}
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
+from hwcalc import formulas
 from hwcalc.errors import ConfigError
-from hwcalc.formulas import AttentionKind, CompressedAttention, LatentAttention, LayerKind, SharedCache, SlidingAttention
+from hwcalc.formulas import AttentionKind, LayerKind, SharedCache, SlidingAttention
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers.config import Config
@@ -142,10 +143,10 @@ def _heads(part: LayerKind) -> Heads | None:
     if isinstance(part, AttentionKind):
         slides = isinstance(part, SlidingAttention)
         return _of(part.num_attention_heads, part.num_key_value_heads, part.head_dim, part.v_head_dim, slides=slides)
-    if isinstance(part, LatentAttention):
+    if isinstance(part, formulas.LatentAttention):
         length = part.kv_lora_rank + part.qk_rope_head_dim
         return _of(part.num_attention_heads, 1, length, part.kv_lora_rank, slides=part.window is not None)
-    if isinstance(part, CompressedAttention):
+    if isinstance(part, formulas.CompressedAttention):
         return _of(part.num_attention_heads, 1, part.head_dim, part.head_dim)
     return None
 
