@@ -88,7 +88,7 @@ def find_gpu(name: str) -> Gpu:
     >>> [find_gpu(name).id for name in ("Mac mini M4 24GB", "MacBook Air M2", "RTX 3070 Mobile")]
     ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop']
     """
-    spoken = _MACHINE.sub("", name)
+    spoken = _MACHINE.sub("", name) if "mac" in name.lower() else name
     place = _resolve(spoken)
     return _sized(spoken) if place is None else _load(*place)
 
@@ -159,9 +159,11 @@ def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
     >>> other_forms("h100", "h100-sxm5-80gb"), other_forms("a100-80gb", "a100-sxm4-80gb"), other_forms("4090", "rtx-4090")
     (('h100-nvl-94gb', 'h100-pcie-80gb'), ('a100-pcie-80gb',), ())
     """
+    if name.strip().lower() == gpu_id:
+        return ()
     query, family = _squashed(name), _FORM.sub("", gpu_id)
     start, said, form = query.partition(_squashed(family).removeprefix("rtx"))
-    if name.strip().lower() == gpu_id or not said or start not in ("", "rtx"):
+    if not said or start not in ("", "rtx"):
         return ()
     return tuple(one for one in list_gpus() if one != gpu_id and _FORM.sub("", one) == family and form in _squashed(one))
 
