@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from math import gcd
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.named import NamedTuple
@@ -47,12 +47,19 @@ _BYTE_FACTORS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
+_MOST_DIGITS: Final = 19
 _NUMBER = pattern(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
 _SHARE = pattern(r"(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?", re.ASCII)
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
-    match = _NUMBER.fullmatch(text.strip().lower())
+    plain = text.strip().lower()
+    unit_letter = plain[-1:] if plain[-1:] in factors else ""
+    digits = plain.removesuffix(unit_letter)
+    if digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS:
+        # Most numbers are written so, and to compile the expression takes longer than to read them.
+        return int(digits) * factors[unit_letter]
+    match = _NUMBER.fullmatch(plain)
     if match is None and text.strip()[:1] in {"-", "\N{MINUS SIGN}"} and _NUMBER.fullmatch(text.strip()[1:].lower()):
         raise UsageError(f"{what} is out of range: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     if match is None or match[3] not in factors:

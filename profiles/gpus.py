@@ -331,7 +331,8 @@ def _load(gpu_id: str, file: str | None) -> Gpu:
 
 @lru_cache(maxsize=512)
 def _built_in(gpu_id: str) -> Gpu:
-    return gpu_of(record("gpus", gpu_id))
+    # Where all have been read, it is one of them.
+    return built_in_gpus()[gpu_id] if built_in_gpus.cache_info().currsize else gpu_of(record("gpus", gpu_id))
 
 
 @lru_cache(maxsize=512)

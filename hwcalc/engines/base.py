@@ -25,7 +25,7 @@ from hwcalc.engines.traits import Traits
 from hwcalc.engines.turns import Sizes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
-from hwcalc.formulas.frozen import field, frozen, replace
+from hwcalc.formulas.frozen import field, frozen, record, replace
 from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec, Note
 
@@ -363,18 +363,24 @@ class Opened(Alive):
         runs = self.runs(tensor.span, self.encoder_tokens) if self.together.unlike else ()
         total = sum(run.positions for run in runs) if runs else self.batch * kept
         position_bytes = tensor.bytes_per_position(chosen)
-        return StoredTensor(
-            name=tensor.name,
-            role=tensor.role,
-            axes=tensor.axes,
-            shape=tensor.shape,
-            dtype=chosen.name,
-            positions=kept,
-            span=tensor.span,
-            bytes=total * position_bytes,
-            rule=f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
-            position_bytes=position_bytes,
-            runs=runs,
+        # A sweep stores the tensors of each setting.
+        return record(
+            StoredTensor,
+            {
+                "name": tensor.name,
+                "role": tensor.role,
+                "axes": tensor.axes,
+                "shape": tensor.shape,
+                "dtype": chosen.name,
+                "positions": kept,
+                "span": tensor.span,
+                "bytes": total * position_bytes,
+                "rule": f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
+                "position_bytes": position_bytes,
+                "once": False,
+                "runs": runs,
+                "why": None,
+            },
         )
 
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLE", "host_named", "this_machine"]
 
 _NAME: Final = pattern(r"(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?", re.ASCII)
-_WORDS: Final = ("cpu", "none", "no-gpu")
-"""How such a name begins: any other is none, and takes no expression."""
 EXAMPLE: Final = "cpu-32gb"
 _DRIVERS_SHARE: Final = 16
 """Of a machine's memory, firmware and drivers keep at most one part in so many from the operating system."""
@@ -29,8 +27,8 @@ def host_named(name: str) -> Gpu | None:
     >>> host_named("cpu-32gb").id, host_named("CPU 64").memory_marketing_gb, host_named("none").torch_total_mib, host_named("l4")
     ('cpu-32gb', 64, None, None)
     """
-    text = name.strip().lower()
-    found = _NAME.fullmatch(text) if text.startswith(_WORDS) else None
+    spoken = name.strip().lower()
+    found = _NAME.fullmatch(spoken) if spoken.startswith(("cpu", "no")) else None
     if found is None:
         return None
     from hwcalc.profiles.gpu_file import HOST, Gpu

@@ -39,5 +39,6 @@ def named_format(model_id: str) -> tuple[str, str] | None:
     True
     """
     name = model_id.rpartition("/")[2]
-    word = _WORD.search(name.lower())
+    lower = name.lower()
+    word = _WORD.search(lower) if any(word in lower for word in _FORMATS) else None
     return None if word is None else (name[word.start() : word.end()], _FORMATS[word[0]])

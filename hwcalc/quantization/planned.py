@@ -70,6 +70,11 @@ def format_name(text: str | None) -> str | None:
         return text
     name = re.sub(r"[\s_-]+", "_", text.strip().lower())
     name = _SPELLINGS.get(name, name)
+    from hwcalc.quantization.scheme import FORMATS
+
+    # Most names are one of these; the others have tables of their own.
+    if name in FLOATS or name in FORMATS:
+        return name
     known = weight_formats()
     if name in known:
         return name

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from hwcalc.errors import ConfigError
 from hwcalc.model import FIDELITY, Note, Parameters, RawModel, WeightFacts
 from hwcalc.profiles.catalog import CatalogEntry, ProfileError, find_entry
-from hwcalc.sources.document import check_document
 from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import printable
 
@@ -35,6 +34,8 @@ def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
     if wanted.revision is not None:
         return Absent(place=_PLACE, remark=f"the catalog has {wanted.id}, but keeps no revisions")
     if entry.user:
+        from hwcalc.sources.document import check_document
+
         check_document(entry.data, printable(str(entry.path)))
     counts = entry.data.get("parameters")
     return RawModel(

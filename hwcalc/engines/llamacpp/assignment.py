@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import struct
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -17,11 +16,12 @@ from hwcalc.quantization.tensor_names import ROTARY
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightTensor
 
-__all__ = ["ON_HOST", "Assignment", "Weighed", "assign", "device_of", "splits", "weigh", "weights_on"]
+__all__ = ["ON_HOST", "PINNED", "Assignment", "Weighed", "assign", "device_of", "splits", "weigh", "weights_on"]
 
 ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
-
+PINNED: Final = "pinned"
+"""The key of a family whose requests all have the same assignment."""
 _NUMBERED: Final = pattern(r"[0-9]{1,3}\Z", re.ASCII)
 
 
@@ -84,6 +84,8 @@ def assign(blocks: int, gpu_layers: int, ends: tuple[float, ...]) -> Assignment:
     >>> both.layers(0).text, both.layers(1).text, both.output
     ('0-16', '17-31', 1)
     """
+    from bisect import bisect_right
+
     start, active = max(blocks + 1 - gpu_layers, 0), min(gpu_layers, blocks + 1) if ends else 0
 
     def device(number: int) -> int:

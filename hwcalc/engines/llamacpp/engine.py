@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.kinds import BY_MODEL
+from hwcalc.engines.llamacpp.assignment import PINNED
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
-from hwcalc.engines.llamacpp.placement import PINNED
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context, check_weights
 from hwcalc.engines.llamacpp.rules import RULES, ngram_state

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
-from hwcalc.engines.llamacpp.assignment import ON_HOST
+from hwcalc.engines.llamacpp.assignment import ON_HOST, PINNED
 from hwcalc.engines.llamacpp.compute import copies_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
 from hwcalc.engines.llamacpp.graph import gpu_moments, host_moments, output_bytes
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.placed import PlacedCurve, PlacedForm, Places
-from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, device_weights, weighed_of, whole_assignment
+from hwcalc.engines.llamacpp.placement import assignment_of, device_weights, whole_assignment
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
+from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.engines.moments import Factor, Fullest, Moment, Product
 from hwcalc.engines.request import is_plain
 from hwcalc.formulas import LayerKind, LayerNumbers

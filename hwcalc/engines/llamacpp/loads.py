@@ -11,8 +11,9 @@ from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.buffers import NOTHING_COPIED, GpuPart, HostPart
 from hwcalc.engines.llamacpp.compute import helps, part_of, whole_copies
 from hwcalc.engines.llamacpp.graph import cell_bytes
-from hwcalc.engines.llamacpp.placement import device_weights, weighed_of
+from hwcalc.engines.llamacpp.placement import device_weights
 from hwcalc.engines.llamacpp.rules import Cells
+from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.formulas.arithmetic import Table, either, larger, smaller, some
 from hwcalc.formulas.frozen import frozen
 

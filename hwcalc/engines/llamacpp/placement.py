@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weigh, weights_on
+from hwcalc.engines.llamacpp.assignment import ON_HOST, PINNED, Assignment, Weighed, assign, splits, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
 from hwcalc.engines.llamacpp.repack import repacked_output
+from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
@@ -19,45 +20,13 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
 
 __all__ = [
-    "PINNED",
     "assignment_of",
     "cache_on",
     "device_weights",
     "ends_of",
     "placement_of",
-    "weighed_of",
     "whole_assignment",
 ]
-
-PINNED: Final = "pinned"
-"""The key of a family whose requests all have the same assignment."""
-
-
-def weighed_of(opened: LlamacppOpened) -> Weighed | None:
-    """The tensors by where they lie; ``None`` if they are not known. A family shares the answer."""
-    found: Weighed | None = opened.shared("weighed", lambda: _weighed(opened))
-    return found
-
-
-def _weighed(opened: LlamacppOpened) -> Weighed | None:
-    groups = opened.weight_groups
-    if groups is None:
-        return None
-    from hwcalc.engines.llamacpp.tensors import loaded, loaded_groups
-
-    mtp, given, blocks = opened.settings.load_mtp, opened.place_options.overrides, opened.hparams.n_layer_all
-
-    def weighed() -> Weighed:
-        if not given:
-            return weigh(((one.first, one.blocks) for one in loaded_groups(groups, mtp=mtp)), blocks)
-        from hwcalc.engines.llamacpp.overrides import with_overrides
-
-        # The user may have named any one of them.
-        tensors = with_overrides(loaded(opened.weight_tensors or (), mtp=mtp), given)
-        return weigh(((one, (one.layer,)) for one in tensors), blocks)
-
-    found: Weighed = opened.model.once(("llamacpp weighed", opened.request.weights, mtp, given), weighed)
-    return found
 
 
 def ends_of(opened: LlamacppOpened) -> tuple[float, ...]:

@@ -8,12 +8,10 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.llamacpp.assignment import weights_on
-from hwcalc.engines.llamacpp.equation import OPPOSITE, budget_of, host_room, room_of
+from hwcalc.engines.llamacpp.assignment import PINNED, weights_on
 from hwcalc.engines.llamacpp.opened import of_llamacpp
-from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, placement_of, weighed_of, whole_assignment
-from hwcalc.engines.llamacpp.repack import repacked_note
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
+from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
 from hwcalc.errors import UsageError
@@ -48,6 +46,8 @@ class LlamacppPlaces(GeneralEngine):
             return placement.devices[placement.fullest].cache_bytes
         if not own.gpus or (own.gpus == 1 and own.request.hardware.gpu is None):
             return own.stored_bytes
+        from hwcalc.engines.llamacpp.placement import assignment_of, cache_on
+
         assignment = assignment_of(own)
         return max(cache_on(gpu, assignment, own) for gpu in range(own.request.gpus))
 
@@ -58,6 +58,8 @@ class LlamacppPlaces(GeneralEngine):
         own = of_llamacpp(opened)
         if own.place_options.kv_on_host:
             return ()
+        from hwcalc.engines.llamacpp.placement import assignment_of
+
         blocks = assignment_of(own).blocks
         return allocations_of(
             own, (number for number, device in enumerate(blocks) if device == stage), extras=bool(blocks) and blocks[-1] == stage
@@ -74,9 +76,17 @@ class LlamacppPlaces(GeneralEngine):
             raise UsageError(f"--gpu {host.id}: how much memory does the machine have?", hint=f"Say it: --gpu {EXAMPLE}.{also}")
 
     def placement(self, opened: Opened) -> Placement | None:
-        return None if opened.request.hardware.gpu is None else placement_of(of_llamacpp(opened))
+        if opened.request.hardware.gpu is None:
+            return None
+        from hwcalc.engines.llamacpp.placement import placement_of
+
+        return placement_of(of_llamacpp(opened))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
+        from hwcalc.engines.llamacpp.equation import budget_of
+        from hwcalc.engines.llamacpp.placement import placement_of
+        from hwcalc.engines.llamacpp.repack import repacked_note
+
         own = of_llamacpp(opened)
         placement = placement_of(own)
         if placement is None:
@@ -92,6 +102,8 @@ class LlamacppPlaces(GeneralEngine):
             return Noted(None, (_unknown_weights(own),))
         size = weighed.total
         if own.gpus > 1 or (own.gpus and own.request.hardware.gpu is not None):
+            from hwcalc.engines.llamacpp.placement import whole_assignment
+
             size = max(weights_on(gpu, whole_assignment(own), weighed) for gpu in range(own.request.gpus))
         return Noted((exact("weights", Section.WEIGHTS, size, "tensors of the GGUF file"),))
 
@@ -128,6 +140,8 @@ class LlamacppPlaces(GeneralEngine):
         own, placement = of_llamacpp(opened), self.placement(opened)
         if placement is None or not placement.gpus or own.request.hardware.kv_memory is not None:
             return None
+        from hwcalc.engines.llamacpp.equation import OPPOSITE, host_room, room_of
+
         room = room_of(own.request.hardware, own.place_options, end)
         others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
         if room is not None and any(share.needed(OPPOSITE[end]) > room for share in others):
@@ -143,6 +157,8 @@ class LlamacppPlaces(GeneralEngine):
         return replace(request, options={**request.options, "n_gpu_layers": "all"})
 
     def entire(self, opened: Opened) -> Opened:
+        from hwcalc.engines.llamacpp.placement import assignment_of
+
         own = of_llamacpp(opened)
         # Without a GPU it is asked for hardware that is still to be found.
         if own.request.hardware.gpu is not None and (not own.gpus or assignment_of(own).everything):
@@ -154,6 +170,8 @@ class LlamacppPlaces(GeneralEngine):
         own = of_llamacpp(opened)
         if PINNED in own.family or own.request.hardware.gpu is None or own.place_options.n_gpu_layers is not None:
             return opened
+        from hwcalc.engines.llamacpp.placement import assignment_of
+
         other = replace(own)
         vars(other)["family"] = {**own.family, PINNED: assignment_of(own)}
         return other
@@ -195,6 +213,9 @@ class LlamacppPlaces(GeneralEngine):
 
 def _surely_fits(opened: Opened) -> bool:
     """Whether every GPU holds its part at the high end of the estimates."""
+    from hwcalc.engines.llamacpp.equation import room_of
+    from hwcalc.engines.llamacpp.placement import placement_of
+
     own = of_llamacpp(opened)
     room, placement = room_of(own.request.hardware, own.place_options, "low"), placement_of(own)
     return placement is not None and room is not None and all(share.needed("high") <= room for share in placement.main)
@@ -202,6 +223,9 @@ def _surely_fits(opened: Opened) -> bool:
 
 def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
     """A note where nobody can say that the host has the memory that is needed of it."""
+    from hwcalc.engines.llamacpp.equation import host_room
+    from hwcalc.engines.llamacpp.placement import placement_of
+
     placement, gpu = placement_of(opened), opened.request.hardware.gpu
     if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
         return ()

@@ -74,7 +74,7 @@ def _cache(opened: LlamacppOpened) -> Iterator[Saving]:
 
 def _on_host(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
     """Experts of as few layers as are needed in host memory, those of all layers, or what does not fit of everything."""
-    from hwcalc.engines.llamacpp.placement import weighed_of
+    from hwcalc.engines.llamacpp.weighing import weighed_of
 
     gpu, weighed = opened.request.hardware.gpu, weighed_of(opened)
     if short_bytes <= 0 or weighed is None or opened.request.hardware.kv_memory is not None:

@@ -76,6 +76,14 @@ def in_file_order(groups: Iterable[WeightGroup]) -> Iterator[tuple[int, WeightGr
     yield from ((-1, one) for one in given if one.first.copy)
 
 
+def _as_they_begin(groups: Iterable[WeightGroup]) -> list[WeightGroup]:
+    """Groups by their first tensor in the order of :func:`in_file_order`, without copies."""
+    given = [one for one in groups if not one.first.copy]
+    outside = sorted((one for one in given if not one.layers), key=lambda one: one.first.name)
+    inside = sorted((one for one in given if one.layers), key=lambda one: (min(one.layers), whole_name(one.stem, 0)))
+    return [*outside, *inside]
+
+
 def loaded(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[WeightTensor, ...]:
     """What takes memory: without prediction layers unless ``mtp`` (``load_mtp``), and without tables that are read row by row."""
     return tuple(one for one in tensors if (mtp or not one.mtp) and not one.lazy)
@@ -90,17 +98,13 @@ def grouped(groups: Iterable[WeightGroup], *, mtp: bool = False) -> tuple[Tensor
     """The tensors by kind, each once. Those for prediction are apart unless they are loaded (``mtp``)."""
     layers: dict[tuple[str, bool], set[int]] = {}
     types: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
-    kinds = dict[str, str]()
-    for number, group in in_file_order(groups):
-        one = group.first
-        if one.copy:
-            continue
-        kind = kinds.get(group.stem) or kinds.setdefault(group.stem, _kind(one, group.stem))
-        key = (kind, one.mtp and not mtp)
-        layers.setdefault(key, set()).add(one.layer if number < 0 else number)
+    for group in _as_they_begin(groups):
+        one, count = group.first, len(group.blocks)
+        key = (_kind(one, group.stem), one.mtp and not mtp)
+        layers.setdefault(key, set()).update(group.blocks)
         stored = types.setdefault(key, {})
         elements, size = stored.get(one.type, (0, 0))
-        stored[one.type] = (elements + one.elements, size + one.bytes)
+        stored[one.type] = (elements + count * one.elements, size + count * one.bytes)
     return tuple(
         TensorGroup(
             kind=kind,

@@ -11,10 +11,10 @@ from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN
 from hwcalc.engines.lmdeploy.classes import TURBOMIND, check_architecture, runs
+from hwcalc.engines.lmdeploy.groups import group_infos
 from hwcalc.engines.lmdeploy.layout import KINDS, Piece, kept_by
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.lmdeploy.options import OPTIONS
-from hwcalc.engines.lmdeploy.pool import group_infos, holds, longest, plan_pool
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
@@ -128,15 +128,21 @@ class Lmdeploy(Engine):
         return group_infos(of_lmdeploy(opened))
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
+        from hwcalc.engines.lmdeploy.pool import plan_pool
+
         planned = of_lmdeploy(opened)
         bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
         return Noted(plan_pool(planned, budget_bytes, bound))
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
         """The same answer as :meth:`PoolInfo.holds`, without planning the pool."""
+        from hwcalc.engines.lmdeploy.pool import holds
+
         return holds(of_lmdeploy(opened), budget_bytes)
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
+        from hwcalc.engines.lmdeploy.pool import longest
+
         return longest(of_lmdeploy(opened), budget_bytes, bound)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:

@@ -6,18 +6,16 @@ src/turbomind/models/llama/BlockManager.cc and engine/engine.cc of 0.14.0.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import Final
 
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.pages import request_steps
-from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas import GatedDeltaNet, LayerNumbers, NoCache, SparseIndexer
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
-__all__ = ["LEAST_BLOCKS", "TOO_FEW", "group_infos", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks", "refusal"]
+__all__ = ["LEAST_BLOCKS", "TOO_FEW", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks", "refusal"]
 
 LEAST_BLOCKS: Final = 16
 """PyTorch does not start with fewer."""
@@ -73,6 +71,8 @@ def _most_requests(opened: LmdeployOpened, usable: int, per_request: int) -> int
     """How many requests of the planned length the blocks hold; where they begin alike, those behind the first take fewer."""
     if not opened.together.unlike:
         return usable // max(1, per_request)
+    from bisect import bisect_right
+
     return bisect_right(range(1, usable + 1), usable, key=opened.blocks_for)
 
 
@@ -167,30 +167,4 @@ def _steps(opened: LmdeployOpened, budget: int, blocks: int, per_request: int) -
         *_kept_free(opened, budget),
         first,
         *request_steps(blocks, settings.block_size, each, kept="reserved", count=settings.reserved_blocks),
-    )
-
-
-def group_infos(opened: LmdeployOpened) -> tuple[PoolGroup, ...]:
-    """The layers with keys and values, which share one block table."""
-    settings, layout = opened.settings, opened.layout
-    groups = [group for group in opened.stack.groups if not isinstance(group.kind, (GatedDeltaNet, SparseIndexer, NoCache))]
-    numbers = sorted({number for group in groups for number in group.layers})
-    counted = step(
-        "blocks_per_request",
-        "ceil(tokens / block_size)" if not settings.window else "blocks",
-        opened.blocks,
-        unit="blocks",
-        **({"tokens": opened.tokens, "block_size": settings.block_size} if not settings.window else {"blocks": opened.blocks}),
-    )
-    return (
-        PoolGroup(
-            kind="+".join(dict.fromkeys(group.kind.name for group in groups)),
-            count=layout.layers,
-            layers=LayerNumbers(numbers),
-            block_size=settings.block_size,
-            page_bytes=layout.layer_bytes,
-            block_bytes=layout.block_bytes,
-            blocks_per_request=opened.blocks,
-            steps=(counted,),
-        ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -124,6 +123,8 @@ class SglangOpened(Opened):
         request = replace(self.replica.request, lengths=(), batch=1)
         one: SglangOpened = self.with_request(request)
         if one.together.unlike:
+            from bisect import bisect_left
+
             return bisect_left(
                 range(1, sizes.running // request.sharing.branches + 1), x=True, key=partial(one.lacks_room, sizes)
             )

@@ -16,10 +16,10 @@ from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.policies import Support
 from hwcalc.engines.sharing import SharedBlocks, blocks_in_common
 from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.engines.tensorrt_llm.groups import group_infos
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.engines.tensorrt_llm.options import OPTIONS, is_attention_dp
 from hwcalc.engines.tensorrt_llm.pieces import RULES
-from hwcalc.engines.tensorrt_llm.pool import group_infos, holds, plan_pool
 from hwcalc.engines.tensorrt_llm.settings import Settings
 from hwcalc.engines.tensorrt_llm.stored import buffers, extra_tensors, stored_piece
 from hwcalc.engines.tensorrt_llm.supported import check_class, check_supported, runs_states
@@ -118,9 +118,13 @@ class TensorrtLlm(GeneralEngine):
         return group_infos(of_tensorrt(opened))
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
+        from hwcalc.engines.tensorrt_llm.pool import plan_pool
+
         return Noted(plan_pool(of_tensorrt(opened), budget_bytes))
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        from hwcalc.engines.tensorrt_llm.pool import holds
+
         return holds(of_tensorrt(opened), budget_bytes)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str]:

@@ -12,7 +12,6 @@ sparse/deepseek_v4/cache_manager.py (the same names) of the sources of 1.4.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -164,6 +163,8 @@ class Layout:
             many = one.batched_tokens + (quota - fixed - one.batched_tokens * each) / stage.growing
         found: float = picked(quota <= one.batched_tokens * each + fixed, few, many)
         if one.interval is not None and stage.state and stage.growing and self.snapshots(FOREVER) and found is many:
+            from bisect import bisect_right
+
             found = bisect_right(
                 range(1, (quota - fixed) // stage.growing + 1), quota, key=lambda count: self._cost(stage, count)
             )

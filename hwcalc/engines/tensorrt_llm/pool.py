@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
-from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
@@ -18,7 +16,7 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.storage import Storage
 
-__all__ = ["group_infos", "holds", "plan_pool"]
+__all__ = ["holds", "plan_pool"]
 
 
 def holds(opened: TensorrtOpened, budget: int) -> bool:
@@ -127,6 +125,8 @@ def plan_pool(opened: TensorrtOpened, budget: int) -> PoolInfo:
 
 def _last(most: int, good: Callable[[int], bool]) -> int:
     """The last number from 1 to ``most`` up to which all are good."""
+    from bisect import bisect_left
+
     return bisect_left(range(1, most + 1), 1, key=lambda number: int(not good(number)))
 
 
@@ -282,32 +282,3 @@ def _v2_steps(opened: TensorrtOpened, whole: list[tuple[Storage, int, int]], blo
     if len(storage.pools[place][1]) == 1 and len(storage.pools[place][0]) == 1 and tokens == blocks * size_:
         found.append(step("tokens", "blocks x tokens_per_block", tokens, unit="tokens", blocks=blocks, tokens_per_block=size_))
     return tuple(found)
-
-
-def group_infos(opened: TensorrtOpened) -> tuple[PoolGroup, ...]:
-    """The pools as a plan reports them, each with the layers that have it, and the states."""
-    layout, size, infos = opened.layout, opened.settings.block, []
-    windows: dict[int | None, list[int]] = {}
-    states: list[int] = []
-    for group in opened.stack.groups:
-        for piece in opened.kind_pieces[group.kind]:
-            (states if piece.state else windows.setdefault(piece.window, [])).extend(group.layers)
-    for window, layers in windows.items():
-        block = size * max(layout.rows(stage, window) for stage in layout.stages)
-        infos.append(_info("full" if window is None else "window", layers, size, block, layout.blocks(window, opened.tokens)))
-    if states:
-        infos.append(_info("state", states, size, max(stage.state for stage in layout.stages), 1))
-    return tuple(infos)
-
-
-def _info(kind: str, layers: list[int], size: int, block: int, blocks: int) -> PoolGroup:
-    numbers = LayerNumbers(sorted(dict.fromkeys(layers)))
-    return PoolGroup(
-        kind=kind,
-        count=len(numbers),
-        layers=numbers,
-        block_size=size,
-        page_bytes=None,
-        block_bytes=block,
-        blocks_per_request=blocks,
-    )
