@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from hwcalc.cli.interrupt import end_quietly, leave
 
     end_quietly()
+    from hwcalc.cli.finder import install
+
+    install()
     import gc
 
     # Most commands end before there is garbage worth a search; a long one searches as often as its work goes on.

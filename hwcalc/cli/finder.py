@@ -1,0 +1,88 @@
+"""Finds the modules of this package with one look at the file of each. A plan needs two hundred, and Python looks longer than it computes.
+
+For each module Python's own finder asks for the times of the folder, tries the suffixes of libraries in C, and takes the path apart and
+together again to find the bytecode. This one knows where the files of this package lie and what bytecode is called. Whether bytecode is
+that of the source it decides as Python does, by time and size. All that is out of the ordinary is left to Python: bytecode that is
+missing, old or checked by its hash, other folders for it, ``-O``, and packages that are no files.
+
+Only the command installs it (:func:`hwcalc.cli.main` without arguments), never the library.
+"""
+
+from __future__ import annotations
+
+# Nothing is imported here but what Python has loaded by itself.
+import _imp
+import marshal
+import os
+import sys
+from _frozen_importlib import ModuleSpec
+from _frozen_importlib_external import MAGIC_NUMBER, PathFinder, SourceFileLoader
+
+# As in typing.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import CodeType, ModuleType
+
+__all__ = ["Finder", "install"]
+
+_PACKAGE = __name__.partition(".")[0]
+_UNHASHED = b"\0\0\0\0"
+"""Flags of bytecode that is compared with its source by time and size (PEP 552)."""
+
+
+class Finder:
+    """Finds modules of this package in the folder of their parent. Python asks it as it asks its own finders."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Where a module is, and how it is loaded; ``None`` leaves it to the next finder."""
+        if not name.startswith(_PACKAGE + ".") or path is None or len(path) != 1:
+            return None
+        last = name.rpartition(".")[2]
+        for folder, stem in ((path[0], last), (os.path.join(path[0], last), "__init__")):
+            file = f"{folder}{os.sep}{stem}.py"
+            try:
+                found = os.stat(file)
+            except OSError:
+                continue
+            cached = f"{folder}{os.sep}__pycache__{os.sep}{stem}.{sys.implementation.cache_tag}.pyc"
+            spec = ModuleSpec(name, _Loader(name, file, cached, found), origin=file, is_package=stem != last)
+            if spec.submodule_search_locations is not None:
+                spec.submodule_search_locations.append(folder)
+            spec.cached, spec.has_location = cached, True
+            return spec
+        return None
+
+
+class _Loader(SourceFileLoader):
+    """Loads the bytecode beside a source, if it is that of the source."""
+
+    def __init__(self, name: str, file: str, cached: str, found: os.stat_result) -> None:
+        super().__init__(name, file)
+        self._cached = cached
+        self._head = MAGIC_NUMBER + _UNHASHED + _four_bytes(int(found.st_mtime)) + _four_bytes(found.st_size)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        try:
+            with open(self._cached, "rb", buffering=0) as file:
+                data = file.read()
+        except OSError:
+            data = b""
+        if not data.startswith(self._head):
+            return super().get_code(fullname)
+        code: CodeType = marshal.loads(memoryview(data)[len(self._head) :])  # noqa: S302 - the file that Python would load
+        # The folder may have been moved since it was compiled.
+        _imp._fix_co_filename(code, self.path)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python itself does
+        return code
+
+
+def _four_bytes(number: int) -> bytes:
+    return (number & 0xFFFFFFFF).to_bytes(4, "little")
+
+
+def install() -> None:
+    """Ask :class:`Finder` before Python's own finder of files, where Python would find the files of this package as it does."""
+    loader = type(getattr(sys.modules[_PACKAGE].__spec__, "loader", None))
+    usual = loader is SourceFileLoader and sys.pycache_prefix is None and not sys.flags.optimize and sys.implementation.cache_tag
+    if usual and PathFinder in sys.meta_path:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), Finder())
