@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import field, fields, frozen
-from hwcalc.patterns import pattern
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +18,6 @@ HOST: Final = "host"
 """The category of a machine without an accelerator, which no file has."""
 NODE: Final = 8
 """The accelerators of a node whose file does not say how many it has: the largest servers that are commonly sold have eight."""
-
-_ID = pattern(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 
 
 @frozen
@@ -105,7 +102,7 @@ class Gpu:
 
 def is_id(text: str) -> bool:
     """Whether ``text`` has the form of an id: small letters, digits and hyphens."""
-    return len(text) <= LONGEST_ID and _ID.fullmatch(text) is not None
+    return len(text) <= LONGEST_ID and text.isascii() and text == text.lower() and all(map(str.isalnum, text.split("-")))
 
 
 def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
