@@ -273,16 +273,16 @@ def _own_files() -> dict[str, str]:
 
 def _resolve(name: str) -> _Place | None:
     """The accelerator of this id or alias."""
-    text = name.strip().lower()
-    if _SPOKEN.fullmatch(text) is None:
+    text, known = name.strip().lower(), names("gpus")
+    if text not in known and _SPOKEN.fullmatch(text) is None:
         return None
-    for gpu_id in (text, gpu_aliases().get(text, "")):
-        if not is_id(gpu_id):
+    for gpu_id in (text, *(() if text in known else (gpu_aliases().get(text, ""),))):
+        if gpu_id not in known and not is_id(gpu_id):
             continue
         file = own("gpus", f"{gpu_id}.yaml")
         if file is not None and os.path.lexists(file):
             return gpu_id, file
-        if gpu_id in names("gpus"):
+        if gpu_id in known:
             return gpu_id, None
     return _spelled(text, _own_files())
 

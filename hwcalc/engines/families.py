@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_FAMILIES", "Families", "is_unmeasured", "kept", "kept_family", "resized", "tried", "tried_at"]
+__all__ = [
+    "MOST_FAMILIES",
+    "Families",
+    "is_unmeasured",
+    "kept",
+    "kept_family",
+    "remember",
+    "remembered",
+    "resized",
+    "tried",
+    "tried_at",
+]
 
 T = TypeVar("T")
 OpenedT = TypeVar("OpenedT")
@@ -30,6 +41,7 @@ MOST_FAMILIES: Final = 256
 _KEY: Final = "families"
 _ACCELERATOR: Final = "accelerator"
 _TRIED: Final = "tried"
+_REMEMBERED: Final = "remembered"
 _SIZES: Final = frozenset({"seq", "batch"})
 
 
@@ -194,6 +206,18 @@ def tried_at(opened: OpenedT, change: Mapping[str, Any]) -> tuple[OpenedT | None
     found: OpenedT | None
     _, found = _bounded(asked.shared(_TRIED, dict), _key_of(alike), lambda: (alike, _tried(opened, alike)))
     return found, sizes
+
+
+def remembered(opened: OpenedT) -> dict[Hashable, Any] | None:
+    """What a caller keeps with the family by keys of its own, the same at every length and number of sequences; ``None`` if nothing is."""
+    asked: Any = opened
+    kept: dict[Hashable, Any] = asked.shared(_REMEMBERED, dict)
+    return kept if _ACCELERATOR in asked.family and asked.engine.accepts_all_sizes(asked) else None
+
+
+def remember(kept: dict[Hashable, Any], key: Hashable, value: T) -> T:
+    """Add to what is :func:`remembered`, of which a family keeps the last :data:`MOST_FAMILIES`."""
+    return _bounded(kept, key, lambda: value)
 
 
 def resized(opened: OpenedT, **sizes: int) -> OpenedT:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hwcalc.engines.steps import Step
+from hwcalc.engines.steps import Step, late_steps
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import Definition
 
 __all__ = ["PoolGroup", "PoolInfo", "Try"]
@@ -25,7 +25,7 @@ class PoolGroup:
     page_bytes: int | None
     block_bytes: int
     blocks_per_request: int
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = field(default=(), late=late_steps)
 
 
 @frozen
@@ -67,7 +67,7 @@ class PoolInfo:
     message: str | None
     requires: tuple[Try, ...]
     definition: Definition
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = field(default=(), late=late_steps)
     at_once: int | None = None
     """Requests of ``seq`` tokens that fit at once, where ``max_requests`` is the engine's own limit for any length."""
 

@@ -5,15 +5,17 @@ Whoever computes a figure writes its steps beside it, so that an explanation sho
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import field, frozen, record
 
-__all__ = ["Ends", "Number", "Step", "Term", "step"]
+__all__ = ["LATE_STEPS", "Ends", "Number", "Step", "Term", "late_steps", "step"]
 
 Number = int | float
 Ends = Number | tuple[Number, Number, Number]
 """A number, or its low, expected and high value."""
+LATE_STEPS: Final = "_steps"
+"""Under this name a record keeps the call that writes its steps, until somebody reads them."""
 
 
 @frozen
@@ -63,3 +65,9 @@ def step(name: str, formula: str, result: Ends, /, *, unit: str = "bytes", **ter
     return record(
         Step, {"name": name, "unit": unit, "formula": formula, "_terms": terms, "low": low, "expected": expected, "high": high}
     )
+
+
+def late_steps(made: Any) -> tuple[Step, ...]:
+    """The steps of a record that keeps the call of :data:`LATE_STEPS` in their place."""
+    steps: tuple[Step, ...] = vars(made)[LATE_STEPS]()
+    return steps

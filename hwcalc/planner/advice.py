@@ -8,17 +8,16 @@ length or number) take a tenth of that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
-from hwcalc.engines.request import Parallel
-from hwcalc.engines.saving import Cost, computes_fp8
+from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve, solve_gpus
+from hwcalc.planner.advice_tries import Tries
 from hwcalc.planner.change import (
     NOTHING,
     PARALLEL,
@@ -29,20 +28,17 @@ from hwcalc.planner.change import (
     change_of,
     count_of,
     counts_of,
-    does_as_much,
     first_of,
     flags_of,
-    key_of,
     larger_gpus_of,
     layout_of,
     layouts_of,
     of_cloud,
     with_numbers,
+    without_wholes,
 )
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.layouts import node_of
-from hwcalc.planner.sizes import sizes_for
-from hwcalc.planner.tries import Tried
 from hwcalc.units import MOST_TOKENS, human_bytes
 
 if TYPE_CHECKING:
@@ -64,8 +60,6 @@ _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 
 _TO_HOST: Final = (Cost.PARTLY, Cost.HOST)
 
-_APART: Final = frozenset({"instance", "gpus", "engine_options"})
-"""Options that a request has under other names."""
 _LIMITS: Final = ("kv_memory", "memory_utilization", "margin")
 """Options that limit the memory of the cache."""
 _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1), (Cost.FEW_BITS, 1)})
@@ -102,14 +96,14 @@ class _Adviser:
 
     def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
-        self.planned, self.left = Tried(opened, opened.request.seq, opened.request.batch), MOST_PLANS
+        self.tries = Tries(opened, line, MOST_PLANS)
         self.offers: list[Offer] = []
+        self._before: dict[bool, int] = {}
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
-        self._seen: dict[frozenset[tuple[str, object]], Tried | None] = {}
-        self._before = cache(lambda sure: self._held(opened, sure=sure))
-        savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        offered = opened.engine.savings(opened, opened.needed_bytes - size)
+        savings = [change_of(one) for one in offered if not self._is_hopeless(one)]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         self.savings = [one for one in savings if self._saves(one)]
         self.back = self._taken_back()
@@ -127,8 +121,7 @@ class _Adviser:
         )
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
-        chosen = [offer for offer in chosen if not any(does_as_much(self.opened, other, offer) for other in chosen)]
-        chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
+        chosen = sorted(_sensible(self.opened, without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
         return tuple(self._written(offer) for offer in chosen)
 
     def _alone(self, fewest: Sizes | None) -> None:
@@ -179,7 +172,7 @@ class _Adviser:
         return offer
 
     def _tried(self, change: Change) -> Offer | None:
-        changed = self._changed(change)
+        changed = self.tries.of(change)
         if changed is None:
             return None
         try:
@@ -192,7 +185,7 @@ class _Adviser:
 
     def _saves(self, change: Change, than: Change | None = None) -> bool:
         """Whether the cache takes less with this change, or the rest, than with another or none."""
-        changed, other = self._changed(change), self.planned if than is None else self._changed(than)
+        changed, other = self.tries.of(change), self.tries.planned if than is None else self.tries.of(than)
         if changed is None or other is None:
             return False
         try:
@@ -202,12 +195,19 @@ class _Adviser:
             return False
         return given > before or needed < needed_before
 
-    def _changed(self, change: Change) -> Tried | None:
-        """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
-        key = key_of(change.settings)
-        if key not in self._seen:
-            self._seen[key] = self._open(change)
-        return self._seen[key]
+    def _is_hopeless(self, saving: Saving) -> bool:
+        """Whether a saving frees too little for certain. It counts as tried; together with limits that are taken back it is tried indeed."""
+        if (
+            saving.frees is None
+            or self.fits
+            or self.partly
+            or any(True for _ in self._limits())
+            or self._is_set(change_of(saving))
+        ):
+            return False
+        found = self.tries.planned.beyond(saving.frees)
+        self.tries.left -= found
+        return found
 
     def _is_set(self, change: Change) -> bool:
         """Whether the line has these engine options already, by their default too: what is planned may be stricter than the line."""
@@ -217,28 +217,6 @@ class _Adviser:
         return change.settings.keys() == {"engine_options"} and all(
             value == given.get(name, known[name].default) for name, value in own.items() if name in known
         )
-
-    def _open(self, change: Change) -> Tried | None:
-        settings = {name: value for name, value in change.settings.items() if name not in _APART}
-        request = self.opened.request
-        gpu = settings.get("gpu", request.hardware.gpu)
-        # What the user already has on this GPU is the user's own choice.
-        chosen: Mapping[str, Any] = vars(request) | settings if "gpu" in settings else settings
-        eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
-        if self.left <= 0 or (eight and not computes_fp8(gpu)):
-            return None
-        if "engine_options" in change.settings:
-            settings["options"] = {**request.options, **change.settings["engine_options"]}
-        self.left -= 1
-        return Tried.of(self.opened, {**self._chosen(change), **settings})
-
-    def _chosen(self, change: Change) -> Sizes:
-        """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
-        if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
-            return {}
-        settings = {**self.line.given, **change.settings}
-        given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
-        return vars(sizes_for(self.opened.engine, self.opened.model, settings["gpu"], settings.get("gpus"), given))
 
     def _numbers(self, change: Change, opened: Opened) -> None:
         """Fewer sequences, and shorter ones, beside a change."""
@@ -281,7 +259,8 @@ class _Adviser:
                     break
             few = max(node_of(gpu), request.gpus)
             if few > 1 and not any(
-                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.alike.gpus <= few for one in self.offers
+                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.alike.request.gpus <= few
+                for one in self.offers
             ):
                 self._node(gpu)
 
@@ -289,7 +268,7 @@ class _Adviser:
         """Up to a node of larger GPUs, where it takes more than a node of the planned ones, and no single larger one does it."""
         for larger in larger_gpus_of(self.opened, node_of(gpu)):
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
-            changed = self._changed(other)
+            changed = self.tries.of(other)
             for layout in () if changed is None else self._layouts(changed.opened, at_least(changed.opened), node_of(larger)):
                 offer = self._offer((self._of_layout(layout, larger) | other)._replace(cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
@@ -345,7 +324,7 @@ class _Adviser:
             if offer is not None and offer.sure:
                 return
         for change in (*back, *cache, *eight, *few, *both):
-            changed = self._changed(change)
+            changed = self.tries.of(change)
             if changed is not None:
                 self._numbers(change, changed.opened)
             if any(
@@ -355,16 +334,20 @@ class _Adviser:
 
     def _fewer_gpus(self, changes: list[Change]) -> None:
         """A change and more GPUs, if it needs fewer of them than it would alone."""
-        alone = [offer.found.alike.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
+        alone = [offer.found.alike.request.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve_gpus.MOST_GPUS) - 1
         best: Offer | None = None
         for change in changes:
-            changed = self._changed(change)
-            if changed is None or changed.alike.hardware.gpu is None or changed.alike.hardware.kv_memory is not None:
+            changed = self.tries.of(change)
+            if (
+                changed is None
+                or changed.alike.request.hardware.gpu is None
+                or changed.alike.request.hardware.kv_memory is not None
+            ):
                 continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
-                found = self._tried(change | self._of_layout(layout_of(best.found.alike)))
+                found = self._tried(change | self._of_layout(layout_of(best.found.alike.request)))
                 best = found if found is not None and found.sure else best
                 continue
             for layout in self._layouts(changed.opened, at_least(changed.opened), most):
@@ -388,7 +371,7 @@ class _Adviser:
 
     def _written(self, offer: Offer) -> Try:
         settings = dict(offer.change.settings)
-        flags = flags_of(self.opened, {**self._chosen(offer.change), **settings})
+        flags = flags_of(self.opened, {**self.tries.chosen(offer.change), **settings})
         if self.opened.engine.splits_layers and "gpus" in settings:
             settings |= dict.fromkeys(PARALLEL)
         if "gpu" in settings:
@@ -403,7 +386,9 @@ class _Adviser:
 
     def _gain(self, offer: Offer) -> str:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
-        before, held = self._before(offer.sure), self._held(offer.found.opened, sure=offer.sure)
+        if offer.sure not in self._before:
+            self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
+        before, held = self._before[offer.sure], self._held(offer.found.opened, sure=offer.sure)
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""

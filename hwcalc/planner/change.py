@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
@@ -26,7 +26,6 @@ __all__ = [
     "change_of",
     "count_of",
     "counts_of",
-    "does_as_much",
     "first_of",
     "flags_of",
     "key_of",
@@ -36,10 +35,12 @@ __all__ = [
     "of_cloud",
     "sizes_of",
     "with_numbers",
+    "without_wholes",
 ]
 
 _LARGER: Final = 4
 """How many larger GPUs are tried."""
+_OTHERS: Final = frozenset({"engine_options", "seq", "batch"})
 PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 Sizes = Mapping[str, int]
@@ -108,19 +109,24 @@ def first_of(changes: list[Change], cost: Cost) -> list[Change]:
     return [one for one in changes if one.cost is cost][:1]
 
 
-def does_as_much(opened: Opened, one: Offer, other: Offer) -> bool:
-    """Whether the first offer is a part of the second, and as sure, and plans as many tokens and sequences."""
-    if one.change.parts >= other.change.parts or one.sure < other.sure:
-        return False
-    fewer, more = (_flat(offer.change) for offer in (one, other))
-    numbers = [[change.pop(name, getattr(opened.request, name)) for name in ("seq", "batch")] for change in (fewer, more)]
-    return fewer.items() <= more.items() and all(most >= number for most, number in zip(*numbers, strict=True))
+def without_wholes(offers: list[Offer]) -> list[Offer]:
+    """Without offers of which another one is a part that is as sure, and plans as many tokens and sequences."""
+    told = [(offer, _flat(offer.change).items(), offer.found.tokens, offer.found.batch) for offer in offers]
+
+    def is_part(
+        one: Offer, few: ItemsView[str, Any], tokens: int, batch: int, of: tuple[Offer, ItemsView[str, Any], int, int]
+    ) -> bool:
+        other, more, other_tokens, other_batch = of
+        smaller = one.change.parts < other.change.parts and one.sure >= other.sure
+        return smaller and few <= more and tokens >= other_tokens and batch >= other_batch
+
+    return [of[0] for of in told if not any(is_part(*one, of) for one in told)]
 
 
 def _flat(change: Change) -> dict[str, Any]:
-    """The settings of a change, those of an engine beside the others; an accelerator is its id."""
+    """The settings of a change but its sizes, those of an engine beside the others; an accelerator is its id."""
     options = {f"engine_options.{name}": value for name, value in change.settings.get("engine_options", {}).items()}
-    settings = {name: getattr(value, "id", value) for name, value in change.settings.items() if name != "engine_options"}
+    settings = {name: getattr(value, "id", value) for name, value in change.settings.items() if name not in _OTHERS}
     return settings | options
 
 

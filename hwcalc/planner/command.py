@@ -74,7 +74,7 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
 def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
     """The words of these options, quoted for a shell, by their places in the table."""
     return {
-        _PLACES[name]: " ".join(map(shell_word, _words(OPTIONS[_PLACES[name]], value)))
+        _PLACES[name]: " ".join([shell_word(word) for word in _words(OPTIONS[_PLACES[name]], value)])
         for name, value in given.items()
         if name in _PLACES
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
-from hwcalc.engines.steps import Step
+from hwcalc.engines.steps import Step, late_steps
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.tensor import Span
@@ -329,7 +329,7 @@ class SpeedInfo:
     flops_per_step: int | None
     prefill_flops: int | None
     source: str
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = field(late=late_steps)
 
 
 @frozen

@@ -22,6 +22,7 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
@@ -29,9 +30,9 @@ from hwcalc.engines.calibration import measurements
 from hwcalc.engines.devices import DeviceReads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import LATE_STEPS, Step, step
 from hwcalc.formulas import Role
-from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.frozen import record, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.passes import Passes
 from hwcalc.planner.result import SpeedInfo
@@ -43,7 +44,7 @@ from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
     from hwcalc.formulas import DType
-    from hwcalc.planner.speed_work import Pass
+    from hwcalc.planner.speed_work import Pass, Work
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
@@ -97,29 +98,39 @@ def speed_bound(
     if work is None:
         return Noted(_no_bound(), (*notes, UNCOUNTED))
     bandwidth = _bandwidth(gpu, measured)
-    times = work.on(gpu, bandwidth)
-    decode, prompt = work.decode, work.prompt
-    bound = SpeedInfo(
-        definition=Definition.BOUND if measured is None else Definition.MEASURED,
-        decode_tokens_per_s_bound=times.decode_tokens_per_s,
-        decode_step_s_bound=times.step_s,
-        bound_by=times.bound_by,
-        prefill_s_bound=times.prefill_s,
-        prefill_bound_by=times.prefill_by,
-        weight_bytes_per_step=int(decode.weight_bytes),
-        cache_bytes_per_step=int(decode.cache_bytes),
-        flops_per_step=int(sum(decode.flops.values())),
-        prefill_flops=int(sum(prompt.flops.values())),
-        steps=_steps(decode, prompt, gpu, bandwidth, batch=batch, pp=parallel.pp),
-        source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
-    )
+    bound = _info(work, gpu, bandwidth, measured)
     if is_divided(places):
-        sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, prompt.flops, gpu, None)
+        sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, work.prompt.flops, gpu, None)
         sizes = layer_bytes(work.stack, work.caches)
         bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
     # Without an accelerator nothing is known of one.
     on_gpus = not places or any(one.gbps is None for one in places)
     return Noted(bound, (*notes, *(work.unknown(gpu, bandwidth) if on_gpus else ())))
+
+
+def _info(work: Work, gpu: Gpu, bandwidth: float | None, measured: Measurement | None) -> SpeedInfo:
+    """The bound where no layer is divided."""
+    times = work.on(gpu, bandwidth)
+    decode, prompt = work.decode, work.prompt
+    return record(
+        SpeedInfo,
+        {
+            "definition": Definition.BOUND if measured is None else Definition.MEASURED,
+            "decode_tokens_per_s_bound": times.decode_tokens_per_s,
+            "decode_step_s_bound": times.step_s,
+            "bound_by": times.bound_by,
+            "prefill_s_bound": times.prefill_s,
+            "prefill_bound_by": times.prefill_by,
+            "weight_bytes_per_step": int(decode.weight_bytes),
+            "cache_bytes_per_step": int(decode.cache_bytes),
+            "flops_per_step": int(sum(decode.flops.values())),
+            "prefill_flops": int(sum(prompt.flops.values())),
+            "source": _SOURCE
+            if measured is None
+            else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
+            LATE_STEPS: partial(_steps, decode, prompt, gpu, bandwidth, batch=work.batch, pp=work.pp),
+        },
+    )
 
 
 def _steps(decode: Pass, prompt: Pass, gpu: Gpu, bandwidth: float | None, *, batch: int, pp: int) -> tuple[Step, ...]:

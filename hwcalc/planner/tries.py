@@ -11,17 +11,19 @@ from hwcalc.formulas.lazy import lazy
 from hwcalc.planner import solve
 
 if TYPE_CHECKING:
-    from hwcalc.engines.request import Request
     from hwcalc.engines.room import Room
 
 __all__ = ["Tried"]
 
 
 class Tried:
-    """A request with a change that the engine accepts. Its answers are those of the solvers, and raise the same errors."""
+    """A request with a change that the engine accepts. Its answers are those of the solvers, and raise the same errors.
+
+    ``alike`` is the request, perhaps at another length and batch.
+    """
 
     def __init__(self, alike: Opened, tokens: int, batch: int) -> None:
-        self._alike = alike
+        self.alike = alike
         self.tokens = tokens
         self.batch = batch
 
@@ -33,24 +35,27 @@ class Tried:
             return None
         return cls(alike, *(sizes or (alike.request.seq, alike.request.batch)))
 
-    @property
-    def alike(self) -> Request:
-        """The request, perhaps at another length and batch."""
-        return self._alike.request
-
     @lazy
     def opened(self) -> Opened:
         """The request at its size."""
-        return self._alike.sized(seq=self.tokens, batch=self.batch)
+        return self.alike.sized(seq=self.tokens, batch=self.batch)
 
     @lazy
     def _room(self) -> Room | None:
-        room = self._alike.engine.room(self._alike)
+        room = self.alike.engine.room(self.alike)
         return None if room is None or self.tokens < room.least_tokens else room
 
     def holds(self, end: str = "expected") -> bool:
         """As :func:`~hwcalc.planner.solve.holds`."""
         return solve.holds(self.opened, end) if self._room is None else self._room.holds(self.tokens, self.batch, end)
+
+    def beyond(self, more: tuple[int, int]) -> bool:
+        """Whether it does not hold even with so many more bytes for the cache, at the low end of the budget and by the expected value."""
+        if self._room is None:
+            return False
+        needed = self._room.needed_bytes(self.tokens, self.batch)
+        low, expected = (self._room.bytes[end] + size for end, size in zip(("low", "expected"), more, strict=True))
+        return needed > max(low, expected)
 
     def given_and_needed(self, end: str) -> tuple[int, int]:
         """As :func:`~hwcalc.planner.solve.given_and_needed`."""

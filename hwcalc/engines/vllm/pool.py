@@ -6,10 +6,11 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
-from hwcalc.engines.steps import Step, step
+from hwcalc.engines.steps import LATE_STEPS, Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout, bytes_of_pages
 from hwcalc.engines.vllm.rules import Rules
@@ -44,29 +45,43 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     tokens = _logged(layout, settings, logged, concurrency, length)
     requests = layout.schedulers * (usable_blocks(layout, settings, budget) // layout.schedulers // per_request)
-    return PoolInfo(
-        budget_bytes=budget,
-        tokens=tokens if fits else None,
-        bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if is_full else None,
-        blocks=blocks,
-        block_size=layout.block_size,
-        bytes_per_block=max(stages),
-        blocks_per_request=per_request,
-        max_concurrency=concurrency if fits else None,
-        max_requests=requests,
-        max_seq=_longest(layout, settings, budget, bound),
-        swa_tokens=None,
-        state_slots=None,
-        needed_bytes=max(layout.needed(length, stage) for stage in range(settings.pp)),
-        fits=fits,
-        message=message,
-        requires=_mamba_limit(layout, settings, blocks) if fits else (),
-        definition=Definition.ENGINE,
-        steps=(
-            *_block_steps(layout, settings, budget, length),
-            *(_logged_steps(layout, settings, logged, (concurrency, tokens), length) if fits else ()),
-        ),
-    )
+    values = {
+        "budget_bytes": budget,
+        "tokens": tokens if fits else None,
+        "bytes_per_token": max(stages) // (layout.block_size * settings.dcp) if is_full else None,
+        "blocks": blocks,
+        "block_size": layout.block_size,
+        "bytes_per_block": max(stages),
+        "blocks_per_request": per_request,
+        "max_concurrency": concurrency if fits else None,
+        "max_requests": requests,
+        "max_seq": _longest(layout, settings, budget, bound),
+        "swa_tokens": None,
+        "state_slots": None,
+        "needed_bytes": max(layout.needed(length, stage) for stage in range(settings.pp)),
+        "fits": fits,
+        "message": message,
+        "requires": _mamba_limit(layout, settings, blocks) if fits else (),
+        "definition": Definition.ENGINE,
+        "at_once": None,
+        LATE_STEPS: partial(_steps, layout, settings, budget, logged, (concurrency, tokens), length, fits=fits),
+    }
+    return record(PoolInfo, values)
+
+
+def _steps(
+    layout: PoolLayout,
+    settings: VllmSettings,
+    budget: int,
+    blocks: int,
+    figures: tuple[float, int],
+    length: int,
+    *,
+    fits: bool,
+) -> tuple[Step, ...]:
+    """How the figures of a pool come about."""
+    logged = _logged_steps(layout, settings, blocks, figures, length) if fits else ()
+    return (*_block_steps(layout, settings, budget, length), *logged)
 
 
 def _block_steps(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> tuple[Step, ...]:
@@ -267,27 +282,34 @@ def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tup
 def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
     """The groups as a plan reports them."""
     # Kept beside the layout: the groups as they are at every length.
-    alike: list[PoolGroup] | None = vars(layout).get("_infos")
+    alike: list[dict[str, Any]] | None = vars(layout).get("_infos")
     if alike is None:
         alike = vars(layout)["_infos"] = [_group_info(layout, group) for group in layout.groups]
     return tuple(
         record(
             PoolGroup,
-            {**vars(info), "blocks_per_request": layout.blocks(group, length), "steps": (layout.counted(group, length),)},
+            {
+                **info,
+                "blocks_per_request": layout.blocks(group, length),
+                LATE_STEPS: partial(_group_steps, layout, group, length),
+            },
         )
         for group, info in zip(layout.groups, alike, strict=True)
     )
 
 
-def _group_info(layout: PoolLayout, group: BlockGroup) -> PoolGroup:
+def _group_steps(layout: PoolLayout, group: BlockGroup, length: int) -> tuple[Step, ...]:
+    return (layout.counted(group, length),)
+
+
+def _group_info(layout: PoolLayout, group: BlockGroup) -> dict[str, Any]:
     sizes = {spec.page for spec in group.distinct}
     layers = [layer for layer in (layout.caches[member].layer for member in group.members) if layer >= 0]
-    return PoolGroup(
-        kind=group.form,
-        count=len(group.members),
-        layers=LayerNumbers(dict.fromkeys(layers)),
-        block_size=group.specs[0].block_size,
-        page_bytes=group.specs[0].page if len(sizes) == 1 else None,
-        block_bytes=group.block_bytes,
-        blocks_per_request=0,
-    )
+    return {
+        "kind": group.form,
+        "count": len(group.members),
+        "layers": LayerNumbers(dict.fromkeys(layers)),
+        "block_size": group.specs[0].block_size,
+        "page_bytes": group.specs[0].page if len(sizes) == 1 else None,
+        "block_bytes": group.block_bytes,
+    }

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from hwcalc.engines.budget import Section
 from hwcalc.engines.capability import compute_capability
+from hwcalc.engines.families import is_unmeasured
 from hwcalc.engines.options import is_on
 from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.vllm.opened import VllmOpened
@@ -33,7 +35,8 @@ def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
 
     if opened.settings.sequences > request.replica_batch:
         count = str(request.replica_batch)
-        yield Saving(Cost.NOTHING, f"a server for {count} at once", {"engine_options": {"max_num_seqs": count}})
+        what, settings = f"a server for {count} at once", {"engine_options": {"max_num_seqs": count}}
+        yield Saving(Cost.NOTHING, what, settings, _activations(opened))
     for kv_dtype in ("fp8",) if computes_fp8(gpu) else ("int8_per_token_head",):
         yield Saving(Cost.CACHE, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if computes_fp8(gpu):
@@ -53,6 +56,17 @@ def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
         if (size - moved) * GIB <= _weights_bytes(opened) and host_holds(gpu, size * GIB):
             what = f"{size:,} GiB of weights in host memory, much slower"
             yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})
+
+
+def _activations(opened: VllmOpened) -> tuple[int, int] | None:
+    """The activations, high and expected: fewer sequences free a part of them, as long as a batch has as many tokens."""
+    settings = opened.settings
+    batches = settings.full_batch is None or opened.request.replica_batch * opened.request.seq >= settings.full_batch
+    as_planned = batches and settings.rules.engine != "V0" and settings.override is None and is_unmeasured(opened.family)
+    if not as_planned or opened.budget is None or opened.request.hardware.gpu is None:
+        return None
+    parts = [part for part in opened.budget.parts if part.section is Section.ACTIVATIONS]
+    return sum(part.high for part in parts), sum(part.expected for part in parts)
 
 
 def _weights_bytes(opened: VllmOpened) -> int:

@@ -32,15 +32,12 @@ HEAVY: Final = (
 )
 ARGUMENTS: Final = ("Qwen/Qwen3-8B", "--seq", "32k", "--dtype", "fp8", "--json")
 PROGRAM: Final = """
-import sys
+import atexit, sys
 from hwcalc.cli import main
+# The command ends the process itself.
+atexit.register(lambda: print(*sorted(set(name.partition(".")[0] for name in sys.modules)), file=sys.stderr))
 sys.argv = ["kvplan", *{arguments!r}]
-try:
-    status = main()
-except SystemExit as stop:
-    status = stop.code
-print(" ".join(sorted(set(name.partition(".")[0] for name in sys.modules))), file=sys.stderr)
-sys.exit(status)
+sys.exit(main())
 """
 
 

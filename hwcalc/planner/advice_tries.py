@@ -1,0 +1,78 @@
+"""The requests that advice tries: each change once in a plan, and what they come to once in a family."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.families import remember, remembered
+from hwcalc.engines.request import Parallel
+from hwcalc.engines.saving import computes_fp8
+from hwcalc.planner.change import PARALLEL, Change, Sizes, key_of
+from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.tries import Tried
+
+if TYPE_CHECKING:
+    from hwcalc.planner.command import CommandLine
+
+__all__ = ["Tries"]
+
+_APART: Final = frozenset({"instance", "gpus", "engine_options"})
+"""Options that a request has under other names."""
+_EACH: Final = frozenset({"seq", "batch", "prompt", "gpu"})
+"""Settings that are tried anew in each plan: a family keeps no lengths, and an accelerator may be measured at any time."""
+
+
+class Tries:
+    """Changes of one plan, of which at most so many are opened."""
+
+    def __init__(self, opened: Opened, line: CommandLine, most: int) -> None:
+        self.opened, self.line, self.left = opened, line, most
+        self.planned = Tried(opened, opened.request.seq, opened.request.batch)
+        self._seen: dict[Hashable, Tried | None] = {}
+        self._kept: dict[Hashable, tuple[bool, Opened | None]] | None = remembered(opened)
+
+    def of(self, change: Change) -> Tried | None:
+        """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
+        key = key_of(change.settings)
+        if key not in self._seen:
+            self._seen[key] = self._open(change, key)
+        return self._seen[key]
+
+    def chosen(self, change: Change) -> Sizes:
+        """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
+        if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
+            return {}
+        settings = {**self.line.given, **change.settings}
+        given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
+        return vars(sizes_for(self.opened.engine, self.opened.model, settings["gpu"], settings.get("gpus"), given))
+
+    def _open(self, change: Change, key: Hashable) -> Tried | None:
+        if self.left <= 0:
+            return None
+        if self._kept is None or not change.settings.keys().isdisjoint(_EACH):
+            done, found = self._first(change)
+        else:
+            entry = self._kept.get(key)
+            if entry is None:
+                done, first = self._first(change)
+                entry = remember(self._kept, key, (done, None if first is None else first.alike))
+            done, alike = entry
+            found = None if alike is None else Tried(alike, self.planned.tokens, self.planned.batch)
+        self.left -= done
+        return found
+
+    def _first(self, change: Change) -> tuple[bool, Tried | None]:
+        """Whether the GPU does what is changed, and what the engine makes of it."""
+        settings = {name: value for name, value in change.settings.items() if name not in _APART}
+        request = self.opened.request
+        gpu = settings.get("gpu", request.hardware.gpu)
+        # What the user already has on this GPU is the user's own choice.
+        chosen: Mapping[str, Any] = vars(request) | settings if "gpu" in settings else settings
+        eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
+        if eight and not computes_fp8(gpu):
+            return False, None
+        if "engine_options" in change.settings:
+            settings["options"] = {**request.options, **change.settings["engine_options"]}
+        return True, Tried.of(self.opened, {**self.chosen(change), **settings})
