@@ -226,7 +226,12 @@ def _wrong_names(known: _Fields, name: str, values: dict[str, Any]) -> TypeError
 
 
 def _values(record: Any) -> tuple[object, ...]:
-    return tuple([getattr(record, name) for name in record.__frozen__.compared])
+    compared = record.__frozen__.compared
+    try:
+        return tuple(map(record.__dict__.__getitem__, compared))
+    except KeyError:
+        # A late field that nobody has read yet.
+        return tuple([getattr(record, name) for name in compared])
 
 
 def _set(self: object, name: str, value: object) -> None:

@@ -69,6 +69,9 @@ class Mix(Scheme):
         for name, (elements, size) in sums.items():
             yield Portion(format=GGML[name], elements=elements, bytes=size)
 
+    def bytes(self, block: Block, weight: Weight, unquantised: WeightFormat) -> int:
+        return sum(portion.bytes for portion in self.portions(block, weight, unquantised))
+
     def _added(self, block: Block, weight: Weight) -> Iterator[Portion]:
         """A weight that the file does not have: prediction layers that the converter leaves out, or a table that an engine copies."""
         if block.part is Part.MTP:

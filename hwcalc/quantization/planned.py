@@ -108,7 +108,7 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
         stored = model.once("published scheme", lambda: _stored(model))
         return stored, stored is not None
     if name is None and model.quantization is None:
-        return None, named_in_the_id(model) is None
+        return None, model.once("names a format", lambda: named_in_the_id(model)) is None
     if name is not None:
         return model.once(("scheme", name), lambda: _named(model, name)), True
     scheme = model.once("published scheme", lambda: _published(model))

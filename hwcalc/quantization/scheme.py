@@ -97,7 +97,7 @@ class Scheme:
 
     def bytes(self, block: Block, weight: Weight, unquantised: WeightFormat) -> int:
         """Bytes of one tensor in all layers of its block."""
-        return sum(portion.bytes for portion in self.portions(block, weight, unquantised))
+        return sum([count * form.bytes(weight) for count, form in self.formats(block, weight, unquantised)])
 
     def portions(self, block: Block, weight: Weight, unquantised: WeightFormat) -> Iterator[Portion]:
         """The formats of a tensor in all layers of its block, each with its parameters and bytes."""

@@ -38,6 +38,13 @@ class Assignment:
     largest_moved: int = 0
     """Bytes of the largest tensor of a layer that patterns of the user have put in host memory."""
 
+    def __hash__(self) -> int:
+        # Kept beside the layers: what is known of devices is looked up by where the layers lie.
+        known: int | None = vars(self).get("_hash")
+        if known is None:
+            known = vars(self)["_hash"] = hash((self.blocks, self.output, self.experts_on_host, self.largest_moved))
+        return known
+
     @property
     def gpu_layers(self) -> int:
         """How many layers lie on GPUs, the output counted as one."""

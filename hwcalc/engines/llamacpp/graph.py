@@ -27,7 +27,7 @@ from hwcalc.engines.llamacpp.sums import (
     Sum,
 )
 from hwcalc.formulas.formats import FP16
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.parsers.gguf.architectures import Memory, States
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ PIPELINE_COPIES: Final = 4
 _INDEXER_MEMORIES: Final = (Memory.DSA, Memory.DSA_OR_ATTENTION, Memory.DSA_WINDOW, Memory.HYBRID_INDEXER)
 
 
-@frozen
-class Part:
+class Part(NamedTuple):
     """The part of the model that a device runs, as far as its buffer depends on it."""
 
     first: bool = True
@@ -74,8 +73,7 @@ class Part:
     """Whether flash attention reads keys and values as 16-bit floats, of which it makes copies (ggml-cuda/fattn.cu)."""
 
 
-@frozen
-class Moment:
+class Moment(NamedTuple):
     """What is alive at once beside the inputs: numbers for each token of the batch, numbers for each output, and other bytes."""
 
     name: str

@@ -65,6 +65,7 @@ def _batch_class(gpu: Gpu, version: str) -> tuple[int, int]:
     return classes[-1].max_num_seqs, classes[-1].max_num_batched_tokens
 
 
+@lru_cache(maxsize=64)
 def default_utilization(version: str) -> str:
     """The share of the GPU that this version uses by default, as an exact decimal: ``0.92`` since 0.20."""
     return next(entry.value for entry in vllm_profile().utilization if entry.since <= planned_version(version))

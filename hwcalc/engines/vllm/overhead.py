@@ -54,9 +54,9 @@ def graphs(model: ModelSpec, version: str, left: int, speculation: Speculation |
     """
     profile = vllm_profile()
     if speculation is not None and speculation.method == "mtp" and _is_sparse(model):
-        return estimated("CUDA graphs", Section.OVERHEAD, profile.estimate("graphs.sparse_draft", version))
+        return _graphs("graphs.sparse_draft", version)
     if not has_states(model):
-        return estimated("CUDA graphs", Section.OVERHEAD, profile.estimate("graphs.attention", version))
+        return _graphs("graphs.attention", version)
     graph, count = profile.estimate("graphs.state_graph", version), profile.estimate("graphs.state_graphs", version)
     share = profile.estimate("graphs.state_share", version)
     sizes, counts = ((one.low, one.expected, one.high) for one in (graph, count))
@@ -71,6 +71,11 @@ def graphs(model: ModelSpec, version: str, left: int, speculation: Speculation |
         source=f"{graph.source}; {share.source}",
         steps=(step("CUDA graphs", "graph_bytes x graphs", (low, expected, high), graph_bytes=sizes, graphs=counts),),
     )
+
+
+@lru_cache(maxsize=256)
+def _graphs(name: str, version: str) -> BudgetPart:
+    return estimated("CUDA graphs", Section.OVERHEAD, vllm_profile().estimate(name, version))
 
 
 def _is_sparse(model: ModelSpec) -> bool:

@@ -34,5 +34,5 @@ def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bo
 
 def has_states(model: ModelSpec) -> bool:
     """Whether layers keep a recurrent state."""
-    tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())
-    return model.once("has states", lambda: any(tensor.role is Role.STATE for tensor in tensors))
+    groups = model.stack.groups
+    return model.once("has states", lambda: any(tensor.role is Role.STATE for group in groups for tensor in group.kind.tensors()))

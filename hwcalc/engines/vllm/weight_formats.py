@@ -8,6 +8,7 @@ read a format, it is the higher number: NVFP4 of ModelOpt runs on 7.5 since 0.14
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -71,6 +72,7 @@ def made_of_published(name: str, version: str) -> tuple[str, str] | None:
     return "quantization", made.value
 
 
+@lru_cache(maxsize=256)
 def runs_weights(name: str, version: str, capability: int) -> bool:
     """Whether this release runs weights in one of the formats of :data:`_LEAST_CAPABILITY` on NVIDIA's GPUs of a compute capability."""
     least = next((least for came, least in _LEAST_CAPABILITY[name] if planned_version(version) >= since(came)), None)
