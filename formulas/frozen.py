@@ -234,6 +234,11 @@ def _values(record: Any) -> tuple[object, ...]:
         return tuple([getattr(record, name) for name in compared])
 
 
+def _state(self: object) -> dict[str, Any]:
+    """What a pickle or a copy takes along: the fields, late ones too. What is kept beside them may not go into another process."""
+    return {name: getattr(self, name) for name in self.__frozen__.names}  # type: ignore[attr-defined]
+
+
 def _set(self: object, name: str, value: object) -> None:
     from dataclasses import FrozenInstanceError
 
@@ -268,6 +273,7 @@ _SHARED: Final = {
     "__eq__": _equal,
     "__hash__": _hash,
     "__repr__": _text,
+    "__getstate__": _state,
     "__replace__": replace,
 }
 
