@@ -139,6 +139,21 @@ def test_a_folder_with_broken_files(tmp_path: Path, capsys: Capture) -> None:
     assert "text.gguf" in out
 
 
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Each has the figures that it has in a folder of its own."""
+    for folder, tokens in (("long", 4096), ("short", 512)):
+        (tmp_path / folder).mkdir()
+        keys = {**given.KEYS, "llama.context_length": tokens, "llama.attention.head_count_kv": 4096 // tokens}
+        (tmp_path / folder / "model.gguf").write_bytes(given.gguf_bytes(keys))
+    together = fit(folder=str(tmp_path), gpu="rtx-3060", seq=128, every=True).models
+    alone = [fit(folder=str(tmp_path / folder), gpu="rtx-3060", seq=128).models[0] for folder in ("long", "short")]
+
+    figures = [(row.max_seq, row.cache_bytes, row.decode_tokens_per_s_bound) for row in alone]
+    assert [row.max_seq for row in alone] == [4096, 512]
+    assert len(set(figures)) == 2
+    assert {(row.max_seq, row.cache_bytes, row.decode_tokens_per_s_bound) for row in together} == set(figures)
+
+
 @pytest.mark.parametrize(
     ("stated", "name"), [({"general.file_type": 15}, "q4_k_m"), ({"general.file_type": 1024 + 18}, "q6_k"), ({}, "q4_k")]
 )
