@@ -297,12 +297,13 @@ class _AsDataclass:
 
         with self._lock:
             if self.cls.__dict__[self.name] is self:
-                for each in self.cls.__frozen__.own:
-                    setattr(self.cls, each.name, told(each))
-                dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(self.cls)
-                for each in self.cls.__frozen__.own:
-                    if each.late is not None:
-                        setattr(self.cls, each.name, lazy(each.late, each.name))
+                own = self.cls.__frozen__.own
+                # A class beside this one, whose attributes other threads may read: a late field is one.
+                words = {"__module__": self.cls.__module__, "__annotations__": {each.name: each.type for each in own}}
+                twin: Any = type(self.cls.__name__, self.cls.__bases__, {**words, **{each.name: told(each) for each in own}})
+                dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(twin)
+                for name in ("__dataclass_fields__", "__dataclass_params__"):
+                    setattr(self.cls, name, getattr(twin, name))
         return getattr(self.cls, self.name)
 
 
