@@ -116,6 +116,16 @@ def test_an_own_model_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert row.all_layers == 19
 
 
+def test_a_pool_without_room_for_one_token_may_hold_many() -> None:
+    """TensorRT-LLM may refuse short sequences and run long ones: the longest is that of the plan."""
+    rows = fit("qwen2.5-7b", gpu="rtx-4060-ti", engine="tensorrt-llm", seq=1000, dtype="fp8", every=True).models
+    assert rows
+    for row in rows:
+        planned = plan(row.id, gpu="rtx-4060-ti", engine="tensorrt-llm", seq=1000, dtype="fp8", weights=row.weights, offline=True)
+        assert planned.fit is not None
+        assert row.max_seq == planned.fit.max_seq >= 1000
+
+
 # --- a folder of files ---------------------------------------------------------------------------------------------------
 
 
