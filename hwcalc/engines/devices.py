@@ -5,7 +5,7 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HOST",
     "HOST_SHARE",
+    "LATE_PARTS",
     "DeviceReads",
     "DeviceShare",
     "ModelWeights",
@@ -43,6 +44,15 @@ HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
 
 
+LATE_PARTS: Final = "_parts"
+"""Under this name a share keeps the call that works out its parts, until somebody reads them."""
+
+
+def _late_parts(share: Any) -> tuple[BudgetPart, ...]:
+    parts: tuple[BudgetPart, ...] = vars(share)[LATE_PARTS]()
+    return parts
+
+
 @frozen
 class DeviceShare:
     """What one device holds. ``parts`` are what it needs beside weights and cache: buffers of a pass, the process itself."""
@@ -53,7 +63,7 @@ class DeviceShare:
     """Whether the output layer lies here, which makes the logits."""
     weights_bytes: int
     cache_bytes: int
-    parts: tuple[BudgetPart, ...] = ()
+    parts: tuple[BudgetPart, ...] = field(default=(), late=_late_parts)
 
     def needed(self, end: str = "expected") -> int:
         """Bytes of it all, with the parts at this end of their range: low, expected or high."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.lazy import lazy
 from hwcalc.patterns import pattern
 from hwcalc.quantization.tensor_names import ROTARY
 
@@ -45,12 +46,12 @@ class Assignment:
             known = vars(self)["_hash"] = hash((self.blocks, self.output, self.experts_on_host, self.largest_moved))
         return known
 
-    @property
+    @lazy
     def gpu_layers(self) -> int:
         """How many layers lie on GPUs, the output counted as one."""
         return sum(device != ON_HOST for device in (*self.blocks, self.output))
 
-    @property
+    @lazy
     def everything(self) -> bool:
         """Whether nothing that could lie on a GPU lies on the host."""
         return self.gpu_layers == len(self.blocks) + 1 and not self.experts_on_host

@@ -132,14 +132,6 @@ def _value_index_bytes(read: Hparams, one: Settings) -> int:
     return 8 * len(mask_cells(read)) * read.n_embd_v_gqa_max
 
 
-def _query_width(read: Hparams, *, values: bool = False) -> int:
-    """The queries, or what the attention gives, of the widest layer."""
-    if read.is_mla:
-        return max(read.n_head) * (read.value_length_mla if values else read.key_length_mla)
-    width = read.head_width_v if values else read.head_width_k
-    return max((read.n_head[n] * width(n) for n in range(read.n_layer)), default=0)
-
-
 def _feed_forward(read: Hparams) -> int:
     """Numbers of a token alive in the fullest feed-forward part, beside the residual stream."""
     dense = [read.n_ff[n] for n in range(read.n_layer) if not read.n_expert or n < read.n_layer_dense_lead]
@@ -207,7 +199,7 @@ def _state(read: Hparams, one: Settings) -> Moment | None:
 
 def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     """The moments of a pass that may be the fullest on a device."""
-    width, values = _query_width(read), _query_width(read, values=True)
+    width, values = read.query_width, read.attention_width
     cached = not read.is_recurrent[0] and _reads_cache(read)
     base = 2 * read.n_embd + (values if part.first and cached else 0) + _beside(read)
     alive = _feed_forward(read) + base + _decay(read)
@@ -263,7 +255,7 @@ def _from_host(read: Hparams, part: Part, alive: Sum | int) -> tuple[Moment, Mom
 def _beside(read: Hparams) -> int:
     """Inputs of the layers that stay beside the residual stream: an embedding for each layer, copies of the stream."""
     per_layer, copies = read.n_embd_per_layer * read.n_layer, read.architecture.graph.stream_copies
-    return per_layer + (copies * read.n_embd if copies else _query_width(read) if per_layer else 0)
+    return per_layer + (copies * read.n_embd if copies else read.query_width if per_layer else 0)
 
 
 def _latent(read: Hparams, one: Settings) -> Moment:
@@ -284,7 +276,7 @@ def _scores(read: Hparams, one: Settings) -> Moment:
     # The biases are looked up, turned over and added beside the scores.
     scores = max(read.n_head) * widest * (4 if read.architecture.graph.biased else 1)
     if not read.is_mla:
-        return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + _query_width(read)))
+        return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + read.query_width))
     turned = 2 * N_STREAM * N_CTX_SEQ * read.kv_lora_rank
     name = "indexer" if _has_indexer(read) else "attention scores"
     return Moment(name=name, per_token=scores + _latent(read, one).per_token, fixed_bytes=turned)

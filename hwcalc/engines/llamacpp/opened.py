@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.base import Opened
@@ -13,6 +13,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.lazy import lazy
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
 from hwcalc.quantization.planned import format_name
@@ -28,7 +29,7 @@ T = TypeVar("T")
 class LlamacppOpened(Opened):
     """An opened request with the values that the rules of llama.cpp use again and again."""
 
-    @property
+    @lazy
     def hparams(self) -> Hparams:
         """The model as llama.cpp reads it."""
         return hparams_of(self.model)
@@ -37,7 +38,7 @@ class LlamacppOpened(Opened):
         """The request as the server is started."""
         return self.request
 
-    @cached_property
+    @lazy
     def plain_settings(self) -> Settings:
         """The settings with every default filled in, if nothing is dropped."""
         started = self.started()
@@ -47,7 +48,7 @@ class LlamacppOpened(Opened):
         cells = sum(run.positions for run in self.replica.together.runs(Full()))
         return read_settings(replace(started, options={**started.options, "n_ctx": str(cells)}), self.hparams)
 
-    @cached_property
+    @lazy
     def settings(self) -> Settings:
         """The settings with every default filled in. Under a policy a context has fewer cells, unless the user says how many."""
         plain = self.plain_settings
@@ -83,7 +84,7 @@ class LlamacppOpened(Opened):
         flags = ("--context-shift", "--keep", f"{sinks}")
         return f"-c {cells * self.request.replica_batch} {' '.join(flags)}", flags
 
-    @cached_property
+    @lazy
     def unshifted(self) -> str | None:
         """Why context shift does not do what the policy of the request does; ``None`` if it does."""
         from hwcalc.engines.llamacpp.evicting import shifts
@@ -93,20 +94,20 @@ class LlamacppOpened(Opened):
         prompt = self.request.prompt_tokens
         return shifts(asked.chosen, prompt, self.hparams, self.plain_settings, cuts_prompts=self.cuts_prompts)
 
-    @cached_property
+    @lazy
     def uncut(self) -> LlamacppOpened:
         """The request for layers that a policy leaves alone."""
         kept = self.evicted is None or self.unshifted is None
         return self if kept else of_llamacpp(self.without_policy())
 
-    @property
+    @lazy
     def plain_stack(self) -> Stack:
         """What llama.cpp keeps for each block of the file in the context that is planned."""
         read, drafts = self.hparams, self.plain_settings.drafts
         made: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
         return made
 
-    @cached_property
+    @lazy
     def place_options(self) -> PlaceOptions:
         """The options that say where layers lie."""
         fits_itself = self.settings.server
@@ -120,7 +121,7 @@ class LlamacppOpened(Opened):
         gpu = self.request.hardware.gpu
         return 0 if gpu is not None and gpu.is_host else self.request.gpus
 
-    @cached_property
+    @lazy
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""
         from hwcalc.engines.llamacpp.groups import weight_tensors
@@ -128,14 +129,14 @@ class LlamacppOpened(Opened):
         tensors: tuple[WeightTensor, ...] | None = self.shared("weight tensors", lambda: weight_tensors(self))
         return tensors
 
-    @cached_property
+    @lazy
     def weight_groups(self) -> tuple[WeightGroup, ...] | None:
         """The same tensors, alike ones together."""
         from hwcalc.engines.llamacpp.groups import weight_groups
 
         return weight_groups(self.model, format_name(self.request.weights))
 
-    @cached_property
+    @lazy
     def largest_tensors(self) -> tuple[tuple[int, int], ...]:
         """Bytes of the largest tensor of each block: among its experts, and among all else. Empty if they are not known."""
         largest: tuple[tuple[int, int], ...] = self.model.once(("llamacpp largest", self.request.weights), self._largest_tensors)
@@ -150,7 +151,7 @@ class LlamacppOpened(Opened):
                     most[layer][not tensor.expert] = max(most[layer][not tensor.expert], tensor.bytes)
         return tuple((experts, other) for experts, other in most)
 
-    @cached_property
+    @lazy
     def kind_bytes(self) -> dict[LayerKind, int]:
         """Bytes of cache and states of one layer of each kind."""
         return {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
@@ -162,7 +163,7 @@ class LlamacppOpened(Opened):
         answer: T = self._answers[key]
         return answer
 
-    @cached_property
+    @lazy
     def _answers(self) -> dict[str, Any]:
         return {}
 
