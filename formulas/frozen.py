@@ -234,6 +234,11 @@ def _values(record: Any) -> tuple[object, ...]:
         return tuple([getattr(record, name) for name in compared])
 
 
+def _state(self: object) -> dict[str, Any]:
+    """What a pickle or a copy takes along: the fields, late ones too. What is kept beside them may not go into another process."""
+    return {name: getattr(self, name) for name in self.__frozen__.names}  # type: ignore[attr-defined]
+
+
 def _set(self: object, name: str, value: object) -> None:
     from dataclasses import FrozenInstanceError
 
@@ -268,6 +273,7 @@ _SHARED: Final = {
     "__eq__": _equal,
     "__hash__": _hash,
     "__repr__": _text,
+    "__getstate__": _state,
     "__replace__": replace,
 }
 
@@ -291,12 +297,13 @@ class _AsDataclass:
 
         with self._lock:
             if self.cls.__dict__[self.name] is self:
-                for each in self.cls.__frozen__.own:
-                    setattr(self.cls, each.name, told(each))
-                dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(self.cls)
-                for each in self.cls.__frozen__.own:
-                    if each.late is not None:
-                        setattr(self.cls, each.name, lazy(each.late, each.name))
+                own = self.cls.__frozen__.own
+                # A class beside this one, whose attributes other threads may read: a late field is one.
+                words = {"__module__": self.cls.__module__, "__annotations__": {each.name: each.type for each in own}}
+                twin: Any = type(self.cls.__name__, self.cls.__bases__, {**words, **{each.name: told(each) for each in own}})
+                dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(twin)
+                for name in ("__dataclass_fields__", "__dataclass_params__"):
+                    setattr(self.cls, name, getattr(twin, name))
         return getattr(self.cls, self.name)
 
 

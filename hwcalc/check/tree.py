@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from contextlib import suppress
 from typing import Final
 
 from hwcalc.check.errors import CheckFileError
@@ -46,9 +47,14 @@ def read_text(path: str) -> str:
 
 def _beside(path: str) -> str:
     """The file of the same name with another suffix, if there is one."""
-    stem, suffix = os.path.splitext(path)
-    others = (stem + other for other in (".yaml", ".yml", ".json") if suffix)
-    return next(filter(os.path.isfile, others), "")
+    from pathlib import Path
+
+    file = Path(path)
+    for suffix in (".yaml", ".yml", ".json"):
+        with suppress(OSError, ValueError):
+            if file.suffix and file.with_suffix(suffix).is_file():
+                return str(file.with_suffix(suffix))
+    return ""
 
 
 def _bytes(path: str, name: str) -> bytes:

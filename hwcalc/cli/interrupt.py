@@ -28,6 +28,9 @@ __all__ = ["GRACE_SECONDS", "end_quietly", "leave"]
 GRACE_SECONDS = 2.0
 """Most seconds that a signal waits for output that has begun: the reader of a pipe may have stopped reading."""
 
+_MONITORS = 6
+"""As many tools may use ``sys.monitoring`` at once."""
+
 
 def end_quietly() -> None:
     """From here on, a signal ends the process with 128 + its number (Ctrl-C: 130). Does nothing outside of the main thread.
@@ -52,7 +55,7 @@ def leave(status: int) -> int:
     Python would take every module apart, a tenth of a plan's time, and wait for threads: they read weight headers that nobody needs
     any more, because one of the files could not be read.
     """
-    if sys.flags.inspect or sys.gettrace() is not None or sys.getprofile() is not None:
+    if sys.flags.inspect or _is_watched():
         return status
     import atexit
 
@@ -63,6 +66,13 @@ def leave(status: int) -> int:
         except (AttributeError, OSError, ValueError):
             continue
     os._exit(status)
+
+
+def _is_watched() -> bool:
+    """Whether a debugger, a profiler or a measurement of coverage follows this process. Since Python 3.12 some use ``sys.monitoring``."""
+    monitoring = getattr(sys, "monitoring", None)
+    tools = () if monitoring is None else map(monitoring.get_tool, range(_MONITORS))
+    return sys.gettrace() is not None or sys.getprofile() is not None or any(tools)
 
 
 def _signals() -> list[int]:

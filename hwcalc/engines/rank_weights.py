@@ -125,12 +125,14 @@ def rank_weight_bytes(
     unquantized = rules.weight_format(model, weight_dtype)
     return tuple(
         sum(block_bytes(model, block, rules, scheme, unquantized) for block in stage)
-        for stage in stages_of(model, model.counted, parallel, rules)
+        for stage in stages_of(model, parallel, rules)
     )
 
 
-def stages_of(model: ModelSpec, weights: Weights, parallel: Parallel, rules: Rules) -> tuple[tuple[Block, ...], ...]:
-    """The blocks on the fullest rank of each pipeline stage."""
+def stages_of(model: ModelSpec, parallel: Parallel, rules: Rules) -> tuple[tuple[Block, ...], ...]:
+    """The blocks on the fullest rank of each pipeline stage, of a model whose weights are counted."""
+    weights = model.counted
+    assert weights is not None
 
     def cut() -> tuple[tuple[Block, ...], ...]:
         blocks = cut_blocks(model, rules.loaded_blocks(model, weights, parallel.pp), rules.rank(model, parallel), rules)

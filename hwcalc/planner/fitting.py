@@ -157,10 +157,13 @@ class Fitted:
     def _longest(self, end: str) -> int:
         opened, budget = self.opened, self.opened.budget
         assert budget is not None
-        if self._form is None:
+        form = self._form
+        if form is None:
             return solve.longest(opened, getattr(budget, end), end).value
-        # Where not even one token fits, as on a host whose memory nobody knows, there is nothing to search.
-        return longest(self._form, opened.tokens, opened.batch, end) if self._form.holds(1, opened.batch, end) else 0
+        # A host that does not hold even one token, as one whose memory nobody knows, holds no more. A pool without room for one may.
+        if form.host is not None and not form.holds(1, opened.batch, end):
+            return 0
+        return longest(form, opened.tokens, opened.batch, end)
 
     @property
     def speed(self) -> SpeedInfo | None:

@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.pieces import PIPED_WIDTH
-from hwcalc.report.text import escaped, how_many, parameters, plural
+from hwcalc.report.text import escaped, filled, how_many, parameters, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
 
@@ -95,16 +95,8 @@ def _lines(lines: Sequence[str], format_: str, width: int) -> str:
     """Lines as a Markdown list, or as paragraphs with a hanging indent."""
     if format_ == "markdown":
         return "".join(f"- {escaped(line)}\n" for line in lines)
-    return "".join(f"{_filled(clean(line), width)}\n" for line in lines)
-
-
-def _filled(line: str, width: int) -> str:
-    """A line with a hanging indent where it is too long."""
-    if len(line) <= width and line.isprintable() and line == line.strip():
-        return line
-    from textwrap import fill
-
-    return fill(line, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)
+    how = {"subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
+    return "".join(f"{filled(clean(line), width, **how)}\n" for line in lines)
 
 
 def _table(rows: Sequence[Runnable], *, format_: str, color: bool, width: int) -> str:

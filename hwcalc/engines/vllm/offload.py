@@ -70,7 +70,7 @@ def stage_weights(
         return None
     unquantized = VLLM.weight_format(model, weight_dtype)
     found = []
-    for stage in stages_of(model, model.counted, parallel, VLLM):
+    for stage in stages_of(model, parallel, VLLM):
         sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
         movable = [(block, size) for block, size in sizes if _is_layer(block)]
         found.append(

@@ -76,7 +76,9 @@ def test_a_name_of_the_defaults_is_at_its_line(capsys: Capture) -> None:
 
 def test_a_file_beside_it(capsys: Capture) -> None:
     """The other suffix of YAML is a slip."""
-    assert "There is: kvplan check names.yaml" in run(capsys, "check", "names.yml")[1]
+    for typed in ("names.yml", "./names.yml", ".//names.json"):
+        assert "There is: kvplan check names.yaml" in run(capsys, "check", typed)[1]
+    assert "There is:" not in run(capsys, "check", "names.")[1]
 
 
 def test_why_strict_fails(capsys: Capture) -> None:

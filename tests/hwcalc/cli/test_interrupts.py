@@ -124,6 +124,27 @@ def test_an_answer_does_not_wait_for_threads() -> None:
     assert time.monotonic() - began < 20
 
 
+def test_a_profile_is_printed() -> None:
+    """The process does not end before its profiler has."""
+    done = python("-m", "cProfile", "-m", "hwcalc", "version")
+
+    assert done.stdout.startswith("kvplan ")
+    assert "function calls" in done.stdout
+
+
+@pytest.mark.parametrize("tool", ["coverage.py", None])
+def test_a_tool_that_monitors_has_work_left(tool: str | None) -> None:
+    """Since Python 3.12 profilers and measurements of coverage use ``sys.monitoring``, which sets no function for traces."""
+    text = (
+        f"import sys, types\nsys.monitoring = types.SimpleNamespace(get_tool={{3: {tool!r}}}.get)\n"
+        "from hwcalc.cli import main\nstatus = main()\nprint('back', status)\n"
+    )
+    done = python("-c", text, "version")
+
+    assert done.returncode == 0
+    assert done.stdout.endswith("back 0\n") is (tool is not None)
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_while_a_file_is_written(tmp_path: Path, name: str) -> None:
     """The old file is whole, and nothing lies beside it."""

@@ -283,7 +283,7 @@ def test_a_policy_acts_behind_the_prefix() -> None:
 
 @pytest.mark.parametrize("engine", ["reference", "transformers", "vllm", "llamacpp"])
 @pytest.mark.parametrize(
-    "asked", [{}, {"shared_prefix": 16}, {"policy": "knorm:compression_ratio=0.5"}, {"policy": "quest"}], ids=str
+    "asked", [{}, {"gpu": "l4"}, {"shared_prefix": 16}, {"policy": "knorm:compression_ratio=0.5"}, {"policy": "quest"}], ids=str
 )
 def test_a_plan_can_be_copied_and_pickled(engine: str, asked: dict[str, Any]) -> None:
     """With the rules that are an engine's own too, so that plans go between processes."""

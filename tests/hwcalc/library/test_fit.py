@@ -116,6 +116,17 @@ def test_an_own_model_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert row.all_layers == 19
 
 
+def test_a_pool_without_room_for_one_token_may_hold_many() -> None:
+    """TensorRT-LLM may refuse short sequences and run long ones: the longest is that of the plan."""
+    rows = fit("qwen2.5-7b", gpu="rtx-4060-ti", engine="tensorrt-llm", seq=1000, dtype="fp8", every=True).models
+    assert rows
+    for row in rows:
+        planned = plan(row.id, gpu="rtx-4060-ti", engine="tensorrt-llm", seq=1000, dtype="fp8", weights=row.weights, offline=True)
+        assert planned.fit is not None
+        assert planned.fit.max_seq
+        assert row.max_seq == planned.fit.max_seq
+
+
 # --- a folder of files ---------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +148,21 @@ def test_a_folder_with_broken_files(tmp_path: Path, capsys: Capture) -> None:
     assert status == 0
     assert "good.gguf" in out
     assert "text.gguf" in out
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Each has the figures that it has in a folder of its own."""
+    for folder, tokens in (("long", 4096), ("short", 512)):
+        (tmp_path / folder).mkdir()
+        keys = {**given.KEYS, "llama.context_length": tokens, "llama.attention.head_count_kv": 4096 // tokens}
+        (tmp_path / folder / "model.gguf").write_bytes(given.gguf_bytes(keys))
+    together = fit(folder=str(tmp_path), gpu="rtx-3060", seq=128, every=True).models
+    alone = [fit(folder=str(tmp_path / folder), gpu="rtx-3060", seq=128).models[0] for folder in ("long", "short")]
+
+    figures = [(row.max_seq, row.cache_bytes, row.decode_tokens_per_s_bound) for row in alone]
+    assert [row.max_seq for row in alone] == [4096, 512]
+    assert len(set(figures)) == 2
+    assert {(row.max_seq, row.cache_bytes, row.decode_tokens_per_s_bound) for row in together} == set(figures)
 
 
 @pytest.mark.parametrize(
