@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "FAMILIES",
     "KINDS",
     "MAX_DIMENSION",
     "AttentionKind",
@@ -98,18 +99,20 @@ __all__ = [
 
 _MODULES = {
     "attention": "AttentionKind FullAttention",
+    "latent": "ExpandedLatentAttention LatentAttention SparseIndexer",
+    "sliding": "ChunkedAttention SlidingAttention",
     "compressed": "CompressedAttention",
     "cross": "CrossAttention",
-    "hybrid": "Group Layer LayerNumbers Stack pipeline_stages ranges",
-    "kind": "KINDS LayerKind MAX_DIMENSION",
-    "latent": "ExpandedLatentAttention LatentAttention SparseIndexer",
+    "ssm": "Mamba1 Mamba2",
     "linear": "GatedDeltaNet KimiDeltaAttention LightningAttention MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",
     "shared": "NoCache SharedCache",
     "sink": "SinkAttention",
-    "sliding": "ChunkedAttention SlidingAttention",
-    "ssm": "Mamba1 Mamba2",
+    "hybrid": "Group Layer LayerNumbers Stack pipeline_stages ranges",
+    "kind": "KINDS LayerKind MAX_DIMENSION",
     "tensor": "CacheTensor Chunk DType Encoder Fixed Full Kept Latest Once Remainder Role Sink Span Strided Window",
 }
+FAMILIES = tuple(_MODULES)
+"""The modules in the order in which lists have their kinds, whichever of them was imported first."""
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 

@@ -11,12 +11,10 @@ Only the command installs it (:func:`hwcalc.cli.main` without arguments), never 
 from __future__ import annotations
 
 # Nothing is imported here but what Python has loaded by itself.
-import _imp
-import marshal
 import os
 import sys
 from _frozen_importlib import ModuleSpec
-from _frozen_importlib_external import MAGIC_NUMBER, PathFinder, SourceFileLoader
+from _frozen_importlib_external import MAGIC_NUMBER, PathFinder, SourceFileLoader, _compile_bytecode  # type: ignore[attr-defined]
 
 # As in typing.
 TYPE_CHECKING = False
@@ -70,9 +68,7 @@ class _Loader(SourceFileLoader):
             data = b""
         if not data.startswith(self._head):
             return super().get_code(fullname)
-        code: CodeType = marshal.loads(memoryview(data)[len(self._head) :])  # noqa: S302 - the file that Python would load
-        # The folder may have been moved since it was compiled.
-        _imp._fix_co_filename(code, self.path)  # type: ignore[attr-defined]  # noqa: SLF001 - as Python itself does
+        code: CodeType = _compile_bytecode(memoryview(data)[len(self._head) :], fullname, self._cached, self.path)
         return code
 
 

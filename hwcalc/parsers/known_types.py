@@ -13,7 +13,7 @@ from math import log
 from pathlib import Path
 from typing import Any, Final
 
-from hwcalc.formulas import KINDS, Layer
+from hwcalc.formulas import FAMILIES, KINDS, Layer
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.aliases import ALIASES
 from hwcalc.parsers.registry import known_families
@@ -81,7 +81,9 @@ def family_of(layers: Iterable[Layer]) -> str:
 
 
 def _written(words: Iterable[str]) -> str:
-    order = {word: place for place, word in enumerate(dict.fromkeys(_SHORT.get(name, name) for name in KINDS))}
+    families = {f"hwcalc.formulas.{family}": place for place, family in enumerate(FAMILIES)}
+    kinds = sorted(KINDS.values(), key=lambda kind: families.get(kind.__module__, len(families)))
+    order = {word: place for place, word in enumerate(dict.fromkeys(_SHORT.get(kind.name, kind.name) for kind in kinds))}
     # States before the attention between them: mamba2+gqa.
     ordered = sorted(words, key=lambda word: (word in ("gqa", "sliding", "cross"), order[word]))
     return "+".join(ordered) or NO_CACHE
