@@ -12,7 +12,7 @@ import re
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.patterns import late_patterns, pattern
+from hwcalc.patterns import pattern
 from hwcalc.text import printable
 
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_DIRECTIVES", "MAX_NODES", "Node", "TreeError", "plain_value", "read_tree"]
@@ -81,9 +81,7 @@ def plain_value(node: Node) -> Any:
 
 def read_tree(text: str) -> Node:
     """The tree of a text. Raises :class:`TreeError`."""
-    # libyaml, which reads here, needs no expression of PyYAML's own reader and resolver. They take as long to compile as a plan.
-    with late_patterns():
-        import yaml
+    import yaml
 
     if len(text) > LARGEST_FILE:
         raise TreeError(f"is larger than {LARGEST_FILE // 1024**2} MiB")

@@ -10,6 +10,7 @@ from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_opti
 from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
+from hwcalc.patterns import late_patterns
 from hwcalc.text import cut, json_for, lines_for, shown
 
 if TYPE_CHECKING:
@@ -130,6 +131,9 @@ def run(
         raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
     if max_growth is not None and not baseline:
         raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
+    # libyaml, which reads here, needs no expression of PyYAML's own reader and resolver. They take as long to compile as a plan.
+    with late_patterns():
+        import yaml  # noqa: F401
     from hwcalc.check.run import check
 
     with progress():

@@ -37,7 +37,7 @@ class Finder:
         if not name.startswith(_PACKAGE + ".") or path is None or len(path) != 1:
             return None
         last = name.rpartition(".")[2]
-        for folder, stem in ((path[0], last), (os.path.join(path[0], last), "__init__")):
+        for folder, stem in ((os.path.join(path[0], last), "__init__"), (path[0], last)):
             file = f"{folder}{os.sep}{stem}.py"
             try:
                 found = os.stat(file)

@@ -36,6 +36,7 @@ _WEIGHING = pattern(
     r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
 )
 
+_LINE_FEED: Final = "\n"
 _DEEPEST: Final = 3
 """How deep nested objects are searched."""
 _MOST: Final = 1_000
@@ -52,7 +53,8 @@ def bears_on_memory(key: object, value: object) -> bool:
     name = str(key)
     if value in (None, False, "", 0, [], {}):
         return False
-    between = f"_{name}_"
+    # As an expression ends: before a last line feed too.
+    between = f"_{name.removesuffix(_LINE_FEED)}_"
     return any(words in between for words in _BEARING) and not _HARMLESS.search(name)
 
 

@@ -61,8 +61,9 @@ def found(package: Path) -> Run:
     return run
 
 
-def test_it_finds_what_python_finds(found: Run) -> None:
-    """Files, bytecode, packages and names are the same, before there is bytecode and after."""
+def test_it_finds_what_python_finds(found: Run, package: Path) -> None:
+    """Files, bytecode, packages and names are the same, before there is bytecode and after, and beside a file that an older version left."""
+    (package / "hwcalc" / "planner.py").write_text("raise ImportError\n", encoding="utf-8")
     for _ in range(2):
         own, usual = found("own"), found("usual")
 
