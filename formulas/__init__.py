@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "FAMILIES",
     "KINDS",
     "MAX_DIMENSION",
     "AttentionKind",
