@@ -122,7 +122,20 @@ def record(cls: type[T], values: dict[str, Any]) -> T:
 class _Fields:
     """The fields of a class, those of its bases first, and what the shared methods need of them."""
 
-    __slots__ = ("_every", "checked", "cls", "compared", "defaults", "factories", "given", "names", "plain", "set", "unset", "values_of")
+    __slots__ = (
+        "_every",
+        "checked",
+        "cls",
+        "compared",
+        "defaults",
+        "factories",
+        "given",
+        "names",
+        "plain",
+        "set",
+        "unset",
+        "values_of",
+    )
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
