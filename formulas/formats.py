@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.weights import Weight
+
+if TYPE_CHECKING:
+    from hwcalc.formulas.weights import Weight
 
 __all__ = [
     "AWQ",

@@ -7,14 +7,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.formulas.frozen import replace
-from hwcalc.planner.result import UNLIMITED, Plan, Verdict
 from hwcalc.planner.solve import last_yes
+from hwcalc.planner.verdict import UNLIMITED, Verdict
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 _SECANTS: Final = 2
 """The most steps towards a first guess."""
