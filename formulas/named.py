@@ -8,7 +8,8 @@ they import.
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 __all__ = ["NamedTuple"]
 

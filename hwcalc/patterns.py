@@ -6,7 +6,8 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, AnyStr, cast
+
+from hwcalc.formulas.hints import Any, AnyStr, cast
 
 __all__ = ["LazyPattern", "late_patterns", "pattern"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any, Final
 
 from hwcalc.cli.options import COMMANDS, GROUPS, Example
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 
 __all__ = ["QUESTIONS", "summary", "write_command", "write_root"]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option
+from hwcalc.formulas.hints import Any
 
 __all__ = ["read"]
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
-from typing import Final
 
 from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
+from hwcalc.formulas.hints import Final
 from hwcalc.model import OLLAMA, ModelSpec
 from hwcalc.text import brief, shown
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc import formulas
 from hwcalc.engines.llamacpp.curves import Curves
 from hwcalc.formulas import Stack
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.planner.weight_use import Use, WeightShare
 from hwcalc.profiles.model_index import IndexedModel, details, placing, shapes, unpacked, weights

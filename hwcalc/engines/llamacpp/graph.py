@@ -10,7 +10,6 @@ All sizes are sums with the names of a context's sizes (:mod:`~hwcalc.engines.ll
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.sums import (
     ALONE,
@@ -27,6 +26,7 @@ from hwcalc.engines.llamacpp.sums import (
     Sum,
 )
 from hwcalc.formulas.formats import FP16
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.parsers.gguf.architectures import Memory, States
 

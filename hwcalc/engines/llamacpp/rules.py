@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
 from hwcalc.engines.llamacpp.settings import STATE_DTYPE
@@ -16,6 +15,7 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.layers import CSA_RATIO
 

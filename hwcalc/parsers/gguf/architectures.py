@@ -11,9 +11,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.hints import Final
 
 __all__ = ["ARCHITECTURES", "Architecture", "Graph", "Latents", "Memory", "Pattern", "Recurrence", "States", "SwaType", "Window"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.formulas.lazy import lazy
 from hwcalc.model import GGUF_ARCHITECTURE
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, SwaType

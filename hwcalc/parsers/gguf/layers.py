@@ -7,11 +7,11 @@ window that it ignores is no window, and layers for multi-token prediction keep 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Final
 
 from hwcalc import formulas
 from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.tensor import CacheTensor
 from hwcalc.parsers.gguf.architectures import Latents, Memory, Recurrence, States
 from hwcalc.parsers.gguf.hparams import Hparams
