@@ -1,25 +1,61 @@
 """Named tuples that cost little to define.
 
-``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` that checks the arguments. Here all
-classes share their methods, and the library makes ``__new__`` for the first value: most commands make values of few of the classes that
-they import.
+``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` for each class, which takes as long as
+a hundred values. Here all classes share their methods: most commands make few values of most of the classes that they import.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
 
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 __all__ = ["NamedTuple"]
 
+_FEW: Final = 100
+_made: Final[dict[type, int]] = {}
+"""How many values a class has, as long as they are few."""
+_tuple_of: Final = tuple.__new__
 
-def _first(cls: Any, /, *values: Any, **named: Any) -> Any:
-    """Make the first value of a class, with the ``__new__`` that makes all others."""
-    owner = next(each for each in cls.__mro__ if "_fields" in each.__dict__)
-    new = namedtuple(owner.__name__, owner._fields, defaults=owner._field_defaults.values()).__new__  # noqa: PYI024 - of fields known when it runs
-    owner.__new__ = staticmethod(new)
-    return new(cls, *values, **named)
+
+def _new(cls: Any, /, *values: Any, **named: Any) -> Any:
+    """A value of any of the classes. Of one that has many, the library makes what makes all others."""
+    made = _made[cls] = _made.get(cls, 0) + 1
+    if made > _FEW:
+        owner = next(each for each in cls.__mro__ if "_fields" in each.__dict__)
+        owner.__new__ = staticmethod(_compiled(owner))
+        _made.pop(cls, None)
+        return owner.__new__(cls, *values, **named)
+    if named or len(values) != len(cls._fields):
+        values = _all_values(cls, values, named)
+    return _tuple_of(cls, values)
+
+
+def _compiled(cls: Any) -> Callable[..., Any]:
+    made: Any = namedtuple(cls.__name__, cls._fields, defaults=tuple(cls._field_defaults.values()))  # type: ignore[misc] # noqa: PYI024 - of fields known when it runs
+    new: Callable[..., Any] = made.__new__
+    return new
+
+
+def _all_values(cls: Any, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """The values of all fields, of those in their order, those by name, and the defaults."""
+    fields = cls._fields
+    given = cls._field_defaults | named
+    twice = False
+    if values:
+        by_place = dict(zip(fields, values, strict=False))
+        twice = len(values) > len(fields) or not by_place.keys().isdisjoint(named)
+        given |= by_place
+    # As many as there are fields, and one for each: then none has another name.
+    if not twice and len(given) == len(fields):
+        try:
+            return tuple(map(given.__getitem__, fields))
+        except KeyError:
+            pass
+    # Python knows best what is wrong with arguments.
+    _compiled(cls)(cls, *values, **named)
+    raise TypeError(f"{cls.__name__} cannot be made of {len(values)} values and {sorted(named)}")
 
 
 @classmethod  # type: ignore[misc]
@@ -51,7 +87,7 @@ def _text(self: Any) -> str:
 
 _SHARED: Final[dict[str, Any]] = {
     "__slots__": (),
-    "__new__": _first,
+    "__new__": _new,
     "__repr__": _text,
     "__getnewargs__": _arguments,
     "__replace__": _replace,
