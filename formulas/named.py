@@ -1,61 +1,36 @@
 """Named tuples that cost little to define.
 
-``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` for each class, which takes as long as
-a hundred values. Here all classes share their methods: most commands make few values of most of the classes that they import.
+``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` for each class. Here all
+classes share their methods, and the library makes ``__new__`` for the first value: most commands make values of few of the classes that
+they import.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable
+from functools import cache
+from types import FunctionType
 
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 __all__ = ["NamedTuple"]
 
-_FEW: Final = 100
-_made: Final[dict[type, int]] = {}
-"""How many values a class has, as long as they are few."""
-_tuple_of: Final = tuple.__new__
+
+def _first(cls: Any, /, *values: Any, **named: Any) -> Any:
+    """Make the first value of a class, with the ``__new__`` that makes all others."""
+    owner = next(each for each in cls.__mro__ if "_fields" in each.__dict__)
+    new = _new_of(len(owner._fields))
+    code = new.__code__.replace(co_varnames=("_cls", *owner._fields))
+    made = FunctionType(code, new.__globals__, "__new__", tuple(owner._field_defaults.values()))
+    made.__qualname__ = f"{owner.__name__}.__new__"
+    owner.__new__ = staticmethod(made)
+    return made(cls, *values, **named)
 
 
-def _new(cls: Any, /, *values: Any, **named: Any) -> Any:
-    """A value of any of the classes. Of one that has many, the library makes what makes all others."""
-    made = _made[cls] = _made.get(cls, 0) + 1
-    if made > _FEW:
-        owner = next(each for each in cls.__mro__ if "_fields" in each.__dict__)
-        owner.__new__ = staticmethod(_compiled(owner))
-        _made.pop(cls, None)
-        return owner.__new__(cls, *values, **named)
-    if named or len(values) != len(cls._fields):
-        values = _all_values(cls, values, named)
-    return _tuple_of(cls, values)
-
-
-def _compiled(cls: Any) -> Callable[..., Any]:
-    made: Any = namedtuple(cls.__name__, cls._fields, defaults=tuple(cls._field_defaults.values()))  # type: ignore[misc] # noqa: PYI024 - of fields known when it runs
-    new: Callable[..., Any] = made.__new__
-    return new
-
-
-def _all_values(cls: Any, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-    """The values of all fields, of those in their order, those by name, and the defaults."""
-    fields = cls._fields
-    given = cls._field_defaults | named
-    twice = False
-    if values:
-        by_place = dict(zip(fields, values, strict=False))
-        twice = len(values) > len(fields) or not by_place.keys().isdisjoint(named)
-        given |= by_place
-    # As many as there are fields, and one for each: then none has another name.
-    if not twice and len(given) == len(fields):
-        try:
-            return tuple(map(given.__getitem__, fields))
-        except KeyError:
-            pass
-    # Python knows best what is wrong with arguments.
-    _compiled(cls)(cls, *values, **named)
-    raise TypeError(f"{cls.__name__} cannot be made of {len(values)} values and {sorted(named)}")
+@cache
+def _new_of(count: int) -> Any:
+    """The library's ``__new__`` of so many fields. Classes of as many differ in the names alone, and to compile it takes longest."""
+    return namedtuple("_Fields", [f"field_{place}" for place in range(count)]).__new__  # noqa: PYI024 - of a number known when it runs
 
 
 @classmethod  # type: ignore[misc]
@@ -87,7 +62,7 @@ def _text(self: Any) -> str:
 
 _SHARED: Final[dict[str, Any]] = {
     "__slots__": (),
-    "__new__": _new,
+    "__new__": _first,
     "__repr__": _text,
     "__getnewargs__": _arguments,
     "__replace__": _replace,
