@@ -1,6 +1,6 @@
 """Named tuples that cost little to define.
 
-``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` that checks the arguments. Here all
+``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` for each class. Here all
 classes share their methods, and the library makes ``__new__`` for the first value: most commands make values of few of the classes that
 they import.
 """
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import namedtuple
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 __all__ = ["NamedTuple"]
 

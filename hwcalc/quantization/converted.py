@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.gguf_names import gguf_stem

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
 
 from hwcalc.engines.llamacpp.overrides import EXPERTS
 from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.quantization.gguf_file import file_groups, gguf_file, mix_bytes, usual_imatrix
