@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 from math import ceil, floor
-from typing import Any
+
+from hwcalc.formulas.hints import Any
 
 __all__ = [
     "Table",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from _thread import RLock
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar, dataclass_transform
 
+from hwcalc.formulas.hints import Any, Final, TypeVar, dataclass_transform
 from hwcalc.formulas.lazy import lazy
 
 __all__ = ["Field", "field", "fields", "frozen", "is_frozen", "record", "replace"]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, TypeVar, overload
 
-from hwcalc.formulas.generic import Generic
+from hwcalc.formulas.hints import Any, Generic, Self, TypeVar, overload
 
 __all__ = ["lazy"]
 

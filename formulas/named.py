@@ -1,6 +1,6 @@
 """Named tuples that cost little to define.
 
-``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` that checks the arguments. Here all
+``typing.NamedTuple`` compiles the annotation of every field, which nobody reads, and a ``__new__`` for each class. Here all
 classes share their methods, and the library makes ``__new__`` for the first value: most commands make values of few of the classes that
 they import.
 """
@@ -8,7 +8,10 @@ they import.
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from types import FunctionType
+
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 __all__ = ["NamedTuple"]
 
@@ -16,9 +19,18 @@ __all__ = ["NamedTuple"]
 def _first(cls: Any, /, *values: Any, **named: Any) -> Any:
     """Make the first value of a class, with the ``__new__`` that makes all others."""
     owner = next(each for each in cls.__mro__ if "_fields" in each.__dict__)
-    new = namedtuple(owner.__name__, owner._fields, defaults=owner._field_defaults.values()).__new__  # noqa: PYI024 - of fields known when it runs
-    owner.__new__ = staticmethod(new)
-    return new(cls, *values, **named)
+    new = _new_of(len(owner._fields))
+    code = new.__code__.replace(co_varnames=("_cls", *owner._fields))
+    made = FunctionType(code, new.__globals__, "__new__", tuple(owner._field_defaults.values()))
+    made.__qualname__ = f"{owner.__name__}.__new__"
+    owner.__new__ = staticmethod(made)
+    return made(cls, *values, **named)
+
+
+@cache
+def _new_of(count: int) -> Any:
+    """The library's ``__new__`` of so many fields. Classes of as many differ in the names alone, and to compile it takes longest."""
+    return namedtuple("_Fields", [f"field_{place}" for place in range(count)]).__new__  # noqa: PYI024 - of a number known when it runs
 
 
 @classmethod  # type: ignore[misc]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+
+from hwcalc.formulas.hints import Any
 
 __all__ = ["json_beside", "path_beside"]
 

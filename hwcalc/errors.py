@@ -6,8 +6,7 @@ no input in them controls a terminal or fills a log.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
+from hwcalc.formulas.hints import ClassVar
 from hwcalc.text import message as safe_message
 
 __all__ = [

@@ -9,7 +9,8 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Final
+
+from hwcalc.formulas.hints import Final
 
 __all__ = ["masked", "without_tokens"]
 

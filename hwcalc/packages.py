@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Final
+
+from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["make_callable"]
 

@@ -6,9 +6,12 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, AnyStr, cast
+
+from hwcalc.formulas.hints import Any, AnyStr, Final, cast
 
 __all__ = ["LazyPattern", "late_patterns", "pattern"]
+
+_compile: Final = re.compile
 
 
 class LazyPattern:
@@ -21,7 +24,7 @@ class LazyPattern:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        found = getattr(re.compile(self._text, self._flags), name)
+        found = getattr(_compile(self._text, self._flags), name)
         setattr(self, name, found)
         return found
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from reprlib import Repr
-from typing import Final
 
+from hwcalc.formulas.hints import Final
 from hwcalc.masking import without_tokens
 from hwcalc.patterns import pattern
 

@@ -6,9 +6,9 @@ import re
 from contextlib import suppress
 from math import gcd
 from operator import index
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.patterns import pattern
 from hwcalc.text import brief, quoted, shown

@@ -9,9 +9,9 @@ numbers, decimals, true, false, null. Aliases, anchors, tags, a second document,
 from __future__ import annotations
 
 import re
-from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 from hwcalc.text import printable
 

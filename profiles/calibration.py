@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id

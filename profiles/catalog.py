@@ -10,9 +10,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.profiles.places import built_in, own
 
 if TYPE_CHECKING:

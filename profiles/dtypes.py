@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
 
 from hwcalc.beside import json_beside
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Any
 
 __all__ = ["PackedDType", "dtype_aliases", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
 

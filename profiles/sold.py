@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
 
+from hwcalc.formulas.hints import Any
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.profiles.compiled import TOP, record
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS

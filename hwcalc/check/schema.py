@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hwcalc.check.fields import ALIASES, OPTIONS, REQUIREMENTS
 from hwcalc.check.file import MOST_CHECKS, SCHEMA_VERSION
+from hwcalc.formulas.hints import Any
 
 __all__ = ["check_file_schema"]
 

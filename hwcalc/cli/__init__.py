@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # Most commands end before there is garbage worth a search; a long one searches as often as its work goes on.
     gc.set_threshold(_OBJECTS)
+    from hwcalc.patterns import late_patterns
+
+    with late_patterns():
+        # Four of its six expressions are for what its part in C does.
+        import json  # noqa: F401
     from hwcalc.cli.run import run
 
     return leave(run(None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from hwcalc.cli.kept_help import line_width
 from hwcalc.cli.line import with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option, run_command
 from hwcalc.errors import UsageError
+from hwcalc.formulas.modules import import_module
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 
 __all__ = ["help_of", "root"]

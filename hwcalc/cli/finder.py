@@ -13,7 +13,7 @@ from __future__ import annotations
 # Nothing is imported here but what Python has loaded by itself.
 import os
 import sys
-from _frozen_importlib import ModuleSpec
+from _frozen_importlib import BuiltinImporter, ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, PathFinder, SourceFileLoader, _compile_bytecode  # type: ignore[attr-defined]
 
 # As in typing.
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Finder", "install"]
 
 _PACKAGE = __name__.partition(".")[0]
+_PIECE_BYTES = 1 << 15
+"""Most files of bytecode are smaller."""
 _UNHASHED = b"\0\0\0\0"
 """Flags of bytecode that is compared with its source by time and size (PEP 552)."""
 
@@ -61,15 +63,29 @@ class _Loader(SourceFileLoader):
         self._head = MAGIC_NUMBER + _UNHASHED + _four_bytes(int(found.st_mtime)) + _four_bytes(found.st_size)
 
     def get_code(self, fullname: str) -> CodeType | None:
-        try:
-            with open(self._cached, "rb", buffering=0) as file:
-                data = file.read()
-        except OSError:
-            data = b""
+        data = _bytes_of(self._cached)
         if not data.startswith(self._head):
             return super().get_code(fullname)
         code: CodeType = _compile_bytecode(memoryview(data)[len(self._head) :], fullname, self._cached, self.path)
         return code
+
+
+def _bytes_of(path: str) -> bytes:
+    """What a file holds, nothing if it cannot be read. Python's file objects ask for more about a file than they read of it."""
+    try:
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return b""
+    try:
+        data = read = os.read(file, _PIECE_BYTES)
+        while len(read) == _PIECE_BYTES:
+            read = os.read(file, _PIECE_BYTES)
+            data += read
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+    return data
 
 
 def _four_bytes(number: int) -> bytes:
@@ -77,8 +93,10 @@ def _four_bytes(number: int) -> bytes:
 
 
 def install() -> None:
-    """Ask :class:`Finder` before Python's own finder of files, where Python would find the files of this package as it does."""
+    """Ask :class:`Finder` before Python's own finders, where that of files would find the files of this package as it does."""
     loader = type(getattr(sys.modules[_PACKAGE].__spec__, "loader", None))
     usual = loader is SourceFileLoader and sys.pycache_prefix is None and not sys.flags.optimize and sys.implementation.cache_tag
     if usual and PathFinder in sys.meta_path:
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), Finder())
+        # Those of others stand before Python's: they may want to see every module.
+        first = min(sys.meta_path.index(own) for own in (BuiltinImporter, PathFinder) if own in sys.meta_path)
+        sys.meta_path.insert(first, Finder())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
-from typing import Any, Final
 
 from hwcalc.cli.options import COMMANDS, GROUPS, Example
+from hwcalc.formulas.hints import Any, Final
+from hwcalc.formulas.modules import import_module
 from hwcalc.patterns import pattern
 
 __all__ = ["QUESTIONS", "summary", "write_command", "write_root"]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+
+from hwcalc.formulas.hints import Final
 
 __all__ = ["PATH", "WIDTHS", "answered", "line_width"]
 

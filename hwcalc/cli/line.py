@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.cli.foreign import NO_EFFECT, Alias, aliases, meant
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, refuse_command
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from hwcalc.formulas.modules import import_module
 from hwcalc.patterns import pattern
 from hwcalc.text import brief, shown
 

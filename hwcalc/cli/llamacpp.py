@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hints import Final
 from hwcalc.model import OLLAMA
 from hwcalc.patterns import pattern
 from hwcalc.text import brief

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
@@ -26,6 +25,7 @@ from hwcalc.engines.turns import Sizes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, record, replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, TypeVar
 from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec, Note
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from math import ceil
-from typing import TYPE_CHECKING
 
 from hwcalc.engines.steps import Step
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:

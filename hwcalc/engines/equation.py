@@ -7,7 +7,6 @@ leave of it. The GPU with the least left decides: the one whose pipeline stage h
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 from hwcalc.engines.amounts import passed_tokens
 from hwcalc.engines.base import Opened
@@ -19,6 +18,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.request import ALONE, Hardware, Parallel
 from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import Ratio, parse_ratio

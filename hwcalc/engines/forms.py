@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.engines.amounts import (
     DRAWN,
@@ -30,6 +29,7 @@ from hwcalc.engines.curves import AskedCurve, Curve, Term
 from hwcalc.engines.moments import Fullest
 from hwcalc.formulas.arithmetic import either, larger, mapped
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Final, Protocol
 from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:

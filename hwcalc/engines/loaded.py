@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, memory_of, workspaces
 from hwcalc.engines.families import is_unmeasured
 from hwcalc.engines.noted import Noted
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
-from hwcalc.formulas.generic import Generic
+from hwcalc.formulas.hints import TYPE_CHECKING, Generic, TypeVar
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.request import Family, Request
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.generic import Generic
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
+from hwcalc.formulas.hints import Protocol
 from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["Counts", "Room"]

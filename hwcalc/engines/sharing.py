@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.policies import Dropping, EngineOfPolicy, Support
 from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import Run
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.generic import Generic
+from hwcalc.formulas.hints import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.tensor import Encoder, Kept, Span

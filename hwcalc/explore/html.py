@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 
 __all__ = ["MAIN", "Html", "assemble", "bundle", "html_of", "json_text", "page_files"]

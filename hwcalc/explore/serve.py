@@ -21,13 +21,13 @@ from http.client import HTTPException, LineTooLong
 from http.server import ThreadingHTTPServer
 from socketserver import StreamRequestHandler
 from time import monotonic
-from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from hwcalc.documents import error_document
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.explore.live import BusyError
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 from hwcalc.text import shown
 

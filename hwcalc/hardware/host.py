@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
 
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.patterns import pattern
 from hwcalc.units import GIB
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.library.explained import numbers_in, shown
 from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.model import Definition

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import Number
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Final
 
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.patterns import pattern
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room, Sizes
 from hwcalc.engines.llamacpp.settings import dtypes_asked
 from hwcalc.engines.request import Parallel
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.indexed import curves_at, formats_at, layers_at, shares_at, stack_at
 from hwcalc.planner.result import UNLIMITED

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+
+from hwcalc.formulas.hints import Final
 
 __all__ = ["MEANINGS"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc import formulas
 from hwcalc.engines.llamacpp.curves import Curves
 from hwcalc.formulas import Stack
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.planner.weight_use import Use, WeightShare
 from hwcalc.profiles.model_index import IndexedModel, details, placing, shapes, unpacked, weights
@@ -66,7 +66,6 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     if name != made["format"]:
         return None
     from hwcalc.engines.llamacpp.groups import groups_key
-    from hwcalc.parsers.gguf.architectures import SwaType
     from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams
 
     assert row.shape is not None
@@ -84,8 +83,6 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     read: dict[str, Any] = {
         key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in made["hparams"].items()
     }
-    if "swa_type" in read:
-        read["swa_type"] = SwaType(read["swa_type"])
     model.once(HPARAMS, lambda: Hparams(**read))
     groups = tuple(_group(*group) for group in made["groups"])
     model.once(groups_key(name), lambda: groups)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -13,6 +12,7 @@ from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, Note

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
+from hwcalc.formulas.hints import Final
 from hwcalc.library.explained import Symbol, names_in
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.patterns import pattern

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
 
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 
 __all__ = ["bearing_inside", "bears_on_memory", "weighs"]

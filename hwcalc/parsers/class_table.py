@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
 
 from hwcalc.beside import path_beside
+from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["ClassDefaults", "architecture_types", "class_defaults", "defaults_version", "tower_defaults", "tower_parts"]
 

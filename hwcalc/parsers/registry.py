@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from hwcalc.beside import json_beside
 from hwcalc.errors import UnknownArchitectureError
+from hwcalc.formulas.hints import TYPE_CHECKING, Any
+from hwcalc.formulas.modules import import_module
 from hwcalc.parsers.class_table import architecture_types
 from hwcalc.parsers.config import Config
 from hwcalc.text import quoted

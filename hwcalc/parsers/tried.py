@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.parsers.aliases import ALIASES
 from hwcalc.parsers.bearing import bears_on_memory, weighs

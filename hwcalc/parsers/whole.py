@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Family, Reading

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import LATE_TEXTS, Try
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import record
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.advice_tries import Tries
 from hwcalc.planner.change import (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import workload_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Asked

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.planner.result import UNLIMITED, Plan, Verdict
 from hwcalc.planner.solve import last_yes
 

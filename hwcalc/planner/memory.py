@@ -5,8 +5,6 @@ The weights are the published size of the checkpoint if it is known, or else eve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.devices import TensorGroup
@@ -14,6 +12,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.formats import FLOATS, WeightFormat
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.weights import Block, Part, Weights
 from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.result import (

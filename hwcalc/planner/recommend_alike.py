@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import usable_bytes
 from hwcalc.engines.costs import outside_kind
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import solve_gpus
 from hwcalc.planner.layouts import has_experts, layouts

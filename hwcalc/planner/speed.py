@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
 from hwcalc.engines.calibration import measurements
@@ -33,6 +32,7 @@ from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.steps import LATE_STEPS, Step, step
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import record, replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.passes import Passes
 from hwcalc.planner.result import SpeedInfo

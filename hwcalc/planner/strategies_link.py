@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
 
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.patterns import pattern
 from hwcalc.planner.strategies_result import HostLink
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import tried_at
+from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.formulas.lazy import lazy
 from hwcalc.planner import solve
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.text import brief, quoted, shown
 from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_ratio, parse_share, parse_tokens

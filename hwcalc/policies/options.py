@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.policies.base import PolicyOption
 
 __all__ = ["ALPHA", "BUDGET", "DIVIDE", "INNER", "RATIO", "SINKS", "WINDOW", "quality"]

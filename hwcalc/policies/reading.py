@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 from hwcalc.policies.base import PolicyOption
 from hwcalc.policies.written import split_at

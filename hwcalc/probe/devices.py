@@ -7,10 +7,10 @@ import platform
 import re
 import sys
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Any, ClassVar, Final
 from hwcalc.patterns import pattern
 from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 from hwcalc.probe.result import Environment

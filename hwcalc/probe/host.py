@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+
+from hwcalc.formulas.hints import Final
 
 __all__ = ["available_bytes", "driver_version", "resident_bytes", "total_bytes"]
 

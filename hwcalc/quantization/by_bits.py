@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hwcalc.formulas.formats import WeightFormat
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import WeightRole
 from hwcalc.patterns import pattern
 from hwcalc.quantization.scheme import Rule, Scheme

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 
 __all__ = ["BLOCKS", "FLOAT_TYPES", "GGML", "GGML_TYPES", "GgmlType"]
 

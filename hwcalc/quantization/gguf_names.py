@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Final
+
+from hwcalc.formulas.hints import Final
 
 __all__ = ["OUTSIDE", "gguf_stem"]
 

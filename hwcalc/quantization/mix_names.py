@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+
+from hwcalc.formulas.hints import Final
 
 __all__ = ["BY_IMATRIX", "MIXES"]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Part
 from hwcalc.patterns import pattern
 

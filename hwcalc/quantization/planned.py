@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import ModelSpec, Note
 from hwcalc.patterns import pattern

@@ -10,7 +10,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final
 
 from hwcalc.formulas.formats import (
     AWQ,
@@ -30,6 +29,7 @@ from hwcalc.formulas.formats import (
     WeightFormat,
 )
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.quantization.names import MOST_COMPARED, MOST_NAMES, Names, read_names

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 
 __all__ = ["ROTARY", "TABLES", "part_of_layer", "placed", "whole_name", "without_prefix"]

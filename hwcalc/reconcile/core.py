@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -11,6 +10,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelSpec, Note

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.masking import masked
 from hwcalc.patterns import pattern
 from hwcalc.units import GIB, KIB, MIB

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final
 
 from hwcalc.errors import LogError
+from hwcalc.formulas.hints import IO, Any, Final
 from hwcalc.patterns import pattern
 
 __all__ = ["LONGEST_LINE", "MOST_BYTES", "MOST_KNOWN_BYTES", "MOST_LINES", "LogLike", "Reader", "log_name"]

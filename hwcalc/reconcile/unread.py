@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.masking import masked
 from hwcalc.patterns import pattern
 from hwcalc.text import printable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from hwcalc.formulas.hints import Final
 
 __all__ = ["AGREES", "DIFFERS", "UNSURE", "VERDICT_COLORS"]
 

@@ -6,9 +6,8 @@ colours both write the same.
 
 from __future__ import annotations
 
-from typing import Final
-
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 
 __all__ = ["BOUND", "PIPED_WIDTH", "SCREEN", "Column", "Grid", "Piece", "Text", "cell_len", "is_simple", "longest_word"]
 

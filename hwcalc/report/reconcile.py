@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from hwcalc.formulas.hints import Final
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.rows import Number, Row
 from hwcalc.report.colors import AGREES, DIFFERS

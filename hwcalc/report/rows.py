@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner.result import Plan
 from hwcalc.report.layer_shares import is_room
 from hwcalc.report.listing import csv_text

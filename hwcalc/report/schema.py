@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Final
+
+from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["DOCUMENTS", "PATH", "json_schema"]
 

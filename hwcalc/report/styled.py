@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text as Styled
 
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 from hwcalc.report.pieces import PIPED_WIDTH, Piece, Text
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import IO, TYPE_CHECKING
 
 from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import IO, TYPE_CHECKING
 from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id

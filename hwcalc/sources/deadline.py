@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Final, TypeVar
+
+from hwcalc.formulas.hints import Final, TypeVar
 
 __all__ = ["LateError", "before", "timely", "unzipped"]
 

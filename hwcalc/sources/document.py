@@ -11,9 +11,9 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError
+from hwcalc.formulas.hints import IO, Any, Final
 from hwcalc.patterns import pattern
 from hwcalc.text import printable
 

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Note, RawModel
 from hwcalc.patterns import pattern
 from hwcalc.sources.hf_folder import cache_place, commit_of, repository_folder

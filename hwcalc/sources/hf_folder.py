@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.patterns import pattern
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
 from urllib.parse import urlsplit
 
 from hwcalc._version import __version__
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 from hwcalc.sources.deadline import LateError, before, timely, unzipped
 from hwcalc.text import printable, shown

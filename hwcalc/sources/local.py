@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
+from hwcalc.formulas.hints import IO, TYPE_CHECKING, Any
 from hwcalc.model import Note, RawModel
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from codecs import utf_8_decode
-from typing import Any, Final
 
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.patterns import pattern
 
 __all__ = ["Members", "NotJsonError"]

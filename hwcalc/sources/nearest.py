@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 
 __all__ = ["name_parts", "nearest"]

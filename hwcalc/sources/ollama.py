@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.patterns import pattern
 from hwcalc.sources.document import read_document

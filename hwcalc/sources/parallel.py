@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-from typing import TypeVar
+
+from hwcalc.formulas.hints import TypeVar
 
 __all__ = ["done_in_any_order"]
 

@@ -20,10 +20,10 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import prod
-from typing import Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.model import WeightFacts
 from hwcalc.patterns import pattern
 from hwcalc.sources.members import Members, NotJsonError

@@ -6,9 +6,9 @@ import re
 from contextlib import suppress
 from itertools import product
 from time import perf_counter
-from typing import Final
 
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.hints import Final
 from hwcalc.library.plan import request_of
 from hwcalc.model import ModelSpec
 from hwcalc.patterns import pattern

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
-from typing import Any, Final
+
+from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["Reach", "reached"]
 

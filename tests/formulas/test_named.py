@@ -45,23 +45,27 @@ def test_they_are_what_typing_makes() -> None:
     assert Point(1)._asdict() == Twin(1)._asdict()
 
 
-def test_the_first_value_is_made_as_all_others() -> None:
-    """By position and by name, and with each default, whichever way the first one comes."""
+@pytest.mark.parametrize("before", [0, 1000], ids=["the first", "one of many"])
+def test_every_value_is_made_the_same_way(before: int) -> None:
+    """By position and by name, and with each default, however many there are already."""
 
     class Fresh(NamedTuple):
         x: int
         y: int = 0
 
-    class Other(NamedTuple):
-        x: int
-        y: int = 0
+    class Named(Fresh):
+        """One that has a name of its own."""
 
-    assert (Fresh(x=3), Fresh(3, 4), Fresh(y=4, x=3)) == ((3, 0), (3, 4), (3, 4))
-    assert (Other._make([3, 4]), Other(3)) == ((3, 4), (3, 0))
+    for count in range(before):
+        assert Fresh(x=count) == (count, 0)
+
+    assert (Fresh(x=3), Fresh(3), Fresh(3, 4), Fresh(3, y=4), Fresh(y=4, x=3)) == ((3, 0), (3, 0), (3, 4), (3, 4), (3, 4))
+    assert (Named(3), type(Named(3))) == ((3, 0), Named)
+    assert Fresh._make([3, 4]) == (3, 4)
     with pytest.raises(TypeError, match="Expected 2 arguments, got 1"):
-        Other._make([3])
+        Fresh._make([3])
     with pytest.raises(ValueError, match="unexpected field names"):
-        Other(3)._replace(z=1)  # type: ignore[call-arg]
+        Fresh(3)._replace(z=1)  # type: ignore[call-arg]
 
 
 def test_methods_and_properties_are_those_of_the_class() -> None:
@@ -71,11 +75,22 @@ def test_methods_and_properties_are_those_of_the_class() -> None:
     assert type(Point(1).moved(1)) is Point
 
 
-@pytest.mark.parametrize("values", [(), (1, 2, 3)])
-def test_a_wrong_number_of_values_is_an_error(values: tuple[int, ...]) -> None:
-    """As for every named tuple."""
-    with pytest.raises(TypeError):
-        Point(*values)
+@pytest.mark.parametrize(
+    ("values", "named", "message"),
+    [
+        ((), {}, "missing 1 required positional argument: 'x'"),
+        ((1, 2, 3), {}, "takes from 2 to 3 positional arguments but 4 were given"),
+        ((), {"x": 1, "z": 2}, "unexpected keyword argument 'z'"),
+        ((), {"y": 1, "z": 2}, "unexpected keyword argument 'z'"),
+        ((1,), {"x": 1}, "multiple values for argument 'x'"),
+        ((1, 2), {"y": 1}, "multiple values for argument 'y'"),
+    ],
+)
+def test_wrong_arguments_are_an_error(values: tuple[int, ...], named: dict[str, int], message: str) -> None:
+    """The same as of every named tuple."""
+    for kind in (Point, Twin):
+        with pytest.raises(TypeError, match=message):
+            kind(*values, **named)
 
 
 def test_they_travel_between_processes() -> None:

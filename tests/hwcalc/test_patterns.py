@@ -57,6 +57,8 @@ if sys.argv[1] == "beside another thread":
     threading.Thread(target=beside.wait).start()
 with late_patterns():
     found = re.compile("[0-9]+")
+    # As modules do with what they need while they are imported.
+    assert found.match("80")
 beside.set()
 print(type(found).__name__, found.search("a80b")[0], re.compile is before)
 """
@@ -79,3 +81,19 @@ def test_a_check_file_compiles_no_expression_of_the_library() -> None:
     # Beside its text and its flags, a late expression keeps what was asked of it.
     assert python("-c", command).stdout.splitlines()[-1] == "LazyPattern 2"
     assert python("-c", library).stdout.splitlines()[-1] == "Pattern 0"
+
+
+def test_json_is_the_same_with_late_expressions() -> None:
+    """Its part in C needs few of them; the part in Python, which stands in where that is missing, finds the others when it asks."""
+    program = (
+        "from hwcalc.patterns import late_patterns\n"
+        "with late_patterns():\n"
+        "    import json\n"
+        "from json import decoder, encoder, scanner\n"
+        "scan = scanner.py_make_scanner(json.JSONDecoder())\n"
+        "text = encoder.py_encode_basestring_ascii('\\u00e9\"\\n')\n"
+        "print(type(scanner.NUMBER_RE).__name__, scan('[1.5e3, -2]', 0)[0], text, json.loads(text) == '\\u00e9\"\\n')\n"
+    )
+    done = python("-c", program)
+
+    assert (done.stdout.strip(), done.stderr) == ('LazyPattern [1500.0, -2] "\\u00e9\\"\\n" True', "")

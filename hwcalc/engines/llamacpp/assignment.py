@@ -6,10 +6,10 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.lazy import lazy
 from hwcalc.patterns import pattern
 from hwcalc.quantization.tensor_names import ROTARY

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import ceil, floor
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
@@ -21,6 +20,7 @@ from hwcalc.engines.llamacpp.graph import (
 from hwcalc.engines.llamacpp.sums import Sum
 from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from math import ceil
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section, part_of
 from hwcalc.engines.costs import estimated, exact, memory_of
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.llamacpp.place_options import PlaceOptions
 from hwcalc.engines.noted import Noted
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB, Ratio, human_bytes

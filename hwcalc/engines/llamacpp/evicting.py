@@ -8,14 +8,13 @@ Source: llama.cpp 0c1e57098, tools/server/server-context.cpp (``pre_decode``) an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
 from hwcalc.engines.policies import Support
 from hwcalc.formulas.frozen import replace
-from hwcalc.parsers.gguf.architectures import Memory
+from hwcalc.formulas.hints import Final
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.policies.base import Chosen, Effect
 
@@ -31,7 +30,7 @@ def _no_shift(read: Hparams, plain: Settings, *, cuts_prompts: bool) -> str | No
     """Why the context of a model cannot shift; ``None`` if it can."""
     if read.arch in _TURNED:
         return f"{read.arch} has several positions a token, and its context cannot shift"
-    if read.arch == _LAYERWISE or read.architecture.memory is Memory.COMPRESSED:
+    if read.arch == _LAYERWISE or read.architecture.memory == "compressed":
         return f"the context of {read.arch} cannot shift"
     if any(read.is_swa) and plain.cells_swa != plain.n_ctx_seq:
         way_out = "" if cuts_prompts else ". Use: --engine-option swa_full=true"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["CACHE_TYPES", "FLAGS", "SWITCHES", "Switch", "cache_type"]

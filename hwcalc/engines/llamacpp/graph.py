@@ -10,7 +10,6 @@ All sizes are sums with the names of a context's sizes (:mod:`~hwcalc.engines.ll
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.sums import (
     ALONE,
@@ -27,8 +26,8 @@ from hwcalc.engines.llamacpp.sums import (
     Sum,
 )
 from hwcalc.formulas.formats import FP16
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.parsers.gguf.architectures import Memory, States
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
@@ -52,7 +51,7 @@ FLOAT: Final = 4
 """Bytes of a number: the results of all operations are 32-bit floats."""
 PIPELINE_COPIES: Final = 4
 """ggml/src/ggml-backend.cpp ``GGML_SCHED_MAX_COPIES``: copies of the inputs where several GPUs work on different batches."""
-_INDEXER_MEMORIES: Final = (Memory.DSA, Memory.DSA_OR_ATTENTION, Memory.DSA_WINDOW, Memory.HYBRID_INDEXER)
+_INDEXER_MEMORIES: Final = ("dsa", "dsa-or-attention", "dsa-window", "hybrid-indexer")
 
 
 class Part(NamedTuple):
@@ -104,22 +103,22 @@ def _has_indexer(read: Hparams) -> bool:
 
 def _decay(read: Hparams) -> Sum:
     """Numbers of a token in the matrix of lightning attention over a batch: one for each head and each token of its sequence."""
-    return max(read.n_head) * EACH if read.architecture.states is States.LIGHTNING else NOTHING
+    return max(read.n_head) * EACH if read.architecture.states == "lightning" else NOTHING
 
 
 def _reads_cache(read: Hparams) -> bool:
     row = read.architecture
-    return row.memory not in (Memory.NONE, Memory.RECURRENT) and row.graph.reads_cache
+    return row.memory not in ("none", "recurrent") and row.graph.reads_cache
 
 
 def mask_cells(read: Hparams) -> tuple[Sum, ...]:
     """The cells of each mask, the widest first. A model without cache has one for the batch itself."""
     memory = read.architecture.memory
-    if memory is Memory.RECURRENT:
+    if memory == "recurrent":
         return ()
     if not _reads_cache(read):
         return (N_UBATCH,) * (2 if read.n_swa else 1)
-    if memory is Memory.COMPRESSED:
+    if memory == "compressed":
         # Of the raw cache, of the cells of four tokens twice, as the indexer has its own, and of those of 128.
         return CELLS_SWA, GROUPS_OF_4, GROUPS_OF_4, GROUPS_OF_128
     return (N_CTX_SEQ, CELLS_SWA) if read.n_swa and any(read.is_swa) else (N_CTX_SEQ,)
@@ -127,7 +126,7 @@ def mask_cells(read: Hparams) -> tuple[Sum, ...]:
 
 def _value_index_bytes(read: Hparams, one: Settings) -> int:
     """Bytes for a token: without flash attention every number of a value is stored by its own index of 64 bits, in each cache."""
-    if one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory is Memory.COMPRESSED:
+    if one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory == "compressed":
         return 0
     return 8 * len(mask_cells(read)) * read.n_embd_v_gqa_max
 
@@ -180,16 +179,16 @@ def _state(read: Hparams, one: Settings) -> Moment | None:
     """A layer with a recurrent state: projections, convolution, scan, and the states of all sequences."""
     states = read.architecture.states
     inner, wide = read.ssm_d_inner, read.ssm_d_inner + 2 * read.ssm_n_group * read.ssm_d_state
-    if states is States.MAMBA1:
+    if states == "mamba1":
         tokens, kept = 5 * inner + 2 * read.n_embd, read.n_embd_s + 2 * read.n_embd_r
-    elif states is States.MAMBA2:
+    elif states == "mamba2":
         tokens = 2 * inner + 3 * wide + read.ssm_dt_rank + 2 * read.n_embd
         kept = read.n_embd_s + 3 * read.n_embd_r
-    elif states in (States.DELTA, States.KDA):
-        if not inner or states is States.KDA:
+    elif states in ("delta", "kda"):
+        if not inner or states == "kda":
             inner, wide = max(read.n_head) * read.kda_head_dim, 3 * max(read.n_head) * read.kda_head_dim
         tokens, kept = 2 * (inner + wide + read.n_embd), 2 * read.n_embd_s
-    elif states is States.WKV:
+    elif states == "wkv":
         tokens, kept = read.architecture.graph.time_mix_copies * read.n_embd, 2 * read.n_embd_s + read.n_embd_r
     else:
         return None
@@ -221,7 +220,7 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
         ]
     if (not one.flash_attn or read.architecture.graph.biased) and mask_cells(read):
         found.append(_scores(read, one))
-    elif read.architecture.memory is Memory.MSA and (one.n_seq_max == 1 or not one.kv_unified):
+    elif read.architecture.memory == "msa" and (one.n_seq_max == 1 or not one.kv_unified):
         # The blocks that a token chooses become a mask for each key/value head, for one sequence twice, and a mask of 32 bits.
         masks = max(read.n_head_kv) * (1 + ALONE) + 1
         found.append(Moment(name="indexer", per_token=alive + N_CTX_SEQ * masks))
@@ -229,9 +228,7 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     if state is not None:
         found.append(state)
     if part.output and not read.architecture.encoder:
-        name = (
-            "logits of hybrids" if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read) else "logits"
-        )
+        name = "logits of hybrids" if read.architecture.states in ("mamba1", "mamba2") and mask_cells(read) else "logits"
         kept = Sum.of(read.n_embd if part.alone else 0)
         found.append(Moment(name=name, per_token=kept, per_output=read.n_vocab + read.n_embd))
     return tuple(found)
@@ -271,7 +268,7 @@ def _scores(read: Hparams, one: Settings) -> Moment:
     """Without flash attention: the scores of all heads over all cells. The values of a latent are turned over before."""
     cells = mask_cells(read)
     widest = cells[0]
-    if read.architecture.memory is Memory.COMPRESSED:
+    if read.architecture.memory == "compressed":
         widest = sum((cells[0], *cells[2:]), NOTHING)
     # The biases are looked up, turned over and added beside the scores.
     scores = max(read.n_head) * widest * (4 if read.architecture.graph.biased else 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.buffers import NOTHING_COPIED, GpuPart, HostPart
@@ -15,6 +14,7 @@ from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.formulas.arithmetic import Table, either, larger, smaller, some
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:

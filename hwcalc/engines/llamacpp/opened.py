@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
@@ -13,6 +12,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, TypeVar
 from hwcalc.formulas.lazy import lazy
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers

@@ -7,7 +7,6 @@ device, of one context or of an array of them; the form and the curve ask it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
@@ -19,6 +18,7 @@ from hwcalc.engines.llamacpp.placement import ends_of
 from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.formulas.arithmetic import either, larger
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:

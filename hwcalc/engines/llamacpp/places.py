@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
 from hwcalc.engines.budget import Section
 from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
@@ -16,6 +14,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar
 from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 

@@ -6,7 +6,6 @@ from hwcalc.engines.llamacpp.opened import LlamacppOpened
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import DType
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.parsers.gguf.architectures import Memory, Pattern, SwaType
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.mix_names import MIXES
 from hwcalc.quantization.planned import format_name
@@ -31,8 +30,8 @@ def _check_model(opened: LlamacppOpened) -> None:
             f"llama.cpp refuses this {read.arch} file: rope.dimension_count is {read.n_rot}, but a key has {read.head_k}."
         )
     window = row.window
-    empty = window is not None and window.pattern is not Pattern.ATTENTION and not any(read.is_swa)
-    if empty and read.swa_type is not SwaType.NONE and row.memory in (Memory.ATTENTION, Memory.SHARED):
+    empty = window is not None and window.pattern != "attention" and not any(read.is_swa)
+    if empty and read.swa_type != "none" and row.memory in ("attention", "shared"):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: it names a window, but no layer has it.")
     if wrong := _shared_with_nobody(read):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: layer {wrong} shares the cache of a layer of another kind.")
@@ -77,7 +76,7 @@ def _check_sizes(opened: LlamacppOpened) -> None:
 def _check_cache_types(opened: LlamacppOpened) -> None:
     one, read = opened.settings, opened.hparams
     key, value = one.type_k, one.type_v
-    if (read.is_mla or read.architecture.memory is Memory.COMPRESSED) and key != value:
+    if (read.is_mla or read.architecture.memory == "compressed") and key != value:
         raise UnsupportedError(
             f"llama.cpp keeps one latent for keys and values of this model: type_k {key.name} and type_v {value.name} must be the same.",
             hint=f"Use: --dtype {key.name}",

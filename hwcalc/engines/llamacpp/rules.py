@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
 from hwcalc.engines.llamacpp.settings import STATE_DTYPE
@@ -16,7 +15,7 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.formulas.frozen import frozen
-from hwcalc.parsers.gguf.architectures import Memory
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.parsers.gguf.layers import CSA_RATIO
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def _indexer(kind: SparseIndexer, opened: LlamacppOpened) -> tuple[StoredTensor,
     width = kind.index_head_dim + kind.index_extra_elements
     axis = "index_head_dim + index_extra_elements" if kind.index_extra_elements else "index_head_dim"
     keys = _cells(opened, "indexer_keys", Role.INDEX, _Row(width=width, axis=axis, text=f"{width:,}"), cells, words)
-    if read.is_mla or read.architecture.memory is Memory.HYBRID_INDEXER or not read.head_v:
+    if read.is_mla or read.architecture.memory == "hybrid-indexer" or not read.head_v:
         return (keys,)
     values = _Row(width=read.head_v, axis="v_head_dim", text=f"{read.head_v:,}")
     return keys, _cells(opened, "indexer_values", Role.VALUE, values, cells, words)

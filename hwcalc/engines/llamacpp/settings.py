@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
 
 from hwcalc.engines.llamacpp.options import OPTIONS, cache_type
 from hwcalc.engines.options import is_auto
@@ -14,7 +13,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen, record
-from hwcalc.parsers.gguf.architectures import Memory
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.parsers.gguf.hparams import Hparams
 
 __all__ = [
@@ -171,7 +170,7 @@ def _settings(options: Mapping[str, Any], read: Hparams, types: tuple[DType, DTy
     per_stream = rounded_up(asked) if unified else rounded_up(rounded_up(asked) // sequences)
     swa_full, drafts = options.get("swa_full", not server), options.get("ctx_type") == "mtp"
     # The caches of DeepSeek-V4 are apart for each sequence, whatever was asked (src/llama-kv-cache-dsv4.cpp).
-    shared = unified and (row.memory is not Memory.COMPRESSED or drafts)
+    shared = unified and (row.memory != "compressed" or drafts)
     reach = read.n_swa * (sequences if shared else 1) + n_ubatch
     asked_attention = options.get("flash_attn")
     if row.keeps_flash_attention_off:

@@ -10,7 +10,6 @@ src/turbomind/models/llama/SequenceManager.cc, src/turbomind/kernels/attention/b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from hwcalc.engines.heads import check_heads
 from hwcalc.engines.lmdeploy.formats import KvFormat
@@ -29,6 +28,7 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
 

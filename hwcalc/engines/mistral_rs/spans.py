@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.stairs import Stair, stairs_at
 from hwcalc.formulas.tensor import Span
 

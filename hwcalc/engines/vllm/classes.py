@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
 
 from hwcalc.beside import json_beside
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CrossAttention
+from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
-from typing import Final
 
 from hwcalc.engines.steps import Step
 from hwcalc.engines.vllm.builder import SpecBuilder
@@ -19,6 +18,7 @@ from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sharing import Held
@@ -15,6 +14,7 @@ from hwcalc.engines.vllm.sharing import group_held
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ Source: vLLM 0.33, v1/kv_cache_interface.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Final, Self
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.formulas.frozen import fields, frozen, replace
+from hwcalc.formulas.hints import Any, ClassVar, Final, Self
 from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.stairs import Stair, blocks_stair
 

@@ -7,9 +7,9 @@ The rules that changed between releases are in :mod:`hwcalc.engines.vllm.rules`,
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
 from hwcalc.errors import UnknownNameError
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief

@@ -5,8 +5,7 @@ Mirrors ``modeling_*.py`` of those names and of ViT in transformers 5.23.
 
 from __future__ import annotations
 
-from typing import Final
-
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.parsers.bert import BLIP_TEXT as BLIP_BERT
 from hwcalc.parsers.blocks import Weighed

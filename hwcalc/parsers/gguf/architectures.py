@@ -8,48 +8,44 @@ architecture without anything special has an empty row. How to add one: ``hwcalc
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.hints import Final, Literal, TypeAlias
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["ARCHITECTURES", "Architecture", "Graph", "Latents", "Memory", "Pattern", "Recurrence", "States", "SwaType", "Window"]
 
+SwaType: TypeAlias = Literal[
+    "none",
+    "standard",
+    "chunked",
+    "symmetric",
+]
+"""``llama_swa_type``: how far the layers of a window look."""
 
-class SwaType(enum.StrEnum):
-    """``llama_swa_type``: how far the layers of a window look."""
-
-    NONE = "none"
-    STANDARD = "standard"
-    CHUNKED = "chunked"
-    SYMMETRIC = "symmetric"
-
-
-class Pattern(enum.StrEnum):
-    """Where the layers with a window come from."""
-
-    PERIOD = "period"
-    """``attention.sliding_window_pattern``, an array or a period; without it the period of the architecture."""
-    ARRAY = "array"
-    """``attention.sliding_window_pattern``, which must be an array."""
-    ALL = "all"
-    ATTENTION = "attention"
-    """All layers that are not recurrent."""
-    STREAMS = "streams"
-    """All layers of a model with ``hyper_connection.count``, else an array."""
+Pattern: TypeAlias = Literal[
+    # ``attention.sliding_window_pattern``, an array or a period; without it the period of the architecture.
+    "period",
+    # ``attention.sliding_window_pattern``, which must be an array.
+    "array",
+    "all",
+    # All layers that are not recurrent.
+    "attention",
+    # All layers of a model with ``hyper_connection.count``, else an array.
+    "streams",
+]
+"""Where the layers with a window come from."""
 
 
-@frozen
-class Window:
+class Window(NamedTuple):
     """How an architecture reads its window."""
 
-    pattern: Pattern = Pattern.PERIOD
+    pattern: Pattern = "period"
     period: int = 0
     dense_first: bool = False
     """Whether a period begins with its full layer; otherwise it ends with it."""
-    kind: SwaType = SwaType.STANDARD
+    kind: SwaType = "standard"
     optional: bool = False
     """Whether a file without a window, or with one of 0, has full layers only."""
     default: int | None = None
@@ -60,68 +56,64 @@ class Window:
     """The number of layers that a model must have for a window."""
 
 
-class Recurrence(enum.StrEnum):
-    """Which layers have a recurrent state."""
+Recurrence: TypeAlias = Literal[
+    "none",
+    "all",
+    # Every layer has one beside its attention.
+    "beside",
+    # The layers without key/value heads.
+    "no-keys",
+    # The layers without key/value heads and without a feed-forward part.
+    "no-keys-no-ffn",
+    # All but every ``full_attention_interval``-th, unless ``attention.recurrent_layers`` lists them.
+    "interval",
+]
+"""Which layers have a recurrent state."""
 
-    NONE = "none"
-    ALL = "all"
-    BESIDE = "beside"
-    """Every layer has one beside its attention."""
-    NO_KEYS = "no-keys"
-    """The layers without key/value heads."""
-    NO_KEYS_NO_FFN = "no-keys-no-ffn"
-    """The layers without key/value heads and without a feed-forward part."""
-    INTERVAL = "interval"
-    """All but every ``full_attention_interval``-th, unless ``attention.recurrent_layers`` lists them."""
+States: TypeAlias = Literal[
+    "none",
+    # ``ssm.*`` without ``ssm.group_count``.
+    "mamba1",
+    "mamba2",
+    # The keys of Mamba-2, for a gated delta net: heads of keys are groups, heads of values time-step ranks.
+    "delta",
+    "kda",
+    "wkv",
+    "short-conv",
+    "lightning",
+]
+"""Which keys give the size of a recurrent state."""
 
+Latents: TypeAlias = Literal[
+    "none",
+    # Older files lack the keys and keep keys and values of every head.
+    "optional",
+    "required",
+    # The model has latents, but llama.cpp always keeps keys and values of every head.
+    "never",
+]
+"""Whether keys and values are one latent vector (``*_mla`` keys)."""
 
-class States(enum.StrEnum):
-    """Which keys give the size of a recurrent state."""
-
-    NONE = "none"
-    MAMBA1 = "mamba1"
-    """``ssm.*`` without ``ssm.group_count``."""
-    MAMBA2 = "mamba2"
-    DELTA = "delta"
-    """The keys of Mamba-2, for a gated delta net: heads of keys are groups, heads of values time-step ranks."""
-    KDA = "kda"
-    WKV = "wkv"
-    SHORT_CONV = "short-conv"
-    LIGHTNING = "lightning"
-
-
-class Latents(enum.StrEnum):
-    """Whether keys and values are one latent vector (``*_mla`` keys)."""
-
-    NONE = "none"
-    OPTIONAL = "optional"
-    """Older files lack the keys and keep keys and values of every head."""
-    REQUIRED = "required"
-    NEVER = "never"
-    """The model has latents, but llama.cpp always keeps keys and values of every head."""
-
-
-class Memory(enum.StrEnum):
-    """Which memory ``create_memory`` makes."""
-
-    NONE = "none"
-    ATTENTION = "attention"
-    """One cache, or two with a window."""
-    RECURRENT = "recurrent"
-    HYBRID = "hybrid"
-    DSA = "dsa"
-    DSA_OR_ATTENTION = "dsa-or-attention"
-    """With an indexer as DSA, for all blocks of the file."""
-    DSA_WINDOW = "dsa-window"
-    MSA = "msa"
-    HYBRID_INDEXER = "hybrid-indexer"
-    COMPRESSED = "compressed"
-    SHARED = "shared"
-    """All layers read the cache of another model."""
+Memory: TypeAlias = Literal[
+    "none",
+    # One cache, or two with a window.
+    "attention",
+    "recurrent",
+    "hybrid",
+    "dsa",
+    # With an indexer as DSA, for all blocks of the file.
+    "dsa-or-attention",
+    "dsa-window",
+    "msa",
+    "hybrid-indexer",
+    "compressed",
+    # All layers read the cache of another model.
+    "shared",
+]
+"""Which memory ``create_memory`` makes."""
 
 
-@frozen
-class Graph:
+class Graph(NamedTuple):
     """What the graph of a pass keeps alive beside, or in place of, what that of an ordinary transformer does."""
 
     gated: bool = True
@@ -144,20 +136,19 @@ class Graph:
     """Hidden vectors of a token that are alive at once where the states of RWKV are updated."""
 
 
-@frozen
-class Architecture:
+class Architecture(NamedTuple):
     """One architecture. Every field has the value of an ordinary transformer as its default."""
 
-    memory: Memory = Memory.ATTENTION
+    memory: Memory = "attention"
     window: Window | None = None
     ignores_window: bool = False
     """Whether the layers of the model have a window that llama.cpp does not use."""
     window_without_query: bool = False
     """Whether the model's own window counts the tokens before the newest one, so that its layers keep one more."""
-    recurrence: Recurrence = Recurrence.NONE
+    recurrence: Recurrence = "none"
     interval: int = 4
-    states: States = States.NONE
-    latents: Latents = Latents.NONE
+    states: States = "none"
+    latents: Latents = "none"
     indexer: bool = False
     cached_layers: int | None = None
     """How many of the first layers have a cache of their own, where the architecture fixes it."""
@@ -212,29 +203,25 @@ class Architecture:
 
 _DRAFT_TABLES: Final = ("nextn.embed_tokens", "nextn.shared_head")
 _DRAFT_FFN: Final = (*_DRAFT_TABLES, "ffn_gate", "ffn_up", "ffn_down", "exp_probs_b")
-_LISTED: Final = Window(pattern=Pattern.ARRAY)
+_LISTED: Final = Window(pattern="array")
 _NO_GATE: Final = Graph(gated=False)
 _UNGATED: Final = Architecture(graph=_NO_GATE)
-_BERT: Final = Architecture(memory=Memory.NONE, encoder=True, token_output=False)
-_DIFFUSION: Final = Architecture(memory=Memory.NONE, causal=False)
-_MAMBA: Final = Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL, states=States.MAMBA1)
-_RWKV: Final = Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL, states=States.WKV)
-_DSA: Final = Architecture(memory=Memory.DSA, latents=Latents.REQUIRED, indexer=True, drafts=True, dense_mtp=True)
-_HYBRID_MAMBA: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.MAMBA2)
-_DELTA: Final = Architecture(
-    memory=Memory.HYBRID, recurrence=Recurrence.INTERVAL, states=States.DELTA, drafts=True, dense_mtp=True, trunk_only=True
-)
-_NEMOTRON: Final = Architecture(
-    memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS_NO_FFN, states=States.MAMBA2, rollback=True, graph=_NO_GATE
-)
+_BERT: Final = Architecture(memory="none", encoder=True, token_output=False)
+_DIFFUSION: Final = Architecture(memory="none", causal=False)
+_MAMBA: Final = Architecture(memory="recurrent", recurrence="all", states="mamba1")
+_RWKV: Final = Architecture(memory="recurrent", recurrence="all", states="wkv")
+_DSA: Final = Architecture(memory="dsa", latents="required", indexer=True, drafts=True, dense_mtp=True)
+_HYBRID_MAMBA: Final = Architecture(memory="hybrid", recurrence="no-keys", states="mamba2")
+_DELTA: Final = Architecture(memory="hybrid", recurrence="interval", states="delta", drafts=True, dense_mtp=True, trunk_only=True)
+_NEMOTRON: Final = Architecture(memory="hybrid", recurrence="no-keys-no-ffn", states="mamba2", rollback=True, graph=_NO_GATE)
 _LFM2: Final = Architecture(
-    memory=Memory.HYBRID,
-    recurrence=Recurrence.NO_KEYS,
-    states=States.SHORT_CONV,
+    memory="hybrid",
+    recurrence="no-keys",
+    states="short-conv",
     rollback=True,
     output_norm="token_embd_norm",
 )
-_KDA: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.KDA, latents=Latents.REQUIRED)
+_KDA: Final = Architecture(memory="hybrid", recurrence="no-keys", states="kda", latents="required")
 _WHOLE: Final = Architecture(rotates_whole_heads=True)
 
 _ORDINARY: Final = (
@@ -263,9 +250,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "llama": Architecture(rotates_whole_heads=True, ignores_window=True),
         **dict.fromkeys(("phi3", "phimoe"), Architecture(ignores_window=True)),
         "deci": _WHOLE,
-        "falcon": replace(_WHOLE, graph=_NO_GATE),
-        "llama-embed": replace(_WHOLE, graph=Graph(reads_cache=False)),
-        "gptj": replace(_UNGATED, runs=False),
+        "falcon": _WHOLE._replace(graph=_NO_GATE),
+        "llama-embed": _WHOLE._replace(graph=Graph(reads_cache=False)),
+        "gptj": _UNGATED._replace(runs=False),
         "glm4moe": Architecture(drafts=True),
         "hy_v3": Architecture(drafts=True, always_loaded=_DRAFT_FFN),
         "grok": Architecture(keeps_flash_attention_off=True),
@@ -283,7 +270,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "gpt-oss": Architecture(window=Window(period=2)),
         "laguna": Architecture(window=Window(period=4, dense_first=True, optional=True)),
         "llama4": Architecture(
-            window=Window(period=4, kind=SwaType.CHUNKED, forced=8192, default=8192), graph=Graph(weighs_inputs=True)
+            window=Window(period=4, kind="chunked", forced=8192, default=8192), graph=Graph(weighs_inputs=True)
         ),
         "mellum": Architecture(window=Window(period=4, optional=True)),
         "muse-glimmer": Architecture(window=Window(period=4)),
@@ -291,9 +278,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "plamo3": Architecture(window=Window(period=8, optional=True)),
         "smallthinker": Architecture(window=Window(period=4, dense_first=True, optional=True, forced=4096)),
         # Windows, with a list of layers.
-        "dflash": Architecture(window=Window(pattern=Pattern.STREAMS, optional=True)),
+        "dflash": Architecture(window=Window(pattern="streams", optional=True)),
         "gemma4": Architecture(window=_LISTED, shared_layers=True),
-        "gemma4-assistant": Architecture(window=_LISTED, memory=Memory.SHARED),
+        "gemma4-assistant": Architecture(window=_LISTED, memory="shared"),
         "granite_swa": Architecture(window=_LISTED),
         "maple": Architecture(window=_LISTED),
         "mimo2": Architecture(drafts=True, window=_LISTED, window_without_query=True),
@@ -303,37 +290,35 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         ),
         # No cache: encoders, and models that generate a whole text at once.
         **dict.fromkeys(("eurobert", "jina-bert-v2", "neo-bert", "nomic-bert"), _BERT),
-        **dict.fromkeys(("jina-bert-v3", "nomic-bert-moe"), replace(_BERT, graph=_NO_GATE)),
-        "bert": replace(_BERT, graph=Graph(gated=False, positions=True)),
-        "modern-bert": replace(_BERT, window=Window(period=3, dense_first=True, optional=True, kind=SwaType.SYMMETRIC)),
-        "wavtokenizer-dec": replace(_BERT, width_key="features_length", graph=_NO_GATE),
-        "gemma-embedding": Architecture(
-            memory=Memory.NONE, encoder=True, window=Window(period=6, kind=SwaType.SYMMETRIC), causal=False
-        ),
+        **dict.fromkeys(("jina-bert-v3", "nomic-bert-moe"), _BERT._replace(graph=_NO_GATE)),
+        "bert": _BERT._replace(graph=Graph(gated=False, positions=True)),
+        "modern-bert": _BERT._replace(window=Window(period=3, dense_first=True, optional=True, kind="symmetric")),
+        "wavtokenizer-dec": _BERT._replace(width_key="features_length", graph=_NO_GATE),
+        "gemma-embedding": Architecture(memory="none", encoder=True, window=Window(period=6, kind="symmetric"), causal=False),
         **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
         "t5": Architecture(encoder_decoder=True, graph=Graph(biased=True)),
         "t5encoder": Architecture(encoder=True, graph=Graph(biased=True, reads_cache=False)),
         # Latents and indexers.
-        "deepseek2": Architecture(latents=Latents.OPTIONAL, drafts=True),
-        "mistral4": Architecture(latents=Latents.OPTIONAL),
-        "minicpm3": Architecture(latents=Latents.NEVER),
-        "plm": Architecture(latents=Latents.NEVER, graph=_NO_GATE),
+        "deepseek2": Architecture(latents="optional", drafts=True),
+        "mistral4": Architecture(latents="optional"),
+        "minicpm3": Architecture(latents="never"),
+        "plm": Architecture(latents="never", graph=_NO_GATE),
         "deepseek32": _DSA,
-        "glm-dsa": replace(_DSA, indexers_by_context=True),
-        "hy_v4": Architecture(memory=Memory.DSA_OR_ATTENTION, latents=Latents.REQUIRED, indexer=True),
+        "glm-dsa": _DSA._replace(indexers_by_context=True),
+        "hy_v4": Architecture(memory="dsa-or-attention", latents="required", indexer=True),
         "dots3note": Architecture(
-            memory=Memory.DSA_WINDOW,
-            latents=Latents.REQUIRED,
+            memory="dsa-window",
+            latents="required",
             indexer=True,
             window=_LISTED,
             dense_mtp=True,
             skips_drafts=True,
         ),
-        "minimax-m3": Architecture(memory=Memory.MSA, indexer=True),
+        "minimax-m3": Architecture(memory="msa", indexer=True),
         "deepseek4": Architecture(
-            memory=Memory.COMPRESSED,
+            memory="compressed",
             indexer=True,
-            window=Window(pattern=Pattern.ALL),
+            window=Window(pattern="all"),
             rollback=True,
             drafts=True,
             dense_mtp=True,
@@ -341,25 +326,22 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         ),
         # Recurrent states.
         "mamba": _MAMBA,
-        "mamba2": Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL, states=States.MAMBA2),
+        "mamba2": Architecture(memory="recurrent", recurrence="all", states="mamba2"),
         **dict.fromkeys(("arwkv7", "rwkv7"), _RWKV),
-        **dict.fromkeys(("rwkv6", "rwkv6qwen2"), replace(_RWKV, graph=Graph(time_mix_copies=13))),
-        "jamba": Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.MAMBA1),
-        "falcon-h1": Architecture(memory=Memory.HYBRID, recurrence=Recurrence.BESIDE, states=States.MAMBA2),
+        **dict.fromkeys(("rwkv6", "rwkv6qwen2"), _RWKV._replace(graph=Graph(time_mix_copies=13))),
+        "jamba": Architecture(memory="hybrid", recurrence="no-keys", states="mamba1"),
+        "falcon-h1": Architecture(memory="hybrid", recurrence="beside", states="mamba2"),
         "granitehybrid": _HYBRID_MAMBA,
-        "plamo2": replace(_HYBRID_MAMBA, widths_without_heads=True),
+        "plamo2": _HYBRID_MAMBA._replace(widths_without_heads=True),
         "nemotron_h": _NEMOTRON,
-        "lfm2": replace(_LFM2, window=Window(pattern=Pattern.ATTENTION, optional=True)),
+        "lfm2": _LFM2._replace(window=Window(pattern="attention", optional=True)),
         "lfm2moe": _LFM2,
-        "nemotron_h_moe": replace(_NEMOTRON, drafts=True, dense_mtp=True),
-        "minimax-01": Architecture(
-            memory=Memory.HYBRID, recurrence=Recurrence.INTERVAL, interval=8, states=States.LIGHTNING, trunk_only=True
-        ),
+        "nemotron_h_moe": _NEMOTRON._replace(drafts=True, dense_mtp=True),
+        "minimax-01": Architecture(memory="hybrid", recurrence="interval", interval=8, states="lightning", trunk_only=True),
         "qwen3next": _DELTA,
-        **{name: replace(_DELTA, rollback=True) for name in ("qwen35", "qwen35moe")},
-        "qwen4exp": replace(
-            _DELTA,
-            memory=Memory.HYBRID_INDEXER,
+        **{name: _DELTA._replace(rollback=True) for name in ("qwen35", "qwen35moe")},
+        "qwen4exp": _DELTA._replace(
+            memory="hybrid-indexer",
             indexer=True,
             rollback=True,
             drafts=False,
@@ -368,11 +350,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
             graph=Graph(indexer_mask=False),
         ),
         "kimi-linear": _KDA,
-        "kimi-k3": replace(_KDA, rollback=True),
-        "bailingmoe3": replace(_KDA, rollback=True, drafts=True, dense_mtp=True),
-        "glm5-next": replace(
-            _KDA,
-            memory=Memory.HYBRID_INDEXER,
+        "kimi-k3": _KDA._replace(rollback=True),
+        "bailingmoe3": _KDA._replace(rollback=True, drafts=True, dense_mtp=True),
+        "glm5-next": _KDA._replace(
+            memory="hybrid-indexer",
             indexer=True,
             rollback=True,
             dense_mtp=True,

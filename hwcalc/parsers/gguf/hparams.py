@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.formulas.lazy import lazy
 from hwcalc.model import GGUF_ARCHITECTURE
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, SwaType
@@ -56,7 +56,7 @@ class Hparams:
     n_swa: int = 0
     """The window that llama.cpp uses; 0 where it ignores the one of the file."""
     is_swa: tuple[bool, ...]
-    swa_type: SwaType = SwaType.NONE
+    swa_type: SwaType = "none"
     sliding_window: int = 0
     """The window that the file names, whether or not llama.cpp uses it."""
     named_swa: tuple[bool, ...] = ()
@@ -112,7 +112,7 @@ class Hparams:
     @property
     def chunked(self) -> bool:
         """Whether a window begins anew after every ``n_swa`` tokens."""
-        return self.swa_type is SwaType.CHUNKED
+        return self.swa_type == "chunked"
 
     @property
     def is_mla(self) -> bool:

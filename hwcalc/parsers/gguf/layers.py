@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import ClassVar, Final
 
 from hwcalc import formulas
 from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.tensor import CacheTensor
-from hwcalc.parsers.gguf.architectures import Latents, Memory, Recurrence, States
+from hwcalc.parsers.gguf.architectures import States
 from hwcalc.parsers.gguf.hparams import Hparams
 
 __all__ = ["NoHeads", "cached_layers", "has_indexer", "published_layers"]
@@ -46,21 +46,21 @@ def published_layers(read: Hparams) -> tuple[Layer, ...]:
 
 def _published(read: Hparams, layer: int) -> Layer:
     row = read.architecture
-    if row.memory is Memory.NONE:
+    if row.memory == "none":
         return NOTHING
     if row.encoder_decoder:
         own = _attention(read, min(layer, read.n_layer_all - 1), None)
         return (own, formulas.CrossAttention(**_heads(read, 0))) if isinstance(own, FullAttention) else (own,)
     if read.kv_from_start is not None and layer >= read.kv_from_start:
         return (SharedCache(),)
-    if row.memory is Memory.SHARED:
+    if row.memory == "shared":
         return (SharedCache(),)
     kinds: list[LayerKind] = []
     if read.is_recurrent[layer]:
         kinds.append(_state(read))
-        if row.recurrence is not Recurrence.BESIDE:
+        if row.recurrence != "beside":
             return tuple(kinds)
-    if row.recurrence is Recurrence.NO_KEYS_NO_FFN and read.n_ff[layer]:
+    if row.recurrence == "no-keys-no-ffn" and read.n_ff[layer]:
         return NOTHING
     kinds.insert(0, _attention(read, layer, _published_window(read, layer)))
     return (*kinds, *_indexer(read, layer))
@@ -94,9 +94,9 @@ def _alike(kind: type[LayerKind], **numbers: int) -> LayerKind:
 def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
     """Keys and values of one layer, or its latent."""
     row = read.architecture
-    if row.memory is Memory.COMPRESSED:
+    if row.memory == "compressed":
         return _compressed(read, layer)
-    if row.latents is not Latents.NONE:
+    if row.latents != "none":
         return _latent(read, layer, window)
     heads = _heads(read, layer)
     if not all(heads.values()):
@@ -143,9 +143,9 @@ def _compressed(read: Hparams, layer: int) -> LayerKind:
 def has_indexer(read: Hparams, layer: int) -> bool:
     """Whether a layer keeps keys of an indexer of its own."""
     row = read.architecture
-    if not row.indexer or row.memory is Memory.COMPRESSED or not read.indexer_head_size:
+    if not row.indexer or row.memory == "compressed" or not read.indexer_head_size:
         return False
-    if row.memory is Memory.MSA:
+    if row.memory == "msa":
         return layer >= read.n_layer_dense_lead
     return layer < read.n_layer and read.indexer_full[layer] and not read.is_recurrent[layer] and bool(read.indexer_top_k)
 
@@ -160,7 +160,7 @@ def _indexer(read: Hparams, layer: int) -> Layer:
             # Pools of tokens are scored with a gate beside each key, as wide as the key.
             index_extra_elements=read.indexer_head_size if read.indexer_kpool else 0,
             index_topk=read.indexer_top_k or None,
-            index_quantized=read.architecture.memory is not Memory.MSA,
+            index_quantized=read.architecture.memory != "msa",
         ),
     )
 
@@ -206,15 +206,15 @@ def _rwkv(read: Hparams) -> LayerKind:
 
 
 _STATES: Final[dict[States, Callable[[Hparams], LayerKind]]] = {
-    States.MAMBA1: _mamba1,
-    States.MAMBA2: _mamba2,
-    States.DELTA: _delta,
-    States.KDA: lambda read: formulas.KimiDeltaAttention(
+    "mamba1": _mamba1,
+    "mamba2": _mamba2,
+    "delta": _delta,
+    "kda": lambda read: formulas.KimiDeltaAttention(
         num_heads=read.n_head[0], head_dim=read.kda_head_dim, d_conv=read.ssm_d_conv or 4
     ),
-    States.WKV: _rwkv,
-    States.SHORT_CONV: lambda read: formulas.ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache),
-    States.LIGHTNING: lambda read: formulas.LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la),
+    "wkv": _rwkv,
+    "short-conv": lambda read: formulas.ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache),
+    "lightning": lambda read: formulas.LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la),
 }
 
 
@@ -231,7 +231,7 @@ def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
 
 
 def _cached(read: Hparams, layer: int, *, drafts: bool) -> Layer:
-    if read.architecture.memory is Memory.SHARED:
+    if read.architecture.memory == "shared":
         return (SharedCache(),)
     kinds: list[LayerKind] = []
     if _has_attention(read, layer, drafts=drafts):
@@ -247,27 +247,27 @@ def _has_attention(read: Hparams, layer: int, *, drafts: bool) -> bool:
     """Whether the filter of the attention cache lets a layer through."""
     row, is_draft = read.architecture, layer >= read.n_layer
     memory = row.memory
-    if memory in (Memory.NONE, Memory.RECURRENT):
+    if memory in ("none", "recurrent"):
         return False
-    if memory in (Memory.MSA, Memory.DSA_OR_ATTENTION):
+    if memory in ("msa", "dsa-or-attention"):
         return True
-    if memory is Memory.COMPRESSED:
+    if memory == "compressed":
         return is_draft or not drafts
-    hybrid = memory in (Memory.HYBRID, Memory.HYBRID_INDEXER) and not (drafts and row.dense_mtp)
+    hybrid = memory in ("hybrid", "hybrid-indexer") and not (drafts and row.dense_mtp)
     if not hybrid:
         # A file of nothing but draft layers, or one whose last block is a router, has no main part to leave out.
         split = read.n_layer_nextn and read.n_layer and read.router_layer is None
         return is_draft == drafts if split else True
-    if row.recurrence is Recurrence.BESIDE:
+    if row.recurrence == "beside":
         return True
     if read.is_recurrent[layer] or (row.trunk_only and is_draft):
         return False
-    return row.recurrence is not Recurrence.NO_KEYS_NO_FFN or not read.n_ff[layer]
+    return row.recurrence != "no-keys-no-ffn" or not read.n_ff[layer]
 
 
 def _has_state(read: Hparams, layer: int, *, drafts: bool) -> bool:
     row = read.architecture
-    if row.memory not in (Memory.RECURRENT, Memory.HYBRID, Memory.HYBRID_INDEXER) or (drafts and row.dense_mtp):
+    if row.memory not in ("recurrent", "hybrid", "hybrid-indexer") or (drafts and row.dense_mtp):
         return False
     return layer < read.n_layer and read.is_recurrent[layer]
 
@@ -275,7 +275,7 @@ def _has_state(read: Hparams, layer: int, *, drafts: bool) -> bool:
 def _has_cached_indexer(read: Hparams, layer: int, *, drafts: bool) -> bool:
     if drafts and read.architecture.dense_mtp:
         # The draft head of GLM-5-Next is a sparse layer; others are dense.
-        return read.architecture.memory is Memory.HYBRID_INDEXER and layer >= read.n_layer
+        return read.architecture.memory == "hybrid-indexer" and layer >= read.n_layer
     return has_indexer(read, layer)
 
 
@@ -295,7 +295,7 @@ def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
     row = read.architecture
     if read.kv_from_start is not None and layer >= read.kv_from_start:
         return SharedCache()
-    if row.memory is Memory.COMPRESSED and not drafts:
+    if row.memory == "compressed" and not drafts:
         return _compressed(read, layer)
     window = max(1, read.n_swa) if read.is_swa[layer] else None
     width = read.n_embd_k_gqa(layer)

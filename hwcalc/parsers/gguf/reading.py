@@ -5,9 +5,9 @@ and ``load_arch_hparams`` (src/models/*.cpp).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.parsers.gguf.architectures import Architecture, Latents, Memory, Pattern, Recurrence, States, Window
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
+from hwcalc.parsers.gguf.architectures import Architecture, Window
 from hwcalc.parsers.gguf.keys import MAX_LAYERS, Keys
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _draft_layers(file: Keys, row: Architecture, layers: int, tensors: Sequence[
     """Trailing blocks for multi-token prediction. A DeepSeek-V4 file may name them and not have them."""
     nextn = file.whole("nextn_predict_layers", maximum=layers)
     probe = f"blk.{layers - nextn}.nextn.eh_proj.weight"
-    if row.memory is Memory.COMPRESSED and tensors and all(tensor.name != probe for tensor in tensors):
+    if row.memory == "compressed" and tensors and all(tensor.name != probe for tensor in tensors):
         return 0
     return nextn
 
@@ -81,14 +81,14 @@ def _head_widths(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict
 
 
 def _latents(file: Keys, row: Architecture) -> dict[str, Any]:
-    if row.latents is Latents.NONE:
+    if row.latents == "none":
         return {}
     out = {"kv_lora_rank": file.whole("attention.kv_lora_rank", None), "q_lora_rank": file.whole("attention.q_lora_rank")}
-    if row.latents is Latents.NEVER:
+    if row.latents == "never":
         return out
-    default = None if row.latents is Latents.REQUIRED else 0
+    default = None if row.latents == "required" else 0
     out |= {f"{name}_mla": file.whole(f"attention.{name}_mla", default) for name in ("key_length", "value_length")}
-    if row.memory is Memory.DSA_WINDOW:
+    if row.memory == "dsa-window":
         names = ("kv_lora_rank", "key_length_mla", "value_length_mla")
         out |= {f"{name}_swa": file.whole(f"attention.{name}_swa", None) for name in names}
     return out
@@ -97,23 +97,23 @@ def _latents(file: Keys, row: Architecture) -> dict[str, Any]:
 def _states(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of a recurrent state, from the keys that the architecture reads and no others."""
     states = row.states
-    if states in (States.MAMBA1, States.MAMBA2, States.DELTA):
+    if states in ("mamba1", "mamba2", "delta"):
         names = {"conv": "conv_kernel", "inner": "inner_size", "state": "state_size"}
         out: dict[str, Any] = {f"ssm_d_{name}": file.whole(f"ssm.{key}", None) for name, key in names.items()}
         out["ssm_dt_rank"] = file.whole("ssm.time_step_rank", None)
-        if states is not States.MAMBA1:
+        if states != "mamba1":
             out["ssm_n_group"] = file.whole("ssm.group_count", None)
         return out | (_ngrams(file, read) if row.ngrams else {})
-    if states is States.KDA:
+    if states == "kda":
         return {"ssm_d_conv": file.whole("ssm.conv_kernel", None), "kda_head_dim": file.whole("kda.head_dim", None)} | (
             {"hyper_connections": file.whole("hyper_connection.count")}
         )
-    if states is States.WKV:
+    if states == "wkv":
         shifts = file.whole("token_shift_count", 2)
         return {"wkv_head_size": file.whole("wkv.head_size", None, minimum=1), "token_shift_count": shifts}
-    if states is States.SHORT_CONV:
+    if states == "short-conv":
         return {"shortconv_l_cache": file.whole("shortconv.l_cache", None, minimum=1)}
-    return {"head_la": read["head_k"]} if states is States.LIGHTNING else {}
+    return {"head_la": read["head_k"]} if states == "lightning" else {}
 
 
 def _ngrams(file: Keys, read: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,16 +148,16 @@ def _recurrent_layers(file: Keys, row: Architecture, read: Mapping[str, Any]) ->
     count: int = read["n_layer_all"]
     trunk = count - read["n_layer_nextn"]
     rule = row.recurrence
-    if rule in (Recurrence.ALL, Recurrence.BESIDE):
+    if rule in ("all", "beside"):
         return (True,) * count
-    if rule is Recurrence.INTERVAL:
+    if rule == "interval":
         if file.has("attention.recurrent_layers"):
             return tuple(map(bool, file.per_layer("attention.recurrent_layers", count)))
         interval = file.whole("full_attention_interval", row.interval, minimum=1)
         return tuple(layer < trunk and (layer + 1) % interval != 0 for layer in range(count))
-    if rule is Recurrence.NONE:
+    if rule == "none":
         return (False,) * count
-    fed = read["n_ff"] if rule is Recurrence.NO_KEYS_NO_FFN else (0,) * count
+    fed = read["n_ff"] if rule == "no-keys-no-ffn" else (0,) * count
     asked = count if row.recurrent_drafts else trunk
     return tuple(layer < asked and not read["n_head_kv"][layer] and not fed[layer] for layer in range(count))
 
@@ -172,7 +172,7 @@ def _window(file: Keys, row: Architecture, trunk: int, layers: int, recurrent: t
     if window.only_layers not in (None, trunk):
         slides = _layers_with_a_window(file, window, trunk, layers, recurrent, streams=False) if named else ()
         return none | {"n_swa": named, "named_swa": slides}
-    streams = window.pattern is Pattern.STREAMS and file.whole("hyper_connection.count") > 0
+    streams = window.pattern == "streams" and file.whole("hyper_connection.count") > 0
     required = not window.optional or streams
     size = file.whole(key, window.default if required or window.default is not None else 0)
     if not size and (window.optional or window.forced):
@@ -190,15 +190,15 @@ def _layers_with_a_window(
     file: Keys, window: Window, trunk: int, layers: int, recurrent: tuple[bool, ...], *, streams: bool
 ) -> tuple[bool, ...]:
     key, pattern = "attention.sliding_window_pattern", window.pattern
-    if pattern is Pattern.ALL or streams:
+    if pattern == "all" or streams:
         return (True,) * layers
-    if pattern is Pattern.ATTENTION:
+    if pattern == "attention":
         return tuple(layer < trunk and not recurrent[layer] for layer in range(layers))
     if file.is_list(key):
         # llama.cpp takes a list of any length: layers behind its end are full.
         listed = file.numbers(key)[:layers]
         return (*map(bool, listed), *(False,) * (layers - len(listed)))
-    if pattern is not Pattern.PERIOD:
+    if pattern != "period":
         raise file.missing(key) if not file.has(key) else file.error(key, file.get(key), "a list with one entry for each layer")
     period = file.whole(key, window.period)
     return tuple(layer < trunk and _slides(layer, period, dense_first=window.dense_first) for layer in range(layers))
@@ -219,7 +219,7 @@ def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: in
     """The indexer, and the layers that have one of their own; others use the choice of the layer before."""
     if not row.indexer:
         return {}
-    needed = None if row.memory is not Memory.DSA_OR_ATTENTION else 0
+    needed = None if row.memory != "dsa-or-attention" else 0
     out: dict[str, Any] = {
         "indexer_n_head": file.whole("attention.indexer.head_count", needed),
         "indexer_head_size": file.whole("attention.indexer.key_length", needed),
@@ -227,7 +227,7 @@ def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: in
     }
     key = "attention.indexer.types"
     full: tuple[int, ...] = (1,) * trunk
-    if row.memory is Memory.COMPRESSED:
+    if row.memory == "compressed":
         ratios = file.numbers("attention.compress_ratios")
         if len(ratios) < layers:
             raise file.error_in_words("attention.compress_ratios", f"a list of {len(ratios):,}", f"a list of at least {layers:,}")
@@ -237,9 +237,9 @@ def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: in
     elif row.pooled_indexer:
         out["indexer_kpool"] = file.whole("attention.indexer.kpool", None, minimum=2)
         full = file.per_layer(key, trunk, full)
-    elif row.memory is Memory.DSA_OR_ATTENTION and out["indexer_top_k"]:
+    elif row.memory == "dsa-or-attention" and out["indexer_top_k"]:
         full = file.per_layer(key, trunk, (0,) * trunk)
-    elif row.memory is Memory.DSA_WINDOW:
+    elif row.memory == "dsa-window":
         full = (*file.numbers(key), *(0,) * trunk)[:trunk]
     return out | {"indexer_full": (*map(bool, full), *(False,) * (layers - trunk))}
 

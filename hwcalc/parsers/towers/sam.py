@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, WeightRole, embedding, layer_norm, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
+from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import embedding, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.towers.build import UnknownTowerError, conv, integers, linears, mlp_chain, needed, pair

@@ -9,8 +9,8 @@ Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, number_after, number_at
 from hwcalc.units import MIB

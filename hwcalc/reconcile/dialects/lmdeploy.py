@@ -10,9 +10,9 @@ of 0.16.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
 from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Fact, Facts, number_after

@@ -6,10 +6,9 @@ Source: mlx-lm 0.32.2 generate.py (generate, wired_limit).
 
 from __future__ import annotations
 
-from typing import Final
-
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
 from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Facts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Note
 from hwcalc.reconcile.rows import Row, compared, spread
 

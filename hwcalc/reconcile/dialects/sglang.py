@@ -7,11 +7,11 @@ wordings: SGLang ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py`
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.formulas import Role
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Note
 from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after

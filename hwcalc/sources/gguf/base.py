@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.hints import Final
 from hwcalc.model import Note, RawModel
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import list_models

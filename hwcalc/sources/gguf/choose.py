@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from hwcalc.errors import ModelNotFoundError
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.text import operand, shown

@@ -7,9 +7,9 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError
+from hwcalc.formulas.hints import IO, Final
 from hwcalc.model import Note, RawModel
 from hwcalc.patterns import pattern
 from hwcalc.sources.gguf.header import MAGIC, Header, read_header

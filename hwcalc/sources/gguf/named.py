@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Final
 from urllib.parse import unquote
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.gguf.names import is_gguf

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hints import Final
 from hwcalc.patterns import pattern
 
 __all__ = ["MOST_PARTS", "SUFFIX", "Part", "beside_models", "is_gguf", "models_of", "part_of"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+
+from hwcalc.formulas.hints import Final
 
 __all__ = ["FIRST", "LARGEST_HEADER", "EndsError", "Window"]
 

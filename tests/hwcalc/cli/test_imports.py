@@ -29,6 +29,7 @@ HEAVY: Final = (
     "pyarrow",
     "dataclasses",
     "inspect",
+    "typing",
 )
 ARGUMENTS: Final = ("Qwen/Qwen3-8B", "--seq", "32k", "--dtype", "fp8", "--json")
 PROGRAM: Final = """

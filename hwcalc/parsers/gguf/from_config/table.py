@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
 
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from hwcalc.formulas.modules import import_module
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
