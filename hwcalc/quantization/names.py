@@ -116,7 +116,10 @@ class Names:
         inner = _inner(module)
         parts = inner.split(".")
         heads = {".".join(parts[:i]) for i in range(len(parts) + 1)}
-        matches = {number for number in numbers if self._has(part, number, inner, heads)}
+        matches = self._named(part, inner, heads, frozenset(numbers))
+        if part is Part.MTP and self.depth:
+            behind = self._named(Part.LANGUAGE, inner, heads, frozenset([self.depth + number for number in numbers]))
+            matches |= {number - self.depth for number in behind}
         if self.by_number:
             matches.update(number for number in numbers if number not in matches and self._is_numbered(module, part, number))
         return frozenset(matches)
@@ -141,14 +144,31 @@ class Names:
             unknown |= towers - spelled
         return tuple(sorted(name for name in unknown if not _NO_LOSS.search(name)))
 
-    def _has(self, part: Part, number: int, inner: str, heads: set[str]) -> bool:
-        places = [(part, number)]
-        if part is Part.MTP and self.depth:
-            places.append((Part.LANGUAGE, self.depth + number))
-        entries = [entry for place in places if (entry := (self.numbered or {}).get(place)) is not None]
-        return any(
-            not heads.isdisjoint(names) or any(pattern.match(inner) for pattern in patterns) for names, patterns in entries
-        )
+    @cached_property
+    def _numbers_of(self) -> Mapping[Part, Mapping[str, set[int]]]:
+        """The layer numbers with which each name is listed."""
+        found: dict[Part, dict[str, set[int]]] = {}
+        for (part, number), (names, _) in (self.numbered or {}).items():
+            for name in names:
+                found.setdefault(part, {}).setdefault(name, set()).add(number)
+        return found
+
+    @cached_property
+    def _patterns_of(self) -> Mapping[Part, Mapping[int, tuple[Pattern, ...]]]:
+        found: dict[Part, dict[int, tuple[Pattern, ...]]] = {}
+        for (part, number), (_, patterns) in (self.numbered or {}).items():
+            if patterns:
+                found.setdefault(part, {})[number] = patterns
+        return found
+
+    def _named(self, part: Part, inner: str, heads: Iterable[str], numbers: frozenset[int]) -> set[int]:
+        """The layers, of these ``numbers``, in which a module is named: by its path inside the layer, or by those of modules around it."""
+        listed, patterns = self._numbers_of.get(part, {}), self._patterns_of.get(part, {})
+        found = {number for head in heads if head in listed for number in listed[head] & numbers}
+        for number in (patterns.keys() & numbers) - found:
+            if any(pattern.match(inner) for pattern in patterns[number]):
+                found.add(number)
+        return found
 
 
 def read_names(names: Iterable[str]) -> Names | None:
