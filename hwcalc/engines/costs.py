@@ -76,13 +76,17 @@ def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:
         # A note on the hardware says it already.
         return Noted(memory)
     if gpu.torch_total_mib is None:
-        size = human_bytes(memory.expected_bytes)
-        message = f"Of the memory of {gpu.id} programs see about {size}: {memory.basis}. No measurement is known."
-        return Noted(memory, (Note(code="gpu-memory-estimated", message=message),))
+        return Noted(memory, (_estimated_memory(gpu.id, memory.expected_bytes, memory.basis),))
     if gpu.category == "unified":
         message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."
         return Noted(memory, (Note(code="unified-memory", message=message),))
     return Noted(memory)
+
+
+@lru_cache(maxsize=64)
+def _estimated_memory(gpu: str, size: int, basis: str) -> Note:
+    message = f"Of the memory of {gpu} programs see about {human_bytes(size)}: {basis}. No measurement is known."
+    return Note(code="gpu-memory-estimated", message=message)
 
 
 def device_context(gpu: Gpu) -> BudgetPart:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hwcalc.engines.steps import Step, late_steps
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Definition
 
-__all__ = ["PoolGroup", "PoolInfo", "Try"]
+__all__ = ["LATE_TEXTS", "PoolGroup", "PoolInfo", "Try"]
 
 
 @frozen
@@ -28,6 +31,19 @@ class PoolGroup:
     steps: tuple[Step, ...] = field(default=(), late=late_steps)
 
 
+LATE_TEXTS: Final = "_texts"
+"""Under this name a change keeps the call that writes its texts, until somebody reads one of them."""
+
+
+def _late(name: str) -> Callable[[Any], str]:
+    def text(made: Any) -> str:
+        written: dict[str, str] = vars(made)[LATE_TEXTS]()
+        vars(made).update(written)
+        return written[name]
+
+    return text
+
+
 @frozen
 class Try:
     """A change that would make it start; it was planned again before it was written here.
@@ -36,9 +52,9 @@ class Try:
     own flags for what changes; it is empty where no flag does it, such as another GPU. ``effect`` says what changes and what that gives.
     """
 
-    flag: str
-    effect: str
-    command: str = ""
+    flag: str = field(late=_late("flag"))
+    effect: str = field(late=_late("effect"))
+    command: str = field(default="", late=_late("command"))
 
 
 @frozen

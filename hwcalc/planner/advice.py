@@ -9,12 +9,14 @@ length or number) take a tenth of that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import Try
+from hwcalc.engines.pool import LATE_TEXTS, Try
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import record
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.advice_tries import Tries
@@ -28,7 +30,6 @@ from hwcalc.planner.change import (
     change_of,
     count_of,
     counts_of,
-    first_of,
     flags_of,
     larger_gpus_of,
     layout_of,
@@ -105,9 +106,14 @@ class _Adviser:
         offered = opened.engine.savings(opened, opened.needed_bytes - size)
         savings = [change_of(one) for one in offered if not self._is_hopeless(one)]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
-        self.savings = [one for one in savings if self._saves(one)]
+        # All of them count as tried; most are opened when it is their turn, and some never are.
+        self.savings = savings
+        for one in savings:
+            self.tries.count(one)
         self.back = self._taken_back()
-        self.freed = [one for one in savings if self._saves(self.back | one, self.back)] if self.back is not None else []
+        if self.back is not None:
+            for one in savings:
+                self.tries.count(self.back | one)
 
     def advise(self, fewest: Sizes | None) -> tuple[Try, ...]:
         self._alone(fewest)
@@ -122,12 +128,16 @@ class _Adviser:
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        return tuple(self._written(offer) for offer in chosen)
+        # What a change gives takes as long to find out as whether it helps, and a short answer names few of them.
+        return tuple(record(Try, {LATE_TEXTS: partial(self._written, offer)}) for offer in chosen)
 
     def _alone(self, fewest: Sizes | None) -> None:
         """One change at a time."""
-        for change in chain(self._defaults(), self.savings):
+        for change in self._defaults():
             self._offer(change)
+        for change in self.savings:
+            if not self._is_sure(change.rank) and self._saves(change):
+                self._offer(change)
         self._gpus(fewest)
         self._numbers(NOTHING, self.opened)
 
@@ -163,13 +173,16 @@ class _Adviser:
 
     def _offer(self, change: Change) -> Offer | None:
         """Plan with a change. It is offered if it fits, and if no other that costs the same does so or is as sure."""
-        others = [one for one in self.offers if one.change.rank == change.rank]
-        if any(one.sure for one in others):
+        if self._is_sure(change.rank):
             return None
         offer = self._tried(change)
-        if offer is not None and (offer.sure or not others):
+        if offer is not None and (offer.sure or not any(one.change.rank == change.rank for one in self.offers)):
             self.offers.append(offer)
         return offer
+
+    def _is_sure(self, rank: tuple[int, int]) -> bool:
+        """Whether a change of this rank holds for certain already."""
+        return any(one.sure and one.change.rank == rank for one in self.offers)
 
     def _tried(self, change: Change) -> Offer | None:
         changed = self.tries.of(change)
@@ -306,10 +319,10 @@ class _Adviser:
 
     def _together(self) -> None:
         """Two or three changes, where none alone does it on the GPUs at hand."""
-        cache, weights, few = (first_of(self.savings, cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
+        cache, weights, few = (self._first(cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
         eight, back = [one | other for one in cache for other in weights], [] if self.back is None else [self.back]
-        singles = [one | other for one in back for cost in _EASY for other in first_of(self.freed, cost)]
-        freed = [one | other for one in singles if one.cost is Cost.CACHE for other in first_of(self.freed, Cost.WEIGHTS)]
+        singles = [one | other for one in back for cost in _EASY for other in self._first(cost, one)]
+        freed = [one | other for one in singles if one.cost is Cost.CACHE for other in self._first(Cost.WEIGHTS, self.back)]
         for change in (*singles, *eight, *freed):
             offer = self._offer(change)
             if offer is not None and offer.sure:
@@ -317,7 +330,7 @@ class _Adviser:
         self._fewer_gpus([*freed, *eight, *reversed(singles), *weights, *cache, *back])
         if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
             return
-        both = [one | other for one in back for other in first_of(self.freed, Cost.FEW_BITS)]
+        both = [one | other for one in back for other in self._first(Cost.FEW_BITS, self.back)]
         both += [one | other for one in few for other in cache]
         for change in both:
             offer = self._offer(change)
@@ -331,6 +344,11 @@ class _Adviser:
                 offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)
             ):
                 return
+
+    def _first(self, cost: Cost, beside: Change | None = None) -> list[Change]:
+        """The first saving of this cost that frees memory, alone or ``beside`` another change, if there is one."""
+        found = (one for one in self.savings if one.cost is cost)
+        return list(islice((one for one in found if self._saves(one if beside is None else beside | one, beside)), 1))
 
     def _fewer_gpus(self, changes: list[Change]) -> None:
         """A change and more GPUs, if it needs fewer of them than it would alone."""
@@ -369,7 +387,8 @@ class _Adviser:
         bound = opened.model.max_position_embeddings
         return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
 
-    def _written(self, offer: Offer) -> Try:
+    def _written(self, offer: Offer) -> dict[str, str]:
+        """The texts of a change."""
         settings = dict(offer.change.settings)
         flags = flags_of(self.opened, {**self.tries.chosen(offer.change), **settings})
         if self.opened.engine.splits_layers and "gpus" in settings:
@@ -382,7 +401,7 @@ class _Adviser:
         gain = "" if numbers else self._gain(offer)
         whole = "all layers on the GPU" if self.partly else ""
         effect = "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
-        return Try(command=self.line.changed(**settings).text, flag=flags, effect=effect)
+        return {"flag": flags, "effect": effect, "command": self.line.changed(**settings).text}
 
     def _gain(self, offer: Offer) -> str:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""

@@ -31,6 +31,7 @@ class Tries:
         self.opened, self.line, self.left = opened, line, most
         self.planned = Tried(opened, opened.request.seq, opened.request.batch)
         self._seen: dict[Hashable, Tried | None] = {}
+        self._counted: set[Hashable] = set()
         self._kept: dict[Hashable, tuple[bool, Opened | None]] | None = remembered(opened)
 
     def of(self, change: Change) -> Tried | None:
@@ -39,6 +40,17 @@ class Tries:
         if key not in self._seen:
             self._seen[key] = self._open(change, key)
         return self._seen[key]
+
+    def count(self, change: Change) -> None:
+        """Count a change as tried, whether it will be or not."""
+        key = key_of(change.settings)
+        if key in self._seen or key in self._counted:
+            return
+        if self.left <= 0:
+            self._seen[key] = None
+        else:
+            self._counted.add(key)
+            self.left -= self._is_done(self._settings(change))
 
     def chosen(self, change: Change) -> Sizes:
         """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
@@ -49,7 +61,8 @@ class Tries:
         return vars(sizes_for(self.opened.engine, self.opened.model, settings["gpu"], settings.get("gpus"), given))
 
     def _open(self, change: Change, key: Hashable) -> Tried | None:
-        if self.left <= 0:
+        counted = key in self._counted
+        if self.left <= 0 and not counted:
             return None
         if self._kept is None or not change.settings.keys().isdisjoint(_EACH):
             done, found = self._first(change)
@@ -60,19 +73,27 @@ class Tries:
                 entry = remember(self._kept, key, (done, None if first is None else first.alike))
             done, alike = entry
             found = None if alike is None else Tried(alike, self.planned.tokens, self.planned.batch)
-        self.left -= done
+        self.left -= done and not counted
         return found
 
     def _first(self, change: Change) -> tuple[bool, Tried | None]:
         """Whether the GPU does what is changed, and what the engine makes of it."""
-        settings = {name: value for name, value in change.settings.items() if name not in _APART}
+        settings = self._settings(change)
+        if not self._is_done(settings):
+            return False, None
+        if "engine_options" in change.settings:
+            settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
+        return True, Tried.of(self.opened, {**self.chosen(change), **settings})
+
+    def _settings(self, change: Change) -> dict[str, Any]:
+        """The settings of a change that a request has by the same names."""
+        return {name: value for name, value in change.settings.items() if name not in _APART}
+
+    def _is_done(self, settings: dict[str, Any]) -> bool:
+        """Whether the GPU computes in the formats of these settings."""
         request = self.opened.request
         gpu = settings.get("gpu", request.hardware.gpu)
         # What the user already has on this GPU is the user's own choice.
         chosen: Mapping[str, Any] = vars(request) | settings if "gpu" in settings else settings
         eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
-        if eight and not computes_fp8(gpu):
-            return False, None
-        if "engine_options" in change.settings:
-            settings["options"] = {**request.options, **change.settings["engine_options"]}
-        return True, Tried.of(self.opened, {**self.chosen(change), **settings})
+        return not eight or computes_fp8(gpu)

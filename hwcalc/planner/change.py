@@ -26,7 +26,6 @@ __all__ = [
     "change_of",
     "count_of",
     "counts_of",
-    "first_of",
     "flags_of",
     "key_of",
     "larger_gpus_of",
@@ -102,11 +101,6 @@ def key_of(settings: Mapping[str, Any]) -> frozenset[tuple[str, object]]:
             for name, value in settings.items()
         ]
     )
-
-
-def first_of(changes: list[Change], cost: Cost) -> list[Change]:
-    """The first change that costs this, if there is one."""
-    return [one for one in changes if one.cost is cost][:1]
 
 
 def without_wholes(offers: list[Offer]) -> list[Offer]:

@@ -6,13 +6,13 @@ two. Vectors, norms, routers and convolutions stay in 32 bits. Towers lie in a f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.formats import BF16
-from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import Final
+from hwcalc.formulas.frozen import field, frozen, record
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.gguf_names import gguf_stem
@@ -50,6 +50,10 @@ _ARCHITECTURES: Final[Mapping[str, str]] = {
 """Model type -> architecture, where the rule of a mix has an exception for it and the names differ."""
 
 
+Pieces = Mapping[tuple[str, Part, str], Mapping[int, "tuple[Piece, ...]"]]
+"""(kind of block, part, path) -> number of the layer in its block -> pieces."""
+
+
 @frozen
 class Piece:
     """A weight of one layer, or a part of it, in a tensor of the file: its family, its layer there, and how many numbers it is."""
@@ -59,14 +63,21 @@ class Piece:
     elements: int
 
 
+_LATE_PIECES: Final = "_pieces"
+
+
+def _late_pieces(made: Any) -> Pieces:
+    pieces: Pieces = vars(made)[_LATE_PIECES]()
+    return pieces
+
+
 @frozen
 class Conversion:
     """The file, and where the weights of the model lie in it."""
 
     families: tuple[Family, ...]
     facts: MixFacts
-    pieces: Mapping[tuple[str, Part, str], Mapping[int, tuple[Piece, ...]]]
-    """(kind of block, part, path) -> number of the layer in its block -> pieces."""
+    pieces: Pieces = field(late=_late_pieces)
     mtp_from: int
     """The number of the first layer for multi-token prediction."""
 
@@ -93,7 +104,7 @@ def _converted(model: ModelSpec) -> Conversion:
     families: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     numbers: dict[tuple[str, tuple[int, ...], str], int] = {}
     sources: dict[int, tuple[Block, Weight]] = {}
-    pieces: dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]] = {}
+    rows: list[_Row] = []
     for block in blocks:
         own = range(block.count) if block.layers is None else block.layers
         layers = _layers(block, own, model, trunk)
@@ -109,15 +120,35 @@ def _converted(model: ModelSpec) -> Conversion:
                 sources.setdefault(place, (block, weight))
                 families.setdefault(key, []).extend(layers)
                 found.append((place, elements))
-            places = pieces.setdefault((block.kind, block.part, weight.path), {})
-            for number, layer in zip(own, layers or (-1,) * len(own), strict=True):
-                places[number] = tuple(Piece(family=place, layer=layer, elements=elements) for place, elements in found)
+            rows.append(((block.kind, block.part, weight.path), own, layers or (-1,) * len(own), found))
     made = tuple(
         Family(stem=stem, shape=shape, type=form, layers=tuple(sorted(set(layers))))
         for (stem, shape, form), layers in families.items()
     )
     made = (*made, *made_tensors(model, made)) if made else made
-    return Conversion(families=made, facts=_facts(model, made, trunk), pieces=pieces, mtp_from=trunk, kept=_kept(model, sources))
+    return record(
+        Conversion,
+        {
+            "families": made,
+            "facts": _facts(model, made, trunk),
+            "mtp_from": trunk,
+            "kept": _kept(model, sources),
+            _LATE_PIECES: partial(_pieces, rows),
+        },
+    )
+
+
+_Row = tuple[tuple[str, Part, str], Sequence[int], Sequence[int], list[tuple[int, int]]]
+"""The key of a weight, the numbers of its layers in its block and in the file, and the family and elements of each of its pieces."""
+
+
+def _pieces(rows: Iterable[_Row]) -> Pieces:
+    pieces: dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]] = {}
+    for key, own, layers, found in rows:
+        places = pieces.setdefault(key, {})
+        for number, layer in zip(own, layers, strict=True):
+            places[number] = tuple(Piece(family=place, layer=layer, elements=elements) for place, elements in found)
+    return pieces
 
 
 def _kept(model: ModelSpec, sources: Mapping[int, tuple[Block, Weight]]) -> dict[int, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, record
 from hwcalc.formulas.hints import Final
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.mix_names import MIXES
@@ -33,7 +33,11 @@ _NOT_DIVIDED: Final = frozenset({"q1_0"})
 
 def tensor_type(name: str, place: Place, columns: int, facts: MixFacts, *, imatrix: bool) -> str | None:
     """The type of a tensor with rows of ``columns`` numbers in the mix ``name``; ``None`` if llama.cpp refuses such rows."""
-    chosen = _Chooser(name=name, main=MIXES[name], facts=facts, imatrix=imatrix).chosen(place, columns)
+    return _type_by(_Chooser(name=name, main=MIXES[name], facts=facts, imatrix=imatrix), place, columns)
+
+
+def _type_by(chooser: _Chooser, place: Place, columns: int) -> str | None:
+    chosen = chooser.chosen(place, columns)
     block = BLOCKS[chosen][0]
     if columns % block == 0:
         return chosen
@@ -172,16 +176,12 @@ def refused(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts
 
 def typed(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts, name: str, *, imatrix: bool) -> tuple[Typed, ...]:
     """The types of all tensors in the mix ``name``. Rows that llama.cpp refuses to quantise keep their type."""
-    known: dict[tuple[Place, int], str | None] = {}
+    chooser = _Chooser(name=name, main=MIXES[name], facts=facts, imatrix=imatrix)
     answers = []
     for one in found:
-        family, form = families[one.family], None
-        if one.place is not None:
-            key = (one.place, family.shape[0])
-            if key not in known:
-                known[key] = tensor_type(name, one.place, family.shape[0], facts, imatrix=imatrix)
-            form = known[key]
-        answers.append(Typed(family=one.family, type=form or family.type, layers=one.layers))
+        family = families[one.family]
+        form = None if one.place is None else _type_by(chooser, one.place, family.shape[0])
+        answers.append(record(Typed, {"family": one.family, "type": form or family.type, "layers": one.layers}))
     return tuple(answers)
 
 

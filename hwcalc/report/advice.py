@@ -9,12 +9,17 @@ from hwcalc.engines.base import Engine
 from hwcalc.engines.pool import Try
 from hwcalc.text import clean, printable
 
-__all__ = ["advice_block", "advice_items", "advice_pairs", "code"]
+__all__ = ["advice_block", "advice_items", "advice_pair", "advice_pairs", "code"]
 
 
 def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str]]:
     """The command of each change, which is one line however long, so that it can be pasted; and a line about it."""
-    return [(one.command or clean(one.flag), _about(one, engine)) for one in suggestions]
+    return [advice_pair(one, engine) for one in suggestions]
+
+
+def advice_pair(one: Try, engine: str) -> tuple[str, str]:
+    """The same of one change."""
+    return one.command or clean(one.flag), _about(one, engine)
 
 
 def advice_items(suggestions: Iterable[Try], engine: str, escaped: Callable[[str], str]) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
 from hwcalc.formulas.hints import TYPE_CHECKING, Final, Literal
 from hwcalc.planner.result import Plan
-from hwcalc.report.advice import advice_pairs
+from hwcalc.report.advice import advice_pair
 from hwcalc.report.columns import BETWEEN, columns, hanging, indented
 from hwcalc.report.drawing import rendered
 from hwcalc.report.glance import ask_line, first_lines, kept_lines, more_notes, notes_of, verdict_color
@@ -89,15 +90,18 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> l
     counted = min(width, _USUAL_WIDTH)
     room = SCREEN[0] - _height(before, counted)
     out: list[Piece] = []
-    tries = [_command("try", *pair) for pair in advice_pairs(plan.fit.suggestions, plan.request.engine)]
+    tries = plan.fit.suggestions
     for place, one in enumerate(tries):
         left = len(tries) - place
-        room -= _height(one, counted)
-        if detail != "full" and place and room < (1 if left > 1 else 0):
+        # Each takes a line at least: what has no room is not even written.
+        need = (1 if left > 1 else 0) if detail != "full" and place else -inf
+        lines = _command("try", *advice_pair(one, plan.request.engine)) if room - 1 >= need else []
+        room -= _height(lines, counted)
+        if not lines or room < need:
             # The two options exclude each other.
             how = "-v in place of --brief" if detail == "brief" else "-v"
             return [*out, Text(f"           {left:,} more: {how}", style="dim")]
-        out += one
+        out += lines
     return out
 
 

@@ -135,10 +135,11 @@ class Weighed:
         )
 
 
-def weigh(tensors: Iterable[tuple[WeightTensor, Sequence[int]]], blocks: int) -> Weighed:
+def weigh(tensors: Iterable[tuple[WeightTensor, tuple[int, ...]]], blocks: int) -> Weighed:
     """Sort the tensors by where llama.cpp loads them. Each is given with the layers of all that are like it."""
     sizes, overridden = {"input": 0, "output": 0, "tied": 0, "copied": 0}, dict[int, int]()
-    each = [[0, 0] for _ in range(blocks)]
+    # Most tensors are in the same layers as others.
+    alike: dict[tuple[int, ...], list[int]] = {}
     moved, largest = set(), 0
     for one, layers in tensors:
         if one.buffer is not None:
@@ -149,10 +150,15 @@ def weigh(tensors: Iterable[tuple[WeightTensor, Sequence[int]]], blocks: int) ->
                 moved |= {*layers} if one.expert else set()
                 largest = max(largest, one.bytes)
         elif one.role == "layer" and not one.name.startswith(ROTARY):
-            for layer in layers:
-                each[min(layer, blocks - 1)][0 if one.expert else 1] += one.bytes
+            alike.setdefault(layers, [0, 0])[0 if one.expert else 1] += one.bytes
         else:
             sizes["tied" if one.copy else "copied" if one.role == "layer" else one.role] += len(layers) * one.bytes
+    each = [[0, 0] for _ in range(blocks)]
+    for layers, (experts, rest) in alike.items():
+        for layer in layers:
+            block = each[min(layer, blocks - 1)]
+            block[0] += experts
+            block[1] += rest
     sums = tuple((experts, rest) for experts, rest in each)
     wholly = frozenset(layer for layer in moved if layer < blocks and not sums[layer][0])
     return Weighed(**sizes, blocks=sums, overridden=overridden, experts_moved=wholly, largest_moved=largest)

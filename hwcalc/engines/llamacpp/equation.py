@@ -7,6 +7,7 @@ layer, which llama.cpp keeps there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import ceil
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section, part_of
@@ -38,7 +39,11 @@ _LEFT_BY_SYSTEM: Final[Mapping[str, Ratio | int]] = {"low": Ratio(7, 8), "expect
 
 def process(gpu: Gpu) -> BudgetPart:
     """What the process takes of a GPU outside the buffers of llama.cpp."""
-    name = _VENDORS.get(gpu.vendor.lower(), "other")
+    return _process(_VENDORS.get(gpu.vendor.lower(), "other"))
+
+
+@lru_cache(maxsize=3)
+def _process(name: str) -> BudgetPart:
     return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
 
 
@@ -66,12 +71,17 @@ def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) 
         # What may be taken was said.
         return Noted(0)
     where = "the machine's memory" if gpu is not None and gpu.is_host else "each GPU"
+    share = Ratio(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
+    return Noted(share, (_default_margin(options.target_bytes, where),))
+
+
+@lru_cache(maxsize=64)
+def _default_margin(size: int, where: str) -> Note:
     message = (
-        f"{human_bytes(options.target_bytes)} of {where} stay free, as llama.cpp's --fit leaves them. "
+        f"{human_bytes(size)} of {where} stay free, as llama.cpp's --fit leaves them. "
         "Set it with --engine-option fit_target=MIB, or --margin."
     )
-    share = Ratio(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
-    return Noted(share, (Note(code="default-margin", message=message),))
+    return Note(code="default-margin", message=message)
 
 
 def room_of(hardware: Hardware, options: PlaceOptions, end: str) -> int | None:

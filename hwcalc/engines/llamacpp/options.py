@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
@@ -57,6 +57,7 @@ def _cache_dtypes() -> frozenset[DType]:
     return frozenset(found for known in CACHE_TYPES if (found := find_dtype(known)) is not None)
 
 
+@lru_cache(maxsize=64)
 def cache_type(name: str, value: str) -> DType:
     """The format of keys or of values. Raises :class:`~hwcalc.errors.UnsupportedError` for one that llama.cpp has no cache in."""
     dtype = find_dtype(value.strip().lower())

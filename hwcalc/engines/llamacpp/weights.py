@@ -11,10 +11,11 @@ from collections.abc import Iterator
 
 from hwcalc.engines.llamacpp.overrides import EXPERTS
 from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
+from hwcalc.formulas.frozen import record, replace
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
+from hwcalc.quantization.converted import Conversion
 from hwcalc.quantization.gguf_file import file_groups, gguf_file, mix_bytes, usual_imatrix
 from hwcalc.quantization.mix_names import BY_IMATRIX
 from hwcalc.quantization.mix_places import Family
@@ -36,10 +37,12 @@ def groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | N
     if file is None or groups is None:
         return None
     row = hparams_of(model).architecture
+    # What stands where is the same in all formats.
+    places = model.once("llama.cpp places of tensors", lambda: _places(file, f"{row.output_norm}."))
     found = [
-        _weight_group(family, typed.type, layers, file.mtp_from, f"{row.output_norm}.")
-        for family, typed in groups
-        for layers in _with_drafts_apart(typed.layers, file.mtp_from)
+        _weight_group(family, typed.type, layers, told)
+        for (family, typed), place in zip(groups, places, strict=True)
+        for layers, told in place
     ]
     has_output = any(one.first.name == "output.weight" for one in found)
     table = next((one for one in found if one.first.name == "token_embd.weight"), None)
@@ -55,6 +58,17 @@ def groups_of(model: ModelSpec, name: str | None) -> tuple[WeightGroup, ...] | N
     )
 
 
+def _places(file: Conversion, output_norm: str) -> list[list[tuple[tuple[int, ...], dict[str, Any]]]]:
+    """The layers of each group of tensors, and what is known of the first of them whatever its type."""
+    return [
+        [
+            (layers, _told(file.families[one.family], layers, file.mtp_from, output_norm))
+            for layers in _with_drafts_apart(one.layers, file.mtp_from)
+        ]
+        for one in file.placed
+    ]
+
+
 def _with_drafts_apart(layers: tuple[int, ...], mtp_from: int) -> Iterator[tuple[int, ...]]:
     """The layers of the trunk and those for multi-token prediction, where there are any."""
     if not layers or max(layers) < mtp_from:
@@ -63,26 +77,32 @@ def _with_drafts_apart(layers: tuple[int, ...], mtp_from: int) -> Iterator[tuple
     yield from filter(None, (tuple(number for number in layers if (number >= mtp_from) is draft) for draft in (False, True)))
 
 
-def _weight_group(family: Family, type_: str, layers: tuple[int, ...], mtp_from: int, output_norm: str) -> WeightGroup:
+def _told(family: Family, layers: tuple[int, ...], mtp_from: int, output_norm: str) -> dict[str, Any]:
     role, layer = "layer", layers[0] if layers else -1
-    name, size = whole_name(family.stem, layer), family.bytes_as(type_)
+    name = whole_name(family.stem, layer)
     if layer < 0:
         role = "input" if name in TABLES else "output"
         if name.startswith(_FIRST) and not name.startswith(output_norm):
             role, layer = "layer", 0
-    first = WeightTensor(
-        name=name,
-        layer=layer,
-        type=type_,
-        bytes=size,
-        elements=family.elements,
-        role=role,
-        expert="exps" in name and re.search(EXPERTS, name) is not None,
-        columns=family.shape[0],
-        mtp=layer >= mtp_from,
-        lazy=name in _LAZY and size > _LAZY_BYTES,
-    )
-    return WeightGroup(stem=family.stem, first=first, layers=layers)
+    return {
+        "name": name,
+        "layer": layer,
+        "elements": family.elements,
+        "role": role,
+        "expert": "exps" in name and re.search(EXPERTS, name) is not None,
+        "columns": family.shape[0],
+        "tower": False,
+        "mtp": layer >= mtp_from,
+        "copy": False,
+        "buffer": None,
+    }
+
+
+def _weight_group(family: Family, type_: str, layers: tuple[int, ...], told: dict[str, Any]) -> WeightGroup:
+    size = family.bytes_as(type_)
+    lazy = told["name"] in _LAZY and size > _LAZY_BYTES
+    first = record(WeightTensor, {**told, "type": type_, "bytes": size, "lazy": lazy})
+    return record(WeightGroup, {"stem": family.stem, "first": first, "layers": layers})
 
 
 def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> tuple[int, ...]:

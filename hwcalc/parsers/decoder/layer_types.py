@@ -56,10 +56,23 @@ def read_by_type(config: Config, rule: Rule, dims: Callable[[Config], AttentionD
         own, chunk = dims(level), level.maybe_integer("attention_chunk_size")
         return (own.full() if chunk is None else own.chunked(chunk),)
 
+    def alike(read: Callable[[Config], Layer]) -> LayerReader:
+        """Layers without numbers of their own are read once."""
+        common: list[Layer] = []
+
+        def reader(level: Config, _: int) -> Layer:
+            if level is not config:
+                return read(level)
+            if not common:
+                common.append(read(level))
+            return common[0]
+
+        return reader
+
     readers: dict[str, LayerReader] = {
-        FULL: lambda level, _: (dims(level).full(),),
-        SLIDING: lambda level, _: windowed(level, dims(level)),
-        CHUNKED: lambda level, _: chunked(level),
+        FULL: alike(lambda level: (dims(level).full(),)),
+        SLIDING: alike(lambda level: windowed(level, dims(level))),
+        CHUNKED: alike(chunked),
     }
     layers = build_layers(config, layer_types(config, rule), readers)
     if not config.has_class or config.knows("attention_chunk_size"):

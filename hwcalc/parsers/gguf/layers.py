@@ -7,6 +7,7 @@ window that it ignores is no window, and layers for multi-token prediction keep 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from hwcalc import formulas
 from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache
@@ -84,6 +85,12 @@ def _heads(read: Hparams, layer: int) -> dict[str, int]:
     }
 
 
+@lru_cache(maxsize=256)
+def _alike(kind: type[LayerKind], **numbers: int) -> LayerKind:
+    """Equal layers are one object: they are looked up again and again."""
+    return kind(**numbers)
+
+
 def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
     """Keys and values of one layer, or its latent."""
     row = read.architecture
@@ -95,8 +102,10 @@ def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
     if not all(heads.values()):
         return NoCache()
     if window is None:
-        return FullAttention(**heads)
-    return formulas.ChunkedAttention(**heads, chunk=window) if read.chunked else formulas.SlidingAttention(**heads, window=window)
+        return _alike(FullAttention, **heads)
+    if read.chunked:
+        return _alike(formulas.ChunkedAttention, **heads, chunk=window)
+    return _alike(formulas.SlidingAttention, **heads, window=window)
 
 
 def _latent(read: Hparams, layer: int, window: int | None) -> LayerKind:
@@ -305,5 +314,7 @@ def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
             window=window,
         )
     if window is None:
-        return FullAttention(**heads)
-    return formulas.ChunkedAttention(**heads, chunk=window) if read.chunked else formulas.SlidingAttention(**heads, window=window)
+        return _alike(FullAttention, **heads)
+    if read.chunked:
+        return _alike(formulas.ChunkedAttention, **heads, chunk=window)
+    return _alike(formulas.SlidingAttention, **heads, window=window)

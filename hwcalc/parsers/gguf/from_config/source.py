@@ -123,7 +123,11 @@ class Source:
     @cached_property
     def heads(self) -> tuple[Heads | None, ...]:
         """The heads of each layer, ``None`` for a layer without attention of its own."""
-        return tuple(next((heads for part in layer if (heads := _heads(part))), None) for layer in self.model.stack)
+        # Equal layers are read once.
+        read = {
+            layer: next((heads for part in layer if (heads := _heads(part))), None) for layer in dict.fromkeys(self.model.stack)
+        }
+        return tuple(read[layer] for layer in self.model.stack)
 
     @cached_property
     def shares(self) -> bool:
