@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
+    "H100_BYTES",
     "V0_SEQUENCES",
     "batch_defaults",
     "batch_is_chunked",
@@ -23,6 +24,8 @@ __all__ = [
     "v0_batch",
 ]
 
+H100_BYTES: Final = 79 * GIB
+"""What programs see of the memory of an H100, within a GiB: batches are larger from 70 and 160 GiB on."""
 _LONGEST_WHOLE: Final = 32_768
 """V0 cuts longer prompts into chunks by default (engine/arg_utils.py create_engine_config)."""
 _V0_LEAST: Final = 2048
@@ -43,21 +46,19 @@ def batch_defaults(gpu: Gpu | None, version: str, seq: int, *, whole: bool = Fal
     # Kept beside the accelerator: advice asks for it with every change.
     known: dict[str, tuple[int, int]] = vars(gpu).setdefault("_batches", {})
     if version not in known:
-        known[version] = _batch_class(gpu, version)
+        name, capability = f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
+        known[version] = _batch_class(version, total_bytes(gpu) or 0, name, capability)
     return known[version]
 
 
 @lru_cache(maxsize=64)
 def _without_a_gpu(version: str) -> tuple[int, int]:
-    from hwcalc.profiles.gpus import find_gpu
-
-    return _batch_class(find_gpu("h100-sxm5-80gb"), version)
+    return _batch_class(version, H100_BYTES, "h100", "9.0")
 
 
-def _batch_class(gpu: Gpu, version: str) -> tuple[int, int]:
+def _batch_class(version: str, memory: int, name: str, capability: str) -> tuple[int, int]:
     planned = planned_version(version)
     classes = [entry for entry in vllm_profile().batch_classes if entry.holds(planned)]
-    memory, name, capability = total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
     for entry in classes:
         excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
         if memory >= entry.least_gib * GIB and not excepted:

@@ -137,6 +137,12 @@ def test_totals() -> None:
         assert total <= (gpu.memory_total_mib or (gpu.memory_marketing_gb or 0) * 1024) * MIB
 
 
+@pytest.mark.parametrize("version", ENGINE.versions)
+def test_without_a_gpu_batches_are_those_of_an_h100(version: str) -> None:
+    """Of which nothing is read for that."""
+    assert batch_defaults(None, version, 8192) == batch_defaults(find_gpu("h100-sxm5-80gb"), version, 8192)
+
+
 @pytest.mark.parametrize(
     ("model", "gpu", "fields", "name", "measured_gib"),
     [
