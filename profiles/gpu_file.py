@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from hwcalc.formulas.frozen import field, fields, frozen
+from hwcalc.formulas.frozen import field, fields, frozen, record
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -107,20 +107,16 @@ def is_id(text: str) -> bool:
 
 def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
     """The accelerator of a file's content, which has been checked. ``own`` is the file if it is the user's own."""
-    seen = data.get("torch_total_mib_seen")
-    return Gpu(
-        **{key: value for key, value in data.items() if value is not None and key in _SAME},
-        memory_options_gb=tuple(data.get("memory_options_gb") or ()),
-        torch_total_mib_seen=None if seen is None else (seen[0], seen[1]),
-        tflops_dense=MappingProxyType(data.get("tflops_dense") or {}),
-        interconnect=MappingProxyType(data.get("interconnect") or {}),
-        source="; ".join(data["source"].values()),
-        path=own,
-        user=own is not None,
-    )
+    told, seen = data.get, data.get("torch_total_mib_seen")
+    # Lists make all of them: what a file does not say is unknown, and so None.
+    values = {name: told(name) for name in _NAMES}
+    values["memory_options_gb"] = tuple(told("memory_options_gb") or ())
+    values["torch_total_mib_seen"] = None if seen is None else (seen[0], seen[1])
+    values["tflops_dense"] = MappingProxyType(told("tflops_dense") or {})
+    values["interconnect"] = MappingProxyType(told("interconnect") or {})
+    values["source"] = "; ".join(data["source"].values())
+    values["path"], values["user"], values["part"] = own, own is not None, False
+    return record(Gpu, values)
 
 
-_SAME: Final = frozenset(field.name for field in fields(Gpu)) - {
-    "memory_options_gb", "torch_total_mib_seen", "tflops_dense", "interconnect", "source", "path", "user", "part",
-}  # fmt: skip
-"""The keys of a file that :class:`Gpu` takes unchanged under the same name."""
+_NAMES: Final = tuple(field.name for field in fields(Gpu))

@@ -242,10 +242,17 @@ def _named(text: str) -> tuple[str, ...]:
     return tuple(sized or ids)
 
 
+_BETWEEN: Final = {place: None for place in range(128) if not chr(place).isalnum()}
+"""Takes all of ASCII but letters and digits out of a text."""
+
+
 @lru_cache(maxsize=4096)
 def _squashed(text: str) -> str:
     """The name in small letters and digits, without the vendor: equal for ``NVIDIA RTX 4090`` and ``rtx-4090``."""
-    low = "".join(letter for letter in text.lower() if letter.isascii() and letter.isalnum())
+    low = text.lower()
+    if not low.isascii():
+        low = "".join(filter(str.isascii, low))
+    low = low.translate(_BETWEEN)
     for vendor in ("nvidia", "amd", "intel", "apple", "geforce", "instinct", "radeon", "tesla"):
         low = low.removeprefix(vendor)
     return low.replace("mobile", "laptop")

@@ -122,8 +122,8 @@ def _part(ram_gib: int, step: MetalStep) -> int:
 
 
 def _in_bytes(mib: tuple[int, int, int], basis: str, source: str) -> VisibleMemory:
-    low, expected, high = (size * _MIB for size in mib)
-    return VisibleMemory(low_bytes=low, expected_bytes=expected, high_bytes=high, basis=basis, source=source)
+    low, expected, high = mib
+    return VisibleMemory(low_bytes=low * _MIB, expected_bytes=expected * _MIB, high_bytes=high * _MIB, basis=basis, source=source)
 
 
 def _shared(mib: int, share: Estimate, basis: str) -> VisibleMemory:

@@ -90,11 +90,13 @@ class Budget:
 def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | Ratio | int) -> tuple[int, int, int]:
     """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
     # Engines compute their share in floating point. The margin is exact; it can exceed the share.
-    low, expected, high = [
-        max(0, ceil(size * share) - part_of(size, margin))
-        for size in (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
-    ]
-    return low, expected, high
+    part, whole = margin.numerator, margin.denominator
+    low, expected, high = memory.low_bytes, memory.expected_bytes, memory.high_bytes
+    return (
+        max(0, ceil(low * share) + -low * part // whole),
+        max(0, ceil(expected * share) + -expected * part // whole),
+        max(0, ceil(high * share) + -high * part // whole),
+    )
 
 
 def part_of(size: int, share: Fraction | Ratio | int) -> int:

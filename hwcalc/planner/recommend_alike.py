@@ -67,8 +67,8 @@ class AlikeGpu(NamedTuple):
         """As :func:`hwcalc.planner.solve_gpus.best_layout`."""
         likely: solve_gpus.Found | None = None
         low_bytes, requested_bytes, _ = self.usable
-        for layout in self.alike.layouts(gpus, node, any_layout=any_layout):
-            if self.alike.least_bytes(layout) > requested_bytes:
+        for layout, least_bytes in self.alike.layouts(gpus, node, any_layout=any_layout):
+            if least_bytes > requested_bytes:
                 continue
             need = self.alike.need(self.kind, self.gpu, layout)
             if need is None or need.cache_bytes > requested_bytes - need.expected_bytes:
@@ -89,8 +89,7 @@ class Alike:
         self._single: tuple[Opened, Budget] | None = None
         self._inside: dict[Layout, Inside | None] = {}
         self._needs: dict[tuple[Hashable, Layout], Need | None] = {}
-        self._least: dict[Layout, int] = {}
-        self._layouts: dict[tuple[int, int, bool], tuple[Layout, ...]] = {}
+        self._layouts: dict[tuple[int, int, bool], tuple[tuple[Layout, int], ...]] = {}
 
     def on(self, gpu: Gpu) -> AlikeGpu | None:
         """The request on a GPU; ``None`` if it must be opened for it by itself."""
@@ -135,10 +134,8 @@ class Alike:
 
     def least_bytes(self, layout: Layout) -> int:
         """A bound that needs no opened request: the fullest GPU of a layout has its share of the weights and of the cache, or more."""
-        if layout not in self._least:
-            ranks = layout.gpus if self._has_experts else layout.tp * layout.pp
-            self._least[layout] = self.weights_bytes // ranks + self.cache_bytes // layout.gpus
-        return self._least[layout]
+        ranks = layout.gpus if self._has_experts else layout.tp * layout.pp
+        return self.weights_bytes // ranks + self.cache_bytes // layout.gpus
 
     @cached_property
     def _has_experts(self) -> bool:
@@ -149,11 +146,12 @@ class Alike:
         """The least that the cache takes of all GPUs: by the formulas or the rule for one GPU, as several may round blocks differently."""
         return min(formula_bytes(self.opened), self.opened.needed_bytes)
 
-    def layouts(self, gpus: int, node: int, *, any_layout: bool) -> tuple[Layout, ...]:
-        """As :func:`hwcalc.planner.layouts.layouts`."""
+    def layouts(self, gpus: int, node: int, *, any_layout: bool) -> tuple[tuple[Layout, int], ...]:
+        """As :func:`hwcalc.planner.layouts.layouts`, each with its :meth:`least_bytes`."""
         key = (gpus, node, any_layout)
         if key not in self._layouts:
-            self._layouts[key] = layouts(self.opened, gpus, node, any_layout=any_layout)
+            found = layouts(self.opened, gpus, node, any_layout=any_layout)
+            self._layouts[key] = tuple((layout, self.least_bytes(layout)) for layout in found)
         return self._layouts[key]
 
     def need(self, kind: Hashable, gpu: Gpu, layout: Layout) -> Need | None:
