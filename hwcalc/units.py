@@ -47,18 +47,21 @@ _BYTE_FACTORS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
+_DIGITS: Final = "0123456789"
 _MOST_DIGITS: Final = 19
+_MOST_WHOLE: Final = 9
+_MOST_DECIMALS: Final = 18
 _NUMBER = pattern(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
 _SHARE = pattern(r"(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?", re.ASCII)
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
     plain = text.strip().lower()
-    unit_letter = plain[-1:] if plain[-1:] in factors else ""
-    digits = plain.removesuffix(unit_letter)
-    if digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS:
+    letters = plain.lstrip(_DIGITS)
+    digits = plain.removesuffix(letters)
+    if letters in factors and 0 < len(digits) <= _MOST_DIGITS:
         # Most numbers are written so, and to compile the expression takes longer than to read them.
-        return int(digits) * factors[unit_letter]
+        return int(digits) * factors[letters]
     match = _NUMBER.fullmatch(plain)
     if match is None and text.strip()[:1] in {"-", "\N{MINUS SIGN}"} and _NUMBER.fullmatch(text.strip()[1:].lower()):
         raise UsageError(f"{what} is out of range: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
@@ -160,15 +163,25 @@ def parse_ratio(value: float | str, what: str = "the share") -> Ratio:
     huge = isinstance(value, int) and (isinstance(value, bool) or abs(value) > MOST_TOKENS)
     text = str(value).strip() if isinstance(value, (int, float, str)) and not huge else ""
     number, percent, rest = text.partition("%")
-    digits = None if rest else _SHARE.fullmatch(number.strip())
-    if digits is None:
+    parts = None if rest else _decimal(number.strip())
+    if parts is None:
         raise UsageError(f"{what} is not a number: {quoted(value)}", hint="Allowed: a share such as 0.05, or 5%.")
-    decimals = digits[2] or ""
-    power = int(digits[3] or 0) - len(decimals) - (2 if percent else 0)
-    whole = int(digits[1] + decimals)
+    digits, decimals, exponent = parts
+    power = int(exponent or 0) - len(decimals) - (2 if percent else 0)
+    whole = int(digits + decimals)
     above, below = whole * 10 ** max(power, 0), 10 ** max(-power, 0)
     common = gcd(above, below)
     return Ratio(above // common, below // common)
+
+
+def _decimal(text: str) -> tuple[str, str, str] | None:
+    """A number as its digits, its decimals and its exponent, or ``None``."""
+    digits, _, decimals = text.partition(".")
+    # As above: most are written so.
+    if 0 < len(digits) <= _MOST_WHOLE and len(decimals) <= _MOST_DECIMALS and not (digits + decimals).strip(_DIGITS):
+        return digits, decimals, ""
+    found = _SHARE.fullmatch(text)
+    return None if found is None else (found[1], found[2] or "", found[3] or "")
 
 
 def human_bytes(count: int) -> str:

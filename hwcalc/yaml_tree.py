@@ -27,6 +27,7 @@ MAX_DIRECTIVES: Final = 16
 
 _INTEGER = pattern(r"[-+]?[0-9]{1,30}")
 _DECIMAL = pattern(r"[-+]?(?:[0-9]{1,30}\.[0-9]{0,30}|\.[0-9]{1,30}|[0-9]{1,30}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?")
+_OF_NUMBERS: Final = "0123456789+-.eE"
 _HALF = pattern("[\ud800-\udfff]")
 _DIRECTIVE = pattern("(?:^|[\n\r\x85\u2028\u2029])%")
 _QUOTED = pattern(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
@@ -85,7 +86,7 @@ def read_tree(text: str) -> Node:
 
     if len(text) > LARGEST_FILE:
         raise TreeError(f"is larger than {LARGEST_FILE // 1024**2} MiB")
-    if "%" in text and sum(1 for _ in _DIRECTIVE.finditer(text)) > MAX_DIRECTIVES:
+    if text.count("%") > MAX_DIRECTIVES and sum(1 for _ in _DIRECTIVE.finditer(text)) > MAX_DIRECTIVES:
         raise TreeError(f"has more than {MAX_DIRECTIVES} lines that begin with % (directives)")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -113,6 +114,13 @@ def _whole(escape: re.Match[str]) -> str:
     if escape["high"] is None:
         return escape[0]
     return f"\\U{0x10000 + ((int(escape['high'], 16) - 0xD800) << 10) + int(escape['low'], 16) - 0xDC00:08X}"
+
+
+def _number(text: str) -> str | int | float:
+    """The number that a text is, or else the text."""
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 class _Builder:
@@ -162,16 +170,15 @@ class _Builder:
 
     def _scalar(self, event: Any) -> Node:
         text: str = event.value
-        if _HALF.search(text):
+        if not text.isascii() and _HALF.search(text):
             raise self._error(event, "half of a UTF-16 pair is no character")
         value: Any = text
         if event.style is None or event.style == "":
             if text in _WORDS:
                 value = _WORDS[text]
-            elif _INTEGER.fullmatch(text):
-                value = int(text)
-            elif _DECIMAL.fullmatch(text):
-                value = float(text)
+            elif not text.strip(_OF_NUMBERS):
+                # To compile an expression takes longer than to read a short file, in which most numbers have a unit.
+                value = _number(text)
         return self._node(event, value, text=text)
 
     def _add(self, event: Any, node: Node) -> None:

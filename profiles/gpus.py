@@ -48,7 +48,8 @@ __all__ = [
     "with_memory",
 ]
 
-_SPOKEN = pattern(r"[a-z0-9 _-]{1,64}", re.ASCII)
+_SPOKEN: Final = "abcdefghijklmnopqrstuvwxyz0123456789 _-"
+"""Of these letters are the ways in which people write ids and aliases, in small letters."""
 _SIZED = pattern(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
 _CORES = pattern(r"-[0-9]{1,3}c$")
 _FORM = pattern(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
@@ -123,7 +124,7 @@ _OF_ONE_SIZE: Final[dict[str, Any]] = dict.fromkeys(
 def _sized(name: str) -> Gpu:
     """The accelerator of a name with a size of memory, such as ``m4-max-64``."""
     text = name.strip().lower()
-    parts = _SIZED.fullmatch(text) if _SPOKEN.fullmatch(text) else None
+    parts = _SIZED.fullmatch(text) if _is_spoken(text) else None
     if parts is None:
         raise UnknownGpuError(name[:LONGEST_ID], nearest(name))
     whole = _resolve(f"{parts[1]}-{parts[2]}gb")
@@ -165,7 +166,8 @@ def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
     start, said, form = query.partition(_squashed(family).removeprefix("rtx"))
     if not said or start not in ("", "rtx"):
         return ()
-    return tuple(one for one in list_gpus() if one != gpu_id and _FORM.sub("", one) == family and form in _squashed(one))
+    alike = (one for one in list_gpus() if one.startswith(family) and _FORM.sub("", one) == family)
+    return tuple(one for one in alike if one != gpu_id and form in _squashed(one))
 
 
 def list_gpus() -> tuple[str, ...]:
@@ -278,10 +280,14 @@ def _own_files() -> dict[str, str]:
     return {stem: os.path.join(folder, name) for name in files if (stem := name.removesuffix(".yaml")) != name and is_id(stem)}
 
 
+def _is_spoken(text: str) -> bool:
+    return 0 < len(text) <= LONGEST_ID and not text.strip(_SPOKEN)
+
+
 def _resolve(name: str) -> _Place | None:
     """The accelerator of this id or alias."""
     text, known = name.strip().lower(), names("gpus")
-    if text not in known and _SPOKEN.fullmatch(text) is None:
+    if text not in known and not _is_spoken(text):
         return None
     for gpu_id in (text, *(() if text in known else (gpu_aliases().get(text, ""),))):
         if gpu_id not in known and not is_id(gpu_id):
@@ -297,7 +303,7 @@ def _resolve(name: str) -> _Place | None:
 def _of_package(name: str) -> _Place | None:
     """The same among those of the package alone."""
     text = name.strip().lower()
-    if _SPOKEN.fullmatch(text) is None:
+    if not _is_spoken(text):
         return None
     known = names("gpus")
     found = next((gpu_id for gpu_id in (text, gpu_aliases().get(text)) if gpu_id in known), None)

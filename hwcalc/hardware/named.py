@@ -84,7 +84,8 @@ _built_in: Final = lru_cache(maxsize=512)(_in_profiles)
 
 def _stem(name: str) -> str:
     """The name without its size of memory."""
-    return re.sub(r"-\d+gb$", "", name)
+    stem, dash, size = name.rpartition("-")
+    return stem if dash and size.endswith("gb") and size[:-2].isdecimal() else name
 
 
 def gpu_ids(names: Iterable[str], notes: list[Note]) -> tuple[str, ...]:

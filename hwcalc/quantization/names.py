@@ -225,14 +225,19 @@ def _part(prefix: str) -> Part:
 
 def _inner(module: str) -> str:
     """The path of a module inside its layer."""
-    match = _IN_TOWER.search(module)
+    match = _container(module)
     return module[match.end() :] if match else module
+
+
+def _container(module: str) -> re.Match[str] | None:
+    """Where the path of a module names the layer that it is in."""
+    return _IN_TOWER.search(module) if "layer" in module or "block" in module or "h." in module else None
 
 
 @lru_cache(maxsize=8192)
 def _spellings(module: str, part: Part, number: int, depth: int) -> tuple[str, ...]:
     """All names that a module may have in its checkpoint."""
-    match = _IN_TOWER.search(module)
+    match = _container(module)
     here = f"{module[: match.end()]}{number}.{module[match.end() :]}" if match else module
     names = [module, here, *(f"{prefix}{here}" for prefix in _OUTER)]
     if part is Part.MTP:

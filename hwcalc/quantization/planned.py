@@ -67,7 +67,8 @@ def format_name(text: str | None) -> str | None:
     # Most name a mix as it is: the other formats need not be read for it.
     if text in MIXES and text not in _SPELLINGS:
         return text
-    name = re.sub(r"[\s_-]+", "_", text.strip().lower())
+    name = text.strip().lower()
+    name = name if name.isalnum() else re.sub(r"[\s_-]+", "_", name)
     name = _SPELLINGS.get(name, name)
     from hwcalc.quantization.scheme import FORMATS
 
