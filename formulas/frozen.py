@@ -75,15 +75,16 @@ def frozen(cls: type[T]) -> type[T]:
     """
     made: Any = cls
     # Fields with more than a default leave the class at once; all else waits for the first value, which most classes never have.
-    made.__frozen__ = _Fields(cls) if any(isinstance(value, Field) for value in cls.__dict__.values()) else _Unread(cls)
+    given = cls.__dict__
+    made.__frozen__ = _Fields(cls) if Field in map(type, given.values()) else _UNREAD
     for name, method in _SHARED.items():
-        # A base that keeps its hash does so for its subclasses.
-        inherited = name == "__hash__" and cls.__hash__ not in (object.__hash__, _hash)
-        if name not in cls.__dict__ and not inherited:
+        if name not in given:
             setattr(cls, name, method)
-    made.__dataclass_fields__ = _AsDataclass(cls, "__dataclass_fields__")
-    made.__dataclass_params__ = _AsDataclass(cls, "__dataclass_params__")
-    made.__signature__ = _Signature()
+    # A base that keeps its hash does so for its subclasses.
+    if cls.__hash__ is object.__hash__:
+        made.__hash__ = _hash
+    made.__dataclass_fields__, made.__dataclass_params__ = _AS_DATACLASS
+    made.__signature__ = _SIGNATURE
     return cls
 
 
@@ -141,9 +142,7 @@ class _Fields:
         self.cls = cls
         self.checked = hasattr(cls, "__post_init__")
         values = _own_values(cls)
-        if len([base for base in cls.__mro__ if "__frozen__" in base.__dict__]) > 1 or any(
-            isinstance(value, Field) for value in values.values()
-        ):
+        if Field in map(type, values.values()) or any("__frozen__" in base.__dict__ for base in cls.__mro__[1:-1]):
             self._read_all()
         else:
             # Most classes have annotations and defaults alone: what else could be said of a field is made when it is asked for.
@@ -193,15 +192,13 @@ def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[object, 
 class _Unread:
     """Stands for the fields of a class until they are asked for."""
 
-    __slots__ = ("cls",)
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-
     def __get__(self, record: object, owner: type) -> _Fields:
-        made: Any = self.cls
-        found = made.__frozen__ = _Fields(self.cls)
+        made: Any = next(each for each in owner.__mro__ if "__frozen__" in each.__dict__)
+        found = made.__frozen__ = _Fields(made)
         return found
+
+
+_UNREAD: Final = _Unread()
 
 
 def _own_values(cls: type) -> dict[str, Any]:
@@ -294,7 +291,6 @@ _SHARED: Final = {
     "__setattr__": _set,
     "__delattr__": _delete,
     "__eq__": _equal,
-    "__hash__": _hash,
     "__repr__": _text,
     "__getstate__": _state,
     "__replace__": replace,
@@ -306,12 +302,13 @@ class _AsDataclass:
 
     _lock: Final = RLock()
 
-    def __init__(self, cls: type, name: str) -> None:
-        self.cls = cls
+    def __init__(self, name: str) -> None:
         self.name = name
 
     def __get__(self, record: object, owner: type) -> Any:
         import dataclasses
+
+        cls: Any = next(each for each in owner.__mro__ if self.name in each.__dict__)
 
         def told(each: Field) -> Any:
             default = {"default": each.default} if each.default is not _MISSING else {}
@@ -319,15 +316,18 @@ class _AsDataclass:
             return dataclasses.field(**default, **factory, init=each.init, repr=each.repr, compare=each.compare)
 
         with self._lock:
-            if self.cls.__dict__[self.name] is self:
-                own = self.cls.__frozen__.own
+            if cls.__dict__[self.name] is self:
+                own = cls.__frozen__.own
                 # A class beside this one, whose attributes other threads may read: a late field is one.
-                words = {"__module__": self.cls.__module__, "__annotations__": {each.name: each.type for each in own}}
-                twin: Any = type(self.cls.__name__, self.cls.__bases__, {**words, **{each.name: told(each) for each in own}})
+                words = {"__module__": cls.__module__, "__annotations__": {each.name: each.type for each in own}}
+                twin: Any = type(cls.__name__, cls.__bases__, {**words, **{each.name: told(each) for each in own}})
                 dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(twin)
                 for name in ("__dataclass_fields__", "__dataclass_params__"):
-                    setattr(self.cls, name, getattr(twin, name))
-        return getattr(self.cls, self.name)
+                    setattr(cls, name, getattr(twin, name))
+        return getattr(cls, self.name)
+
+
+_AS_DATACLASS: Final = _AsDataclass("__dataclass_fields__"), _AsDataclass("__dataclass_params__")
 
 
 class _Signature:
@@ -342,3 +342,6 @@ class _Signature:
 
         known: _Fields = owner.__frozen__  # type: ignore[attr-defined]
         return Signature([parameter(each) for each in known.all if each.init])
+
+
+_SIGNATURE: Final = _Signature()

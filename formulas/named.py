@@ -7,7 +7,7 @@ they import.
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import _tuplegetter, namedtuple  # type: ignore[attr-defined]
 from functools import cache
 from types import FunctionType
 
@@ -72,21 +72,24 @@ _SHARED: Final[dict[str, Any]] = {
 }
 
 
+@cache
+def _getter(index: int) -> Any:
+    """As the library's own getters, which are written in C: all classes share them."""
+    return _tuplegetter(index, f"Alias for field number {index}")
+
+
 class _Meta(type):
     """Makes a named tuple of a class body: its annotations are the fields, in their order."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
         if not bases:
             return super().__new__(cls, name, bases, body)
-        # As the library's own getters, which are written in C.
-        from collections import _tuplegetter  # type: ignore[attr-defined]
-
         fields = tuple(body["__annotations__"])
         made = _SHARED | body
         made["_fields"] = made["__match_args__"] = fields
         made["_field_defaults"] = {field: body[field] for field in fields if field in body}
         for index, field in enumerate(fields):
-            made[field] = _tuplegetter(index, f"Alias for field number {index}")
+            made[field] = _getter(index)
         made.setdefault("__doc__", f"{name}({', '.join(fields)})")
         return type(name, (tuple,), made)
 

@@ -12,7 +12,6 @@ from hwcalc.formulas.hints import IO, TYPE_CHECKING, Any
 from hwcalc.model import Note, RawModel
 from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id
-from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
 from hwcalc.text import printable, shown
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ def _identity(file: Path) -> tuple[str, str | None]:
 
 def from_standard_input() -> RawModel:
     """The config or the GGUF file on standard input."""
+    from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
+
     stream = sys.stdin
     if stream is None or stream.closed:
         raise UsageError("there is no standard input to read a config from.", hint="Pipe one in: kvplan - < config.json")
@@ -126,6 +127,8 @@ def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
         raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(stream).__name__}).")
     if stream is sys.stdin or stream is getattr(sys.stdin, "buffer", None):
         return from_standard_input()
+    from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
+
     opened: Any = stream
     name = getattr(opened, "name", None)
     path = name if isinstance(name, str) and not name.startswith("<") else None

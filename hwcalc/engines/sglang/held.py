@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import repeat
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.sglang.layout import SWA
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
@@ -15,6 +14,7 @@ from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
 
 __all__ = ["PageRow", "allocations", "extras", "layer_tensors", "page_rows"]
