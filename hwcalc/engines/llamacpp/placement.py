@@ -71,7 +71,7 @@ def _whole_assignment(opened: LlamacppOpened) -> Assignment:
     weighed = weighed_of(opened)
     experts = _with_experts(range(hosted), weighed, whole)
     if weighed is None or not weighed.largest_moved:
-        return replace(whole, experts_on_host=experts)
+        return replace(whole, experts_on_host=experts) if experts else whole
     moved = {number for number in weighed.experts_moved if whole.blocks[number] != ON_HOST}
     return replace(whole, experts_on_host=LayerNumbers(sorted(moved.union(experts))), largest_moved=weighed.largest_moved)
 
