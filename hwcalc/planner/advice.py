@@ -128,8 +128,7 @@ class _Adviser:
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        # What a change gives takes as long to find out as whether it helps, and a short answer names few of them.
-        return tuple(record(Try, {LATE_TEXTS: partial(self._written, offer)}) for offer in chosen)
+        return tuple(self._written(offer) for offer in chosen)
 
     def _alone(self, fewest: Sizes | None) -> None:
         """One change at a time."""
@@ -387,21 +386,32 @@ class _Adviser:
         bound = opened.model.max_position_embeddings
         return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
 
-    def _written(self, offer: Offer) -> dict[str, str]:
-        """The texts of a change."""
+    def _written(self, offer: Offer) -> Try:
+        """The texts are late: what a change gives takes as long to find out as whether it helps, and a short answer names few of them."""
+        texts = {
+            "flag": partial(self._flag, offer),
+            "effect": partial(self._effect, offer),
+            "command": partial(self._command, offer),
+        }
+        return record(Try, {LATE_TEXTS: texts})
+
+    def _flag(self, offer: Offer) -> str:
+        return flags_of(self.opened, {**self.tries.chosen(offer.change), **offer.change.settings})
+
+    def _command(self, offer: Offer) -> str:
         settings = dict(offer.change.settings)
-        flags = flags_of(self.opened, {**self.tries.chosen(offer.change), **settings})
         if self.opened.engine.splits_layers and "gpus" in settings:
             settings |= dict.fromkeys(PARALLEL)
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:
             settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
-        numbers = settings.keys() & {"seq", "batch"}
-        gain = "" if numbers else self._gain(offer)
+        return self.line.changed(**settings).text
+
+    def _effect(self, offer: Offer) -> str:
+        gain = "" if offer.change.settings.keys() & {"seq", "batch"} else self._gain(offer)
         whole = "all layers on the GPU" if self.partly else ""
-        effect = "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
-        return {"flag": flags, "effect": effect, "command": self.line.changed(**settings).text}
+        return "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
 
     def _gain(self, offer: Offer) -> str:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""

@@ -7,6 +7,7 @@ number of sequences; a longer conversation takes no more memory, and one that fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from hwcalc.engines.base import Engine, Opened
@@ -92,12 +93,7 @@ class Llamacpp(LlamacppPlaces):
         one = of_llamacpp(opened).settings
         found = dtypes_of(one.type_k, one.type_v)
         named = not is_auto(opened.request.dtype) or {"type_k", "type_v"} & opened.request.options.keys()
-        notes = (
-            ()
-            if named
-            else (Note(code="default-dtype", message=f"KV dtype {found.kv}: llama.cpp's default. Set it with --dtype."),)
-        )
-        return Noted(found, notes)
+        return Noted(found, () if named else (_default_dtype(found.kv),))
 
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
@@ -182,6 +178,10 @@ class Llamacpp(LlamacppPlaces):
             )
         )
 
+    def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        """Whether its context fits: there is no pool to be filled."""
+        return opened.needed_bytes <= budget_bytes
+
     def scored_at_once(self, opened: Opened) -> tuple[int, int]:
         """The prompts that end in one batch of ``n_ubatch``. In one buffer for all sequences each token has scores of all their cells."""
         one, batch = of_llamacpp(opened).settings, opened.request.replica_batch
@@ -241,3 +241,8 @@ class Llamacpp(LlamacppPlaces):
         from hwcalc.engines.llamacpp.command import serve
 
         return serve(planned)
+
+
+@lru_cache(maxsize=16)
+def _default_dtype(kv: str) -> Note:
+    return Note(code="default-dtype", message=f"KV dtype {kv}: llama.cpp's default. Set it with --dtype.")
