@@ -10,6 +10,7 @@ from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
 from hwcalc.engines.llamacpp.graph import (
     FLOAT,
+    OF_THE_HOST,
     PIPELINE_COPIES,
     Moment,
     Part,
@@ -65,13 +66,18 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
 
 
 def moments_of(opened: LlamacppOpened, part: Part) -> tuple[tuple[Moment, Sum], ...]:
-    """The moments of a GPU that runs this part. All requests about a model share them, but for copies from the host, which differ by length:
-    those a family shares.
-    """
-    kept = opened.shared if part.from_host else opened.model.once
-    key = ("llamacpp moments", part, _fixed(opened))
-    found: tuple[tuple[Moment, Sum], ...] = kept(key, lambda: gpu_moments(opened.hparams, opened.settings, part))
-    return found
+    """The moments of a GPU that runs this part. All requests about a model share them, but for the sizes of copies from the host."""
+    alike = part if part.from_host is None else part._replace(from_host=0, cache_from_host=0)
+    key = ("llamacpp moments", alike, _fixed(opened))
+    found: tuple[tuple[Moment, Sum], ...] = opened.model.once(key, lambda: gpu_moments(opened.hparams, opened.settings, alike))
+    copied = dict(zip(OF_THE_HOST, (part.from_host or 0, part.cache_from_host), strict=True))
+    if not any(copied.values()):
+        return found
+    return tuple(_with_copy(*pair, FLOAT * (copied.get(pair[0].name, 0) // FLOAT)) for pair in found)
+
+
+def _with_copy(moment: Moment, size: Sum, copied: int) -> tuple[Moment, Sum]:
+    return (moment._replace(fixed_bytes=moment.fixed_bytes + copied), size + copied) if copied else (moment, size)
 
 
 def host_moments_of(opened: LlamacppOpened, copies: int) -> tuple[tuple[Moment, Sum], ...]:

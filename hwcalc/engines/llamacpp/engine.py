@@ -20,13 +20,11 @@ from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context, check_weights
 from hwcalc.engines.llamacpp.rules import RULES, ngram_state
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, dtypes_of, read_settings
-from hwcalc.engines.llamacpp.sharing import is_unified
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.policies import Support
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.turns import Turns
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Llamacpp"]
@@ -194,6 +193,8 @@ class Llamacpp(LlamacppPlaces):
         return opened.needed_bytes
 
     def pads(self, opened: Opened) -> bool:
+        from hwcalc.engines.llamacpp.sharing import is_unified
+
         return not is_unified(opened.request)
 
     def sharing_support(self, opened: Opened) -> Support:

@@ -164,7 +164,8 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
     gpus = shares[:-1]
     return Placement(
         devices=shares,
-        fullest=max(range(len(gpus)), key=lambda place: gpus[place].needed("high"), default=0),
+        # Of a single one nobody need know how full it is.
+        fullest=max(range(len(gpus)), key=lambda place: gpus[place].needed("high")) if len(gpus) > 1 else 0,
         gpu_layers=assignment.gpu_layers if gpus else None,
         all_layers=len(assignment.blocks) + 1 if gpus else None,
         experts_on_host=assignment.experts_on_host,
