@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from math import prod
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.weights import Weight
+from hwcalc.formulas.hints import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hwcalc.formulas.weights import Weight
 
 __all__ = [
     "AWQ",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from _thread import RLock
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from hwcalc.formulas.hints import Any, Final, TypeVar, dataclass_transform
 from hwcalc.formulas.lazy import lazy
@@ -121,7 +122,20 @@ def record(cls: type[T], values: dict[str, Any]) -> T:
 class _Fields:
     """The fields of a class, those of its bases first, and what the shared methods need of them."""
 
-    __slots__ = ("_every", "checked", "cls", "compared", "defaults", "factories", "names", "plain", "set", "unset")
+    __slots__ = (
+        "_every",
+        "checked",
+        "cls",
+        "compared",
+        "defaults",
+        "factories",
+        "given",
+        "names",
+        "plain",
+        "set",
+        "unset",
+        "values_of",
+    )
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -139,6 +153,8 @@ class _Fields:
             self.unset: frozenset[str] = frozenset()
             self.defaults = {name: value for name, value in values.items() if value is not _MISSING}
             self.factories: tuple[tuple[str, Callable[[], Any]], ...] = ()
+        self.given = None if self.unset else self.set
+        self.values_of = _getter(self.compared)
         self.plain = not (self.checked or self.unset) and cls.__dict__.get("__init__", _init) is _init
 
     def _read_all(self) -> None:
@@ -167,6 +183,11 @@ class _Fields:
     def own(self) -> tuple[Field, ...]:
         """Those of the class itself."""
         return (self._every or self._read())[1]
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[object, ...]]:
+    """Reads these fields from the values of a record, as a tuple: the library's own function makes none of a single one."""
+    return itemgetter(*names) if len(names) > 1 else lambda values: tuple([values[name] for name in names])
 
 
 class _Unread:
@@ -205,14 +226,16 @@ def _own_fields(cls: type) -> Iterator[Field]:
 
 def _init(self: Any, /, **values: Any) -> None:
     known: _Fields = self.__frozen__
+    # Most values are made with all of their fields, in their order.
+    if tuple(values) != known.given:
+        given, values = values, known.defaults | values
+        for name, make in known.factories:
+            if name not in values:
+                values[name] = make()
+        if values.keys() != known.names or (known.unset and not known.unset.isdisjoint(given)):
+            raise _wrong_names(known, type(self).__qualname__, given)
     attributes = self.__dict__
-    attributes |= known.defaults
     attributes |= values
-    for name, make in known.factories:
-        if name not in values:
-            attributes[name] = make()
-    if attributes.keys() != known.names or (known.unset and not known.unset.isdisjoint(values)):
-        raise _wrong_names(known, type(self).__qualname__, values)
     if known.checked:
         self.__post_init__()
 
@@ -226,12 +249,12 @@ def _wrong_names(known: _Fields, name: str, values: dict[str, Any]) -> TypeError
 
 
 def _values(record: Any) -> tuple[object, ...]:
-    compared = record.__frozen__.compared
+    known: _Fields = record.__frozen__
     try:
-        return tuple(map(record.__dict__.__getitem__, compared))
+        return known.values_of(record.__dict__)
     except KeyError:
         # A late field that nobody has read yet.
-        return tuple([getattr(record, name) for name in compared])
+        return known.values_of({name: getattr(record, name) for name in known.compared})
 
 
 def _state(self: object) -> dict[str, Any]:

@@ -72,7 +72,11 @@ def without_tokens(text: str) -> str:
     >>> without_tokens("org/sk-learn-7b, hf_transfer, vllm@0.10.1")
     'org/sk-learn-7b, hf_transfer, vllm@0.10.1'
     """
-    if len(text) >= _LEAST_TOKEN:
+    if len(text) < _LEAST_TOKEN:
+        if "@" not in text:
+            # Too short for any token; the shortest is "?key=abcd".
+            return text
+    else:
         for variable in _TOKEN_VARIABLES:
             token = os.environ.get(variable, "")
             if len(token) >= _LEAST_TOKEN and token in text:

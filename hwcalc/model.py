@@ -8,10 +8,12 @@ from functools import cached_property
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import Any, Final, TypeVar
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, TypeVar
 from hwcalc.formulas.shown import Shown
-from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
+
+if TYPE_CHECKING:
+    from hwcalc.formulas.weights import Weights
 
 __all__ = [
     "EXAMPLE_PARAMETERS",

@@ -23,6 +23,7 @@ __all__ = [
     "SEPARATOR",
     "IndexedModel",
     "details",
+    "format_names",
     "model_index",
     "packed",
     "placing",
@@ -62,11 +63,12 @@ class IndexedModel(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def _parts() -> tuple[str, str]:
-    """The models and the shapes as they stand."""
+def _parts() -> tuple[str, str, str]:
+    """The models, the names of formats and the shapes as they stand."""
     with open(INDEX, encoding="utf-8") as file:
-        models, _, shapes = file.read().removeprefix('{"models":').partition(',"shapes":')
-    return models, shapes.removesuffix("}\n")
+        models, _, rest = file.read().removeprefix('{"models":').partition(',"formats":')
+    names, _, shapes = rest.partition(',"shapes":')
+    return models, names, shapes.removesuffix("}\n")
 
 
 @lru_cache(maxsize=1)
@@ -77,21 +79,32 @@ def model_index() -> Mapping[str, IndexedModel]:
 
 @lru_cache(maxsize=1)
 def shapes() -> Sequence[Mapping[str, Any]]:
-    """What a list needs of each shape to say whether it fits: its layers, its points, and the sizes of its formats, the largest first."""
-    found: list[dict[str, Any]] = json.loads(_parts()[1])
+    """What a list needs of each shape to say whether it fits: its layers, its points, and which formats it has with their bytes."""
+    found: list[dict[str, Any]] = json.loads(_parts()[2])
     return found
+
+
+@lru_cache(maxsize=1)
+def _names() -> Sequence[Sequence[str]]:
+    found: list[list[str]] = json.loads(_parts()[1])
+    return found
+
+
+def format_names(number: int) -> Sequence[str]:
+    """The formats of a shape, the largest first. Most shapes have the same."""
+    return _names()[shapes()[number]["formats"]]
 
 
 @lru_cache(maxsize=64)
 def details(number: int) -> Mapping[str, Any]:
-    """The rest of a shape but its weights: the kinds of its layers, and dimensions."""
+    """The rest of a shape but its weights: the kinds of its layers, dimensions, and at most the bytes of a layer in each format."""
     found: dict[str, Any] = json.loads(_details(number)[0])
     return found
 
 
 def weights(number: int, name: str) -> Sequence[Any]:
     """The weights of a shape in the format ``name``, by their use."""
-    found: list[Any] = json.loads(_details(number)[1 + list(shapes()[number]["sizes"]).index(name)])
+    found: list[Any] = json.loads(_details(number)[1 + format_names(number).index(name)])
     return found
 
 

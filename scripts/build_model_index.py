@@ -37,8 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def written(ids: Iterable[str]) -> tuple[str, str]:
-    """The texts of the files: one line for each model and each shape, which says where its details stand, and one for the details of each."""
+    """The texts of the files: one line for each model, each list of formats and each shape, which says where its details stand, and one for
+    the details of each.
+    """
     shapes: dict[tuple[str, str], int] = {}
+    formats: dict[str, int] = {}
     places: dict[str, int] = {}
     models, start = [], 0
     for model_id in ids:
@@ -47,8 +50,9 @@ def written(ids: Iterable[str]) -> tuple[str, str]:
             continue
         row, shape = indexed(model_id, entry.data)
         if shape is not None:
-            rest, placing = shape[1], _line(shape[2])
-            lines = _line(shape[0]), SEPARATOR.join(map(_line, (rest["about"], *rest["weights"])))
+            head, rest, placing = shape[0], shape[1], _line(shape[2])
+            names = formats.setdefault(_line(head["formats"]), len(formats))
+            lines = _line(head | {"formats": names}), SEPARATOR.join(map(_line, (rest["about"], *rest["weights"])))
             if placing not in places:
                 places[placing] = start
                 start += len(placing) + 1
@@ -56,10 +60,11 @@ def written(ids: Iterable[str]) -> tuple[str, str]:
             row = row._replace(shape=number, placed=(places[placing], len(placing)))
         models.append(_line(row))
     heads = []
-    for head, details in shapes:
-        heads.append(f'{head.removesuffix("}")},"details":[{start},{len(details)}]}}')
+    for line, details in shapes:
+        heads.append(f'{line.removesuffix("}")},"details":[{start},{len(details)}]}}')
         start += len(details) + 1
-    index = f'{{"models":[\n{_lines(models)}\n],"shapes":[\n{_lines(heads)}\n]}}\n'
+    parts = {"models": models, "formats": formats, "shapes": heads}
+    index = "{" + ",".join(f'"{name}":[\n{_lines(lines)}\n]' for name, lines in parts.items()) + "}\n"
     return index, "".join(f"{line}\n" for line in (*places, *(details for _, details in shapes)))
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Candidate", "candidates", "catalog", "folded", "naming", "sources", "unread"]
 
 
+_FAMILY: Final = Naming._fields.index("family")
 _SAME: Final = Naming._fields.index("same")
 
 
@@ -51,7 +52,8 @@ class Candidate(NamedTuple):
     @property
     def family(self) -> str:
         """What people call the series."""
-        return naming(self.id).family
+        family: str = naming(self.id).family if self.row is None else self.row.naming[_FAMILY]
+        return family
 
 
 def naming(model_id: str) -> Naming:

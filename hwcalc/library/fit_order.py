@@ -11,8 +11,8 @@ from hwcalc.library.families import pretrained_of
 from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
 
 if TYPE_CHECKING:
-    from hwcalc.planner.result import Verdict
     from hwcalc.planner.runnables import Runnable
+    from hwcalc.planner.verdict import Verdict
 
 __all__ = ["OF_A_FAMILY", "Found", "alike", "best_of_families", "ordered"]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room, Sizes
+from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Point, Room, Sizes
 from hwcalc.engines.llamacpp.settings import dtypes_asked
 from hwcalc.engines.request import Parallel
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.library.indexed import curves_at, formats_at, layers_at, shares_at, stack_at
-from hwcalc.planner.result import UNLIMITED
+from hwcalc.library.indexed import curves_at, formats_at, layers_at, shares_at, stack_at, step_at
 from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import decode_of
 from hwcalc.planner.values import is_auto
+from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
 
@@ -49,6 +49,7 @@ class Quick:
         self._named = named
         self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
         self._whole: dict[tuple[int, int], Whole | None] = {}
+        self._points: dict[tuple[int, int], Point] = {}
 
     @property
     def kv_dtype(self) -> str:
@@ -67,7 +68,7 @@ class Quick:
         longest = max(tokens, row.max_position_embeddings or tokens)
         if longest > curves_at(row.shape).longest:
             return False
-        return self._named is None or self._named in formats_at(row.shape)
+        return self._named is None or self._named in formats_at(row.shape).names
 
     def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
@@ -78,25 +79,36 @@ class Quick:
         return self._whole[key]
 
     def _fitting(self, number: int, tokens: int) -> Whole | None:
-        point, room = curves_at(number).at(tokens), self._room
-        for name, numbers in formats_at(number).items():
-            sizes = Sizes(*numbers)
-            if self._named in (None, name) and room.surely_holds(sizes, point):
-                return Whole(
-                    weights=name,
-                    weights_bytes=sizes.gpu,
-                    cache_bytes=point.cache,
-                    needed_bytes=room.needed(sizes, point),
-                    host_bytes=sizes.host,
-                )
-        return None
+        point, formats, room = self._point(number, tokens), formats_at(number), self._room
+        if self._named is None:
+            place = room.largest(formats.gpu, formats.host, point)
+        else:
+            place = formats.names.index(self._named) if room.surely_holds(formats.sizes(self._named), point) else None
+        if place is None:
+            return None
+        sizes = Sizes(formats.gpu[place], formats.host[place])
+        return Whole(
+            weights=formats.names[place],
+            weights_bytes=sizes.gpu,
+            cache_bytes=point.cache,
+            needed_bytes=room.needed(sizes, point),
+            host_bytes=sizes.host,
+        )
+
+    def _point(self, number: int, tokens: int) -> Point:
+        key = (number, tokens)
+        if key not in self._points:
+            self._points[key] = curves_at(number).at(tokens)
+        return self._points[key]
 
     def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
         """The most tokens with which a model surely fits as a whole."""
         assert row.shape is not None
-        curves, sizes = curves_at(row.shape), Sizes(*formats_at(row.shape)[whole.weights])
+        curves = curves_at(row.shape)
         bound = max(tokens, row.max_position_embeddings or UNLIMITED)
-        return bound if curves.flat else min(bound, self._room.longest(sizes, curves, curves.longest))
+        if curves.flat:
+            return bound
+        return self._room.longest(Sizes(whole.weights_bytes, whole.host_bytes), curves, tokens, min(bound, curves.longest))
 
     def exact(self, row: IndexedModel, tokens: int) -> bool:
         """Whether the index has what it needs to the byte."""
@@ -124,7 +136,7 @@ class Quick:
     def smallest(self, row: IndexedModel) -> str:
         """The format in which a part of the model stays on the host."""
         assert row.shape is not None
-        return self._named or [*formats_at(row.shape)][-1]
+        return self._named or formats_at(row.shape).names[-1]
 
     def layers(self, row: IndexedModel) -> int:
         """The layers of a model, the output counted as one."""
@@ -134,7 +146,7 @@ class Quick:
     def weights_bytes(self, row: IndexedModel) -> int:
         """Bytes of the smallest format, with all layers on the GPU."""
         assert row.shape is not None
-        return Sizes(*formats_at(row.shape)[self.smallest(row)]).gpu
+        return formats_at(row.shape).sizes(self.smallest(row)).gpu
 
     @property
     def without_gpu(self) -> bool:
@@ -147,13 +159,12 @@ class Quick:
         The index counts a table twice that is the embedding and the output, and has the buffers of a GPU and its host.
         """
         assert row.shape is not None
-        point, found = curves_at(row.shape).at(tokens), list[tuple[str, int]]()
+        point, found = self._point(row.shape, tokens), list[tuple[str, int]]()
         beside = point.cache + point.compute_high + point.host_high
-        for name, numbers in formats_at(row.shape).items():
-            sizes = Sizes(*numbers)
-            if self._named not in (None, name) or sizes.gpu + point.cache > (self._room.rooms["high"] or 0):
+        for name, gpu, host in zip(*formats_at(row.shape), strict=True):
+            if self._named not in (None, name) or gpu + point.cache > (self._room.rooms["high"] or 0):
                 continue
-            needed = sizes.gpu + sizes.host + beside
+            needed = gpu + host + beside
             found.append((name, needed))
             if needed <= (self._room.rooms["low"] or 0):
                 break
@@ -162,14 +173,17 @@ class Quick:
     def apart(self, row: IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
-        sizes, point = Sizes(*formats_at(row.shape)[self.smallest(row)]), curves_at(row.shape).at(tokens)
-        host, room = self._room.likely_host, self._room.rooms["high"] or 0
+        name, point = self.smallest(row), self._point(row.shape, tokens)
+        sizes, host, room = formats_at(row.shape).sizes(name), self._room.likely_host, self._room.rooms["high"] or 0
         if sizes.gpu + point.cache > room + host:
             return False
+        if self._host.gpu.shares_host_memory:
+            return None
         # With nothing at all on the GPU, or with as much as it has room for.
         alone = sizes.gpu + sizes.host + point.cache + point.host_high + point.compute_high
-        held = self._room.held_apart(sizes, point) if sizes.gpu + point.cache > room else 0
-        return True if alone - held <= host and not self._host.gpu.shares_host_memory else None
+        if alone > host and sizes.gpu + point.cache > room:
+            alone -= self._room.held_apart(step_at(row.shape, name), point)
+        return True if alone <= host else None
 
 
 def quick(host: Hosting) -> Quick | None:

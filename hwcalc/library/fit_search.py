@@ -14,8 +14,8 @@ from hwcalc.library.fit_quick import Quick, quick
 from hwcalc.library.indexed import placed_model
 from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
-from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.file_types import file_type
 from hwcalc.text import shell_word
@@ -23,7 +23,7 @@ from hwcalc.text import shell_word
 if TYPE_CHECKING:
     from hwcalc.library.fit_quick import Whole
     from hwcalc.library.fit_wishes import Wishes
-    from hwcalc.planner.result import SpeedInfo
+    from hwcalc.planner.speed_result import SpeedInfo
     from hwcalc.profiles.model_index import IndexedModel
 
 __all__ = ["Search"]

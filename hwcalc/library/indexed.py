@@ -5,26 +5,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
 from hwcalc import formulas
-from hwcalc.engines.llamacpp.curves import Curves
+from hwcalc.engines.llamacpp.curves import Curves, Sizes
 from hwcalc.formulas import Stack
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
-from hwcalc.planner.weight_use import Use, WeightShare
-from hwcalc.profiles.model_index import IndexedModel, details, placing, shapes, unpacked, weights
+from hwcalc.planner.weight_share import Use, WeightShare
+from hwcalc.profiles.model_index import IndexedModel, details, format_names, placing, shapes, unpacked, weights
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.formulas.hybrid import Layer
 
-__all__ = ["WORDS", "curves_at", "formats_at", "layers_at", "placed_model", "shares_at", "stack_at"]
+__all__ = ["WORDS", "Formats", "curves_at", "formats_at", "layers_at", "placed_model", "shares_at", "stack_at", "step_at"]
 
 WORDS: Final = ("expert", "mtp", "lazy", "copy")
 """What the index says of a tensor beside its role, by the fields that say it."""
+
+
+class Formats(NamedTuple):
+    """The formats of a shape, the largest first: their names, and the numbers of the :class:`~hwcalc.engines.llamacpp.curves.Sizes` of each."""
+
+    names: Sequence[str]
+    gpu: Sequence[int]
+    host: Sequence[int]
+
+    def sizes(self, name: str) -> Sizes:
+        """What a format takes."""
+        place = self.names.index(name)
+        return Sizes(self.gpu[place], self.host[place])
 
 
 @lru_cache(maxsize=4096)
@@ -33,10 +47,15 @@ def curves_at(number: int) -> Curves:
     return Curves(points=shapes()[number]["points"])
 
 
-def formats_at(number: int) -> Mapping[str, Sequence[int]]:
-    """The formats of a shape, the largest first, with the numbers of their :class:`~hwcalc.engines.llamacpp.curves.Sizes`."""
-    found: Mapping[str, Sequence[int]] = shapes()[number]["sizes"]
-    return found
+def formats_at(number: int) -> Formats:
+    """The formats of a shape."""
+    shape = shapes()[number]
+    return Formats(format_names(number), shape["gpu"], shape["host"])
+
+
+def step_at(number: int, name: str) -> int:
+    """At most the bytes of one layer of a shape in the format ``name``."""
+    return int(details(number)["steps"][format_names(number).index(name)])
 
 
 def layers_at(number: int) -> int:

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 from hwcalc.engines.llamacpp.assignment import weigh
 from hwcalc.engines.llamacpp.bends import curves_of
-from hwcalc.engines.llamacpp.curves import Sizes
+from hwcalc.engines.llamacpp.curves import Sizes, step_of
 from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.formulas.frozen import fields
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.planner.weight_use import WeightShare, weight_shares
+from hwcalc.planner.weight_share import WeightShare
+from hwcalc.planner.weight_use import weight_shares
 from hwcalc.profiles.model_index import packed
 from hwcalc.quantization.published_mixes import published_formats
 
@@ -35,23 +36,26 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
     Raises the error of llama.cpp's reader for a model that it does not know.
     """
     blocks, curves = hparams_of(model).n_layer_all, curves_of(model)
-    sizes, used = dict[str, Any](), dict[str, Any]()
+    sizes, steps, used = dict[str, Sizes](), dict[str, int](), dict[str, Any]()
     for name in published_formats(model):
         if name is None:
             return None
         groups, shares = weight_groups(model, name), weight_shares(model, name)
         if groups is not None and shares is not None:
-            sizes[name] = [*Sizes.of(weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks))]
+            weighed = weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks)
+            sizes[name], steps[name] = Sizes.of(weighed), step_of(weighed)
             used[name] = _shares(shares)
     points = [[*point] for point in curves.points]
     if not sizes or len(points) > _MOST_POINTS:
         return None
     spec = {name: getattr(model, name) for name in _SPEC}
-    largest_first = dict(sorted(sizes.items(), key=lambda one: -one[1][0]))
-    head = {"layers": blocks + 1, "points": points, "sizes": largest_first}
-    smallest = [*largest_first][-1]
+    largest_first = sorted(sizes, key=lambda name: -sizes[name].gpu)
+    gpu, host = ([sizes[name][end] for name in largest_first] for end in (0, 1))
+    head = {"layers": blocks + 1, "points": points, "formats": largest_first, "gpu": gpu, "host": host}
+    smallest = largest_first[-1]
     placed = {"format": smallest, "hparams": _hparams(model), "groups": [*map(_group, weight_groups(model, smallest) or ())]}
-    details = {"about": {"spec": spec, "stack": _stack(model.stack)}, "weights": [used[name] for name in largest_first]}
+    about = {"spec": spec, "stack": _stack(model.stack), "steps": [steps[name] for name in largest_first]}
+    details = {"about": about, "weights": [used[name] for name in largest_first]}
     return head, details, placed
 
 

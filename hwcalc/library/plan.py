@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Opened
-from hwcalc.formulas.hints import Any
+from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 __all__ = [
     "ModelLike",

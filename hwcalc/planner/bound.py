@@ -8,7 +8,7 @@ from hwcalc.planner.speed_work import workload_of
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
-    from hwcalc.planner.result import SpeedInfo
+    from hwcalc.planner.speed_result import SpeedInfo
 
 __all__ = ["bound_of"]
 

@@ -9,8 +9,8 @@ from hwcalc.engines.saving import Cost, Saving
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import layouts
-from hwcalc.planner.result import Layout
 from hwcalc.planner.tries import Tried
+from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
     from hwcalc.engines.request import Request

@@ -14,9 +14,9 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.layouts import has_experts
 from hwcalc.planner.policy_options import OF_POLICY
-from hwcalc.planner.result import Layout
 from hwcalc.planner.sizes import sizes_for
 from hwcalc.planner.values import is_auto
+from hwcalc.planner.verdict import Layout
 from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 

@@ -16,13 +16,14 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.forms import form_of, longest
-from hwcalc.planner.result import SpeedInfo, Verdict
 from hwcalc.planner.sizes import sizes_for
 from hwcalc.planner.values import is_auto
+from hwcalc.planner.verdict import Verdict
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
+    from hwcalc.planner.speed_result import SpeedInfo
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Fitted", "Hosting", "hosting"]

@@ -12,9 +12,12 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.planner.result import UNLIMITED, Plan, Verdict
+from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner.solve import last_yes
+from hwcalc.planner.verdict import UNLIMITED, Verdict
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
 
 _SECANTS: Final = 2
 """The most steps towards a first guess."""

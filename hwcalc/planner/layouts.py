@@ -19,7 +19,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec
-from hwcalc.planner.result import Layout
+from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu

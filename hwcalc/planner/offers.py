@@ -13,7 +13,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Note
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.verdict import Verdict
 from hwcalc.text import shown
 
 __all__ = [

@@ -24,12 +24,13 @@ from hwcalc.planner.effects import without_effect
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.offers import SORTS, Figures, Offer, Recommendation, Wishes
 from hwcalc.planner.recommend_alike import Alike, AlikeGpu, formula_bytes, least_weights_bytes
-from hwcalc.planner.result import FitInfo, Layout
+from hwcalc.planner.verdict import Layout
 from hwcalc.text import operand
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.hardware.candidates import Candidate
+    from hwcalc.planner.result import FitInfo
 
 __all__ = ["recommend_model"]
 

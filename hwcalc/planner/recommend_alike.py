@@ -19,7 +19,7 @@ from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import solve_gpus
 from hwcalc.planner.layouts import has_experts, layouts
 from hwcalc.planner.recommend_inside import Inside, Need
-from hwcalc.planner.result import Layout
+from hwcalc.planner.verdict import Layout
 from hwcalc.profiles.calibration import BANDWIDTH, calibrated_gpus, overheads_kind
 from hwcalc.profiles.visible import visible_memory
 

@@ -13,15 +13,15 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import forms
-from hwcalc.planner.memory import weights_of
 from hwcalc.planner.offers import Figures
+from hwcalc.planner.planned_weights import weights_of
 from hwcalc.planner.speed_work import UNCOUNTED, Work, work_of, workload_of
 from hwcalc.planner.verdict import Verdict
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.model import Note
-    from hwcalc.planner.result import Layout
+    from hwcalc.planner.verdict import Layout
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Inside", "Need"]

@@ -9,11 +9,12 @@ from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner import forms, solve
 from hwcalc.planner.fit import Search
 from hwcalc.planner.offers import Figures
-from hwcalc.planner.result import Plan, Verdict
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
     from hwcalc.engines.pool import PoolInfo
+    from hwcalc.planner.result import Plan
+    from hwcalc.planner.verdict import Verdict
 
 __all__ = ["OfOffer", "figures_of"]
 

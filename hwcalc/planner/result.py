@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
-from hwcalc.engines.steps import Step, late_steps
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 from hwcalc.planner.held import DeviceInfo, PerGpu
+from hwcalc.planner.speed_result import SpeedInfo
 from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
-from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -48,9 +49,6 @@ __all__ = [
     "WeightPart",
     "WeightsInfo",
 ]
-
-UNLIMITED: Final = 2**40
-"""No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
 
 NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
@@ -302,33 +300,6 @@ class MemoryInfo:
     total_bytes: int | None
     per_gpu: PerGpu
     devices: tuple[DeviceInfo, ...] = ()
-
-
-@frozen
-class SpeedInfo:
-    """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
-
-    ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is
-    the time in which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt (of ``prompt``
-    tokens, else ``seq``). ``bound_by`` is ``memory bandwidth``, ``host memory bandwidth`` (most of the time goes to what lies
-    there) or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up: weights and
-    caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
-    ``definition`` is ``bound`` (by the profile's peak), ``measured`` (by the bandwidth that the user's own machine reached) or
-    ``unknown``. ``steps`` say how the figures come about.
-    """
-
-    definition: Definition
-    decode_tokens_per_s_bound: float | None
-    decode_step_s_bound: float | None
-    bound_by: str | None
-    prefill_s_bound: float | None
-    prefill_bound_by: str | None
-    weight_bytes_per_step: int | None
-    cache_bytes_per_step: int | None
-    flops_per_step: int | None
-    prefill_flops: int | None
-    source: str
-    steps: tuple[Step, ...] = field(late=late_steps)
 
 
 @frozen

@@ -7,7 +7,7 @@ from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import Any
 from hwcalc.model import Note
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.verdict import Verdict
 
 __all__ = ["Runnable", "Runnables", "Unread"]
 

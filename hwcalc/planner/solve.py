@@ -16,7 +16,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.planner.result import UNLIMITED
+from hwcalc.planner.verdict import UNLIMITED
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm

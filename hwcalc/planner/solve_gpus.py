@@ -8,8 +8,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
-from hwcalc.planner.result import Layout
 from hwcalc.planner.tries import Tried
+from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu

@@ -35,11 +35,11 @@ from hwcalc.formulas.frozen import record, replace
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.passes import Passes
-from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
+from hwcalc.planner.speed_result import SpeedInfo
 from hwcalc.planner.speed_steps import cache_steps, time_steps, weight_step
 from hwcalc.planner.speed_work import UNCOUNTED, layer_bytes, work_of
-from hwcalc.planner.weight_use import WeightShare
+from hwcalc.planner.weight_share import WeightShare
 from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.formulas.named import NamedTuple
-from hwcalc.planner.weight_use import Use, WeightShare
+from hwcalc.planner.weight_share import Use, WeightShare
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import WeightRead
-    from hwcalc.planner.result import SpeedInfo
+    from hwcalc.planner.speed_result import SpeedInfo
 
 __all__ = ["Divided", "divided", "is_divided", "shares_of"]
 

@@ -8,7 +8,7 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.planner.speed_rates import fastest
-from hwcalc.planner.weight_use import Use
+from hwcalc.planner.weight_share import Use
 
 if TYPE_CHECKING:
     from hwcalc.planner.speed_work import CacheReads

@@ -16,7 +16,7 @@ from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.passes import Passes, passes_of, whole_passes
 from hwcalc.planner.speed_rates import ANY_RATE, RATES, SIXTEEN, fastest, reached
-from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
+from hwcalc.planner.weight_share import Use, WeightShare
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def work_of(
     counted: tuple[WeightShare, ...] | None = None,
 ) -> Work | None:
     """The part of :func:`speed_bound` that is the same on every accelerator; ``None`` if the model's weights are not counted."""
-    counted = counted or model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
+    counted = counted or model.once(("weight shares", weights, dtype), lambda: _counted(model, weights, dtype))
     if counted is None:
         return None
     whole = whole_passes(model.stack_for(engine), seq)
@@ -105,6 +105,12 @@ def work_of(
         batch=batch,
         pp=parallel.pp,
     )
+
+
+def _counted(model: ModelSpec, weights: str | None, dtype: str | None) -> tuple[WeightShare, ...] | None:
+    from hwcalc.planner.weight_use import weight_shares
+
+    return weight_shares(model, weights, dtype)
 
 
 def decode_of(

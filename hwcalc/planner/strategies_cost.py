@@ -11,7 +11,8 @@ from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import cache_bytes_read
 from hwcalc.planner.strategies_steps import named, with_sum
-from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
+from hwcalc.planner.weight_share import Use, WeightShare
+from hwcalc.planner.weight_use import weight_shares
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened

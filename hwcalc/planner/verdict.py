@@ -1,4 +1,4 @@
-"""The words of a verdict, and the parallel sizes of a layout."""
+"""The words of a verdict, the parallel sizes of a layout, and how far searches go."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import enum
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import Final
 
-__all__ = ["Layout", "Verdict"]
+__all__ = ["UNLIMITED", "Layout", "Verdict"]
+
+UNLIMITED: Final = 2**40
+"""No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
 
 
 class Verdict(enum.StrEnum):

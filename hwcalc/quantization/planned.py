@@ -7,7 +7,6 @@ import re
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import ModelSpec, Note
 from hwcalc.patterns import pattern
 from hwcalc.text import shown
@@ -141,8 +140,10 @@ def _published(model: ModelSpec) -> Scheme | None:
     scheme = read_scheme(model.quantization or {}, model.facts.expert_dtype)
     if scheme is None:
         return None
-    numbers = [number for block in (model.counted or Weights(blocks=())).blocks for number in block.layers or ()
-               if block.part is Part.LANGUAGE]  # fmt: skip
+    from hwcalc.formulas.weights import Part
+
+    blocks = () if model.counted is None else model.counted.blocks
+    numbers = [number for block in blocks for number in block.layers or () if block.part is Part.LANGUAGE]
     return scheme.placed(layers=1 + max(numbers, default=-1), text_only=model.facts.quantizes_text_only)
 
 

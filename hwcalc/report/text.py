@@ -64,7 +64,7 @@ def how_many(count: int | None) -> str:
     >>> how_many(None), how_many(4096), how_many(2**40)
     ('', '4,096', 'any')
     """
-    from hwcalc.planner.result import UNLIMITED
+    from hwcalc.planner.verdict import UNLIMITED
 
     return "" if count is None else f"{count:,}" if count < UNLIMITED else "any"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Weighed
     from hwcalc.engines.request import Request
 
-__all__ = ["LEAST_TOKENS", "Curves", "Point", "Room", "Sizes"]
+__all__ = ["LEAST_TOKENS", "Curves", "Point", "Room", "Sizes", "step_of"]
 
 LEAST_TOKENS: Final = 2048
 """A shorter context has smaller batches."""
@@ -63,38 +63,47 @@ class Curves(NamedTuple):
 
     def at(self, tokens: int) -> Point:
         """The sizes for so many tokens, at most as many as the last point has."""
-        place, (start, *first), (end, *last) = self._around(tokens)
-        if start == place:
-            return Point(*first)
-        part, whole = place - start, end - start
-        return Point(*[a - (a - b) * part // whole for a, b in zip(first, last, strict=True)])
+        return self.at_place(rounded_up(tokens) // CELLS)
+
+    def at_place(self, place: int) -> Point:
+        """The same in multiples of 256 cells."""
+        start, end = self._around(place)
+        if start[0] == place:
+            return Point(*start[1:])
+        part, whole = place - start[0], end[0] - start[0]
+        _, *sizes = [a - (a - b) * part // whole for a, b in zip(start, end, strict=True)]
+        return Point(*sizes)
 
     def exact(self, tokens: int) -> bool:
         """Whether the expected buffers for so many tokens are known to the byte."""
-        place, (start, *first), (end, *last) = self._around(tokens)
+        place = rounded_up(tokens) // CELLS
+        (start, *first), (end, *last) = self._around(place)
         grown = Point(*last).compute - Point(*first).compute
         return start == place or grown * (place - start) % (end - start) == 0
 
-    def _around(self, tokens: int) -> tuple[int, Sequence[int], Sequence[int]]:
-        """The place of so many tokens, the point there or before it, and the next."""
-        place = rounded_up(tokens) // CELLS
+    def _around(self, place: int) -> tuple[Sequence[int], Sequence[int]]:
+        """The point at a place or before it, and the next."""
         number = bisect_right(self.points, place, key=itemgetter(0)) - 1
-        return place, self.points[number], self.points[min(number + 1, len(self.points) - 1)]
+        return self.points[number], self.points[min(number + 1, len(self.points) - 1)]
 
 
 class Sizes(NamedTuple):
-    """Bytes of a model's tensors with all layers on one GPU: those there, those that stay on the host, and at most those of one layer."""
+    """Bytes of a model's tensors with all layers on one GPU: those there, and those that stay on the host."""
 
     gpu: int
     host: int
-    step: int
 
     @classmethod
     def of(cls, weights: Weighed) -> Sizes:
         """The sums."""
         gpu = weights.output + weights.tied + weights.copied + sum(experts + rest for experts, rest in weights.blocks)
-        largest = max((experts + rest for experts, rest in weights.blocks), default=0)
-        return cls(gpu=gpu, host=weights.input, step=max(weights.output + weights.tied, weights.copied + largest))
+        return cls(gpu=gpu, host=weights.input)
+
+
+def step_of(weights: Weighed) -> int:
+    """At most the bytes of one layer."""
+    largest = max((experts + rest for experts, rest in weights.blocks), default=0)
+    return max(weights.output + weights.tied, weights.copied + largest)
 
 
 class Room:
@@ -116,33 +125,43 @@ class Room:
         """Bytes on the GPU with everything there, by the expected value."""
         return weights.gpu + point.cache + point.compute + self._process.expected
 
-    def surely(self, weights: Sizes, curves: Curves, tokens: int) -> bool:
-        """Whether a context of so many tokens fits at the high end of the estimates, and its host has room for the rest."""
-        return self.surely_holds(weights, curves.at(tokens))
+    def largest(self, gpu: Sequence[int], host: Sequence[int], point: Point) -> int | None:
+        """Which of these formats, the largest first, is the first that :meth:`surely_holds`; ``None`` if none does."""
+        room, beside = self.rooms["low"], point.cache + point.compute_high + self._process.high
+        if room is None or gpu[-1] + beside > room:
+            return None
+        for place, size in enumerate(gpu):
+            if size + beside <= room and self.surely_holds(Sizes(size, host[place]), point):
+                return place
+        return None
 
     def surely_holds(self, weights: Sizes, point: Point) -> bool:
-        """The same of the sizes at one length."""
+        """Whether a context of these sizes fits at the high end of the estimates, and its host has room for the rest."""
         room = self.rooms["low"]
         needed = weights.gpu + point.cache + point.compute_high + self._process.high
         if room is None or needed > room:
             return False
         return weights.host + point.host_high <= self._least_host - (needed if self._shared else 0)
 
-    def held_apart(self, weights: Sizes, point: Point) -> int:
+    def held_apart(self, step: int, point: Point) -> int:
         """Bytes of weights and cache that the GPU holds at least, where not all of them have room there: one more layer would be too many.
+
+        ``step`` is :func:`step_of` the weights.
 
         Beside them it has the buffers of a pass, and in these what it copies of a layer that lies on the host: taken twice, for the high end.
         """
-        layer = weights.step + point.step
+        layer = step + point.step
         beside = self._process.high + point.host_high + 2 * (point.compute_high + layer)
         return max(0, (self.rooms["low"] or 0) - beside - layer)
 
-    def longest(self, weights: Sizes, curves: Curves, bound: int) -> int:
-        """The most tokens, up to ``bound``, that surely fit."""
-        low, high = 0, -(-bound // CELLS) + 1
+    def longest(self, weights: Sizes, curves: Curves, fitting: int, bound: int) -> int:
+        """The most tokens, up to ``bound``, that surely fit, as ``fitting`` of them do."""
+        low, high = fitting // CELLS, -(-bound // CELLS)
+        if self.surely_holds(weights, curves.at_place(high)):
+            return bound
         while high - low > 1:
             middle = (low + high) // 2
-            if self.surely(weights, curves, middle * CELLS):
+            if self.surely_holds(weights, curves.at_place(middle)):
                 low = middle
             else:
                 high = middle

@@ -14,7 +14,7 @@ from hwcalc.library.families import naming_of
 from hwcalc.library.indexed import formats_at, placed_model
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.profiles.model_index import details, model_index, placing, shapes, weights
+from hwcalc.profiles.model_index import details, format_names, model_index, placing, shapes, weights
 from hwcalc.sources.catalog_facts import facts_of
 from scripts import build_model_index
 
@@ -42,7 +42,8 @@ def test_the_index_is_up_to_date(name: str) -> None:
     found = None
     if kept.shape is not None:
         head = {name: value for name, value in shapes()[kept.shape].items() if name != "details"}
-        each = [weights(kept.shape, name) for name in head["sizes"]]
+        head["formats"] = format_names(kept.shape)
+        each = [weights(kept.shape, name) for name in head["formats"]]
         found = [head, {"about": details(kept.shape), "weights": each}, placing(kept)]
     assert (None if made is None else json.loads(json.dumps(made))) == found
 
@@ -53,7 +54,7 @@ def test_the_index_has_what_places_a_model(name: str) -> None:
     row = model_index()[name]
     if row.shape is None:
         return
-    smallest = [*formats_at(row.shape)][-1]
+    smallest = formats_at(row.shape).names[-1]
     model, placed = load_model(name, offline=True, headers=False), placed_model(row, smallest)
 
     assert placed is not None
