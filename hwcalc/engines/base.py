@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
 
-from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length, follows_output
@@ -30,6 +29,7 @@ from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
