@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
+from hwcalc.formulas.lazy import lazy
 from hwcalc.profiles.compiled import TOP, record
 from hwcalc.profiles.estimate import Estimate, estimate_of
 
@@ -52,11 +53,26 @@ class Hardware:
     """The content of ``hardware.yaml``."""
 
     visible_share: dict[str, Estimate]
-    readings: tuple[MetalReading, ...]
-    older_rule: tuple[MetalStep, ...]
-    newer_rule: tuple[MetalStep, ...]
-    raise_with: str
-    metal_source: str
+    metal: Mapping[str, Any]
+    """What the file says of Macs."""
+
+    @lazy
+    def readings(self) -> tuple[MetalReading, ...]:
+        """What was read on Macs."""
+        return tuple(
+            MetalReading(ram_gib=entry["ram_gib"], usable_mib=int(entry["megabytes"] * 10**6) // _MIB, macos=entry["macos"])
+            for entry in self.metal["readings"]
+        )
+
+    @lazy
+    def older_rule(self) -> tuple[MetalStep, ...]:
+        """The steps of older systems."""
+        return tuple(map(_step, self.metal["older_rule"]))
+
+    @lazy
+    def newer_rule(self) -> tuple[MetalStep, ...]:
+        """The steps of newer systems."""
+        return tuple(map(_step, self.metal["newer_rule"]))
 
 
 def visible_memory(gpu: Gpu) -> VisibleMemory | None:
@@ -82,7 +98,7 @@ def _visible(gpu: Gpu) -> VisibleMemory | None:
         usable = usable_mib(gpu)
         if usable is None:
             return None
-        basis = f"Metal's own limit for {gpu.memory_marketing_gb} GB of memory; {hardware().raise_with} raises it"
+        basis = f"Metal's own limit for {gpu.memory_marketing_gb} GB of memory; {hardware().metal['raise_with']} raises it"
         return _in_bytes((int(usable.low), int(usable.expected), int(usable.high)), basis, usable.source)
     if gpu.memory_total_mib is not None:
         share = hardware().visible_share["of_tool_amd" if gpu.vendor == "amd" else "of_tool"]
@@ -107,13 +123,13 @@ def usable_mib(gpu: Gpu) -> Estimate | None:
     newer = _part(ram, [step for step in facts.newer_rule if step.from_gib <= ram][-1])
     read = [reading for reading in facts.readings if reading.ram_gib == ram]
     if read:
-        expected, source = read[-1].usable_mib, f"a reading (macOS {read[-1].macos}), {facts.metal_source}"
+        expected, source = read[-1].usable_mib, f"a reading (macOS {read[-1].macos}), {facts.metal['source']}"
         high = max(newer, expected)
     else:
         later = [step for step in facts.newer_rule if step.from_gib > ram]
         between = later and ram not in {step.from_gib for step in facts.newer_rule}
         expected, high = newer, _part(ram, later[0]) if between else newer
-        source = f"no reading of {ram} GB is known, so by the steps of the sizes around it: {facts.metal_source}"
+        source = f"no reading of {ram} GB is known, so by the steps of the sizes around it: {facts.metal['source']}"
     return Estimate(low=min(older, expected), expected=expected, high=high, source=source)
 
 
@@ -134,18 +150,8 @@ def _shared(mib: int, share: Estimate, basis: str) -> VisibleMemory:
 def hardware() -> Hardware:
     """The facts of ``hardware.yaml``."""
     data = record(TOP, "hardware")
-    metal = data["metal"]
-    return Hardware(
-        visible_share={name: estimate_of(share) for name, share in data["visible_share"].items()},
-        readings=tuple(
-            MetalReading(ram_gib=entry["ram_gib"], usable_mib=int(entry["megabytes"] * 10**6) // _MIB, macos=entry["macos"])
-            for entry in metal["readings"]
-        ),
-        older_rule=tuple(map(_step, metal["older_rule"])),
-        newer_rule=tuple(map(_step, metal["newer_rule"])),
-        raise_with=metal["raise_with"],
-        metal_source=metal["source"],
-    )
+    shares = {name: estimate_of(share) for name, share in data["visible_share"].items()}
+    return Hardware(visible_share=shares, metal=data["metal"])
 
 
 def _step(entry: Mapping[str, Any]) -> MetalStep:

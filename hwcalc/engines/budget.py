@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from math import ceil
 
-from hwcalc.engines.steps import Step
-from hwcalc.formulas.frozen import frozen
+from hwcalc.engines.steps import Step, late_steps
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Definition
 
@@ -43,7 +43,7 @@ class BudgetPart:
     high: int
     source: str
     definition: Definition = Definition.ESTIMATE
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = field(default=(), late=late_steps)
     grows: tuple[Amount, Amount, Amount] | None = None
 
 

@@ -32,14 +32,13 @@ class PoolGroup:
 
 
 LATE_TEXTS: Final = "_texts"
-"""Under this name a change keeps the call that writes its texts, until somebody reads one of them."""
+"""Under this name a change keeps the calls that write its texts, by field."""
 
 
 def _late(name: str) -> Callable[[Any], str]:
     def text(made: Any) -> str:
-        written: dict[str, str] = vars(made)[LATE_TEXTS]()
-        vars(made).update(written)
-        return written[name]
+        written: str = vars(made)[LATE_TEXTS][name]()
+        return written
 
     return text
 

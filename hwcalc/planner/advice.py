@@ -9,16 +9,15 @@ length or number) take a tenth of that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from itertools import chain, islice
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import LATE_TEXTS, Try
+from hwcalc.engines.pool import Try
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import record
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner import solve, solve_gpus
+from hwcalc.planner.advice_texts import Texts
 from hwcalc.planner.advice_tries import Tries
 from hwcalc.planner.change import (
     NOTHING,
@@ -30,7 +29,6 @@ from hwcalc.planner.change import (
     change_of,
     count_of,
     counts_of,
-    flags_of,
     larger_gpus_of,
     layout_of,
     layouts_of,
@@ -40,7 +38,6 @@ from hwcalc.planner.change import (
 )
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.layouts import node_of
-from hwcalc.units import MOST_TOKENS, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
@@ -99,7 +96,6 @@ class _Adviser:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
         self.tries = Tries(opened, line, MOST_PLANS)
         self.offers: list[Offer] = []
-        self._before: dict[bool, int] = {}
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
@@ -128,8 +124,8 @@ class _Adviser:
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        # What a change gives takes as long to find out as whether it helps, and a short answer names few of them.
-        return tuple(record(Try, {LATE_TEXTS: partial(self._written, offer)}) for offer in chosen)
+        texts = Texts(self.opened, self.line, self.tries, fits=self.fits, partly=self.partly)
+        return tuple(texts.of(offer) for offer in chosen)
 
     def _alone(self, fewest: Sizes | None) -> None:
         """One change at a time."""
@@ -376,45 +372,6 @@ class _Adviser:
             if best is None:
                 return
         self.offers += [] if best is None else [best]
-
-    def _held(self, opened: Opened, *, sure: bool) -> int:
-        """How many sequences of the planned length fit, or for a single one how many tokens."""
-        end = "low" if sure else "expected"
-        # As the plan of the line counts: with the layers where it puts them.
-        opened = opened.engine.pinned(opened)
-        if self.opened.request.batch > 1:
-            return solve.largest(opened, "batch", MOST_TOKENS, end)
-        bound = opened.model.max_position_embeddings
-        return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
-
-    def _written(self, offer: Offer) -> dict[str, str]:
-        """The texts of a change."""
-        settings = dict(offer.change.settings)
-        flags = flags_of(self.opened, {**self.tries.chosen(offer.change), **settings})
-        if self.opened.engine.splits_layers and "gpus" in settings:
-            settings |= dict.fromkeys(PARALLEL)
-        if "gpu" in settings:
-            settings["gpu"] = settings["gpu"].id
-        if "engine_options" in settings:
-            settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
-        numbers = settings.keys() & {"seq", "batch"}
-        gain = "" if numbers else self._gain(offer)
-        whole = "all layers on the GPU" if self.partly else ""
-        effect = "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
-        return {"flag": flags, "effect": effect, "command": self.line.changed(**settings).text}
-
-    def _gain(self, offer: Offer) -> str:
-        """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
-        if offer.sure not in self._before:
-            self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
-        before, held = self._before[offer.sure], self._held(offer.found.opened, sure=offer.sure)
-        if before < held < MOST_TOKENS:
-            what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
-            certain = " for certain" if self.fits else ""
-            instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
-            return f"{what.format(f'{held:,}')}{instead}"
-        given, needed = offer.found.given_and_needed("low" if offer.sure else "expected")
-        return f"leaves {human_bytes(given - needed)}"
 
 
 def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import Final
+from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BLOCKS", "FLOAT_TYPES", "GGML", "GGML_TYPES", "GgmlType"]
 
@@ -50,8 +50,7 @@ _TABLE: Final = (
 """(number in a file, name, bits of a number itself, numbers in a block, bytes of a block): ``enum ggml_type``."""
 
 
-@frozen
-class GgmlType:
+class GgmlType(NamedTuple):
     """A type as files name it by number. 256 numbers of ``q4_k`` are one block of 144 bytes."""
 
     name: str

@@ -9,7 +9,7 @@ from hwcalc.engines.base import Engine
 from hwcalc.engines.pool import Try
 from hwcalc.text import clean, printable
 
-__all__ = ["advice_block", "advice_items", "advice_pair", "advice_pairs", "code"]
+__all__ = ["advice_block", "advice_command", "advice_items", "advice_pair", "advice_pairs", "code"]
 
 
 def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str]]:
@@ -19,7 +19,12 @@ def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str
 
 def advice_pair(one: Try, engine: str) -> tuple[str, str]:
     """The same of one change."""
-    return one.command or clean(one.flag), _about(one, engine)
+    return advice_command(one), _about(one, engine)
+
+
+def advice_command(one: Try) -> str:
+    """The command of a change, or the engine's own flags where only the engine is told."""
+    return one.command or clean(one.flag)
 
 
 def advice_items(suggestions: Iterable[Try], engine: str, escaped: Callable[[str], str]) -> list[str]:

@@ -7,7 +7,7 @@ from math import inf
 
 from hwcalc.formulas.hints import TYPE_CHECKING, Final, Literal
 from hwcalc.planner.result import Plan
-from hwcalc.report.advice import advice_pair
+from hwcalc.report.advice import advice_command, advice_pair
 from hwcalc.report.columns import BETWEEN, columns, hanging, indented
 from hwcalc.report.drawing import rendered
 from hwcalc.report.glance import ask_line, first_lines, kept_lines, more_notes, notes_of, verdict_color
@@ -93,11 +93,13 @@ def _tries(plan: Plan, before: Sequence[Piece], width: int, detail: Detail) -> l
     tries = plan.fit.suggestions
     for place, one in enumerate(tries):
         left = len(tries) - place
-        # Each takes a line at least: what has no room is not even written.
         need = (1 if left > 1 else 0) if detail != "full" and place else -inf
-        lines = _command("try", *advice_pair(one, plan.request.engine)) if room - 1 >= need else []
+        # What a change gives takes long to find out: where the command alone has no room, nobody asks.
+        lines = _command("try", advice_command(one), "")
+        if room - _height(lines, counted) >= need:
+            lines = _command("try", *advice_pair(one, plan.request.engine))
         room -= _height(lines, counted)
-        if not lines or room < need:
+        if room < need:
             # The two options exclude each other.
             how = "-v in place of --brief" if detail == "brief" else "-v"
             return [*out, Text(f"           {left:,} more: {how}", style="dim")]

@@ -5,9 +5,7 @@ Widths, breaks and cuts are those of ``rich.table.Table.grid`` and ``rich.text.T
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import zip_longest
 
 from hwcalc.report.pieces import Column, Grid, Piece, Text
@@ -108,8 +106,7 @@ def _divided(line: str, width: int, *, folds: bool) -> Iterator[str]:
     """A line in pieces that end behind a blank, or, if a word is too long, where the width does."""
     starts: list[int] = []
     used = 0
-    for match in _words().finditer(line):
-        start, word = match.start(), match[0]
+    for start, word in _words(line):
         size = len(word.rstrip())
         if size <= width - used:
             used += len(word)
@@ -119,7 +116,7 @@ def _divided(line: str, width: int, *, folds: bool) -> Iterator[str]:
         if start:
             starts.append(start)
         if size > width and folds:
-            starts += range(start + width, match.end(), width)
+            starts += range(start + width, start + len(word), width)
             used = (len(word) - 1) % width + 1
         else:
             used = len(word)
@@ -129,7 +126,13 @@ def _divided(line: str, width: int, *, folds: bool) -> Iterator[str]:
         yield piece[: max(width, len(piece.rstrip()))]
 
 
-@cache
-def _words() -> re.Pattern[str]:
-    """A word with the blanks behind it, the first with those before it."""
-    return re.compile(r"\s*\S+\s*")
+def _words(line: str) -> Iterator[tuple[int, str]]:
+    """Where each word begins, and the word with the blanks behind it, the first with those before it."""
+    starts, at = list[int](), 0
+    for word in line.split():
+        at = line.index(word, at)
+        starts.append(at)
+        at += len(word)
+    starts[:1] = [0] if starts else []
+    for start, end in zip(starts, [*starts[1:], len(line)], strict=False):
+        yield start, line[start:end]

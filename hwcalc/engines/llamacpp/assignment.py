@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import frexp, ldexp
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
@@ -49,22 +49,36 @@ class Assignment:
     @lazy
     def gpu_layers(self) -> int:
         """How many layers lie on GPUs, the output counted as one."""
-        return sum(device != ON_HOST for device in (*self.blocks, self.output))
+        devices = *self.blocks, self.output
+        return len(devices) - devices.count(ON_HOST)
 
     @lazy
     def everything(self) -> bool:
         """Whether nothing that could lie on a GPU lies on the host."""
         return self.gpu_layers == len(self.blocks) + 1 and not self.experts_on_host
 
+    @lazy
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs that have a block or the output."""
+        return tuple(sorted({*self.blocks, self.output} - {ON_HOST}))
+
     def layers(self, device: int) -> LayerNumbers:
         """The blocks on a device."""
-        return LayerNumbers(number for number, one in enumerate(self.blocks) if one == device)
+        return self._layers.get(device, LayerNumbers())
+
+    @lazy
+    def _layers(self) -> dict[int, LayerNumbers]:
+        layers: dict[int, list[int]] = {}
+        for number, device in enumerate(self.blocks):
+            layers.setdefault(device, []).append(number)
+        return {device: LayerNumbers(numbers) for device, numbers in layers.items()}
 
 
 def _single(number: float) -> float:
     """The number in 32 bits, in which llama.cpp computes here."""
-    rounded: float = struct.unpack("f", struct.pack("f", min(number, 3e38)))[0]
-    return rounded
+    # 24 bits of it, and fewer below the smallest normal number.
+    exponent = max(frexp(number)[1], -125) - 24
+    return ldexp(round(ldexp(number, -exponent)), exponent)
 
 
 def splits(shares: Sequence[float], gpus: int) -> tuple[float, ...]:
@@ -92,14 +106,13 @@ def assign(blocks: int, gpu_layers: int, ends: tuple[float, ...]) -> Assignment:
     >>> both.layers(0).text, both.layers(1).text, both.output
     ('0-16', '17-31', 1)
     """
-    from bisect import bisect_right
-
     start, active = max(blocks + 1 - gpu_layers, 0), min(gpu_layers, blocks + 1) if ends else 0
 
     def device(number: int) -> int:
         if number < start or number - start >= active:
             return ON_HOST
-        return min(bisect_right(ends, _single((number - start) / active)), len(ends) - 1)
+        place = _single((number - start) / active)
+        return min(sum(end <= place for end in ends), len(ends) - 1)
 
     return Assignment(blocks=tuple(device(number) for number in range(blocks)), output=device(blocks))
 
@@ -174,9 +187,11 @@ def weights_on(device: int, assignment: Assignment, weighed: Weighed) -> int:
     """Bytes of tensors that lie on a device."""
     hosted = frozenset(assignment.experts_on_host)
     size = weighed.overridden.get(device, 0)
-    for number, (one, (experts, rest)) in enumerate(zip(assignment.blocks, weighed.blocks, strict=True)):
-        size += rest if one == device else 0
-        size += experts if (ON_HOST if number in hosted else one) == device else 0
+    for number in assignment.layers(device):
+        experts, rest = weighed.blocks[number]
+        size += rest + (experts if device == ON_HOST or number not in hosted else 0)
+    if device == ON_HOST:
+        size += sum(weighed.blocks[number][0] for number in hosted if assignment.blocks[number] != ON_HOST)
     size += weighed.input if device == ON_HOST else 0
     size += weighed.output if assignment.output == device else 0
     # On the host the output is the embedding itself.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from hwcalc.engines.llamacpp.compute import host_moments_of, moments_of
-from hwcalc.engines.llamacpp.graph import FLOAT, PIPELINE_COPIES, Part, output_bytes
+from hwcalc.engines.llamacpp.graph import FLOAT, OF_THE_HOST, PIPELINE_COPIES, Part, output_bytes
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["NOTHING_COPIED", "Buffers", "GpuPart", "HostPart"]
 
 NOTHING_COPIED: Final = -1
-_OF_THE_HOST: Final = ("weights of the host", "cache of the host")
 
 Sized = tuple[str, Any]
 """The name of a moment, and the bytes of the buffer that it would need."""
@@ -117,7 +116,7 @@ class Buffers:
         if some(helped):
             one = self.one
             cells = one.n_stream * larger(one.cells_swa * part.sliding, one.n_ctx_seq * part.full)
-            for name, copied in zip(_OF_THE_HOST, (part.from_host, cells), strict=True):
+            for name, copied in zip(OF_THE_HOST, (part.from_host, cells), strict=True):
                 size = others[name][1] + FLOAT * (copied // FLOAT)
                 most = larger(most, helped * (size * self._share(name, end)))
         return _rounded(most, end)
@@ -136,7 +135,7 @@ class Buffers:
             for moment, size in moments_of(self._opened, part):
                 if moment.per_output:
                     others["logits"] = moment.name, size.at(self.one)
-                elif moment.name in _OF_THE_HOST:
+                elif moment.name in OF_THE_HOST:
                     others[moment.name] = moment.name, size.at(self.one)
                 else:
                     always.append((moment.name, size.at(self.one)))

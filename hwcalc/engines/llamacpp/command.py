@@ -11,7 +11,6 @@ from hwcalc.engines.llamacpp.flags import FLAGS, cache_type
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UsageError
 from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
 
 __all__ = ["flag_text", "modelfile", "ollama_flag", "serve"]
 
@@ -21,8 +20,8 @@ _WRITTEN: Final = (
     "fit_ctx",
 )  # fmt: skip
 """Engine options that are flags with the same value."""
-_FORMAT: Final = pattern(r"[-._](?:[IT]?Q[1-8][0-9A-Z_]*|B?F16|F32|MXFP4)$", re.IGNORECASE)
-"""The format at the end of a file's name."""
+_FLOATS: Final = frozenset({"BF16", "F16", "F32", "MXFP4"})
+"""Formats of files beside the mixes, whose names begin with Q, IQ or TQ and a digit."""
 _ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo", "no_extra_bufts": "-nr"}
 """Engine options that are switches of llama-server."""
 
@@ -73,7 +72,19 @@ def _last_name(path: str) -> str:
 def _made(planned: CommandInput) -> str:
     """The name that ``convert_hf_to_gguf.py`` and ``llama-quantize`` give a file."""
     stem = _last_name((planned.path or planned.model).partition(":")[0]).removesuffix(".gguf")
-    return f"./{_FORMAT.sub('', stem)}-{(planned.weights or 'BF16').upper()}.gguf"
+    return f"./{_without_format(stem)}-{(planned.weights or 'BF16').upper()}.gguf"
+
+
+def _without_format(name: str) -> str:
+    """The name of a file without the format at its end: ``model-Q4_K_M``, ``model.f16``."""
+    ends = (place for place, sign in enumerate(name) if sign in "-._")
+    return next((name[:end] for end in ends if _is_format(name[end + 1 :].upper())), name)
+
+
+def _is_format(word: str) -> bool:
+    mix = word[1:] if word[:1] in ("I", "T") else word
+    is_mix = mix[:1] == "Q" and "1" <= mix[1:2] <= "8" and mix.replace("_", "").isalnum()
+    return word.isascii() and (word in _FLOATS or is_mix)
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:

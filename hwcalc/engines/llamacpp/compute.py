@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from math import ceil, floor
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
 from hwcalc.engines.llamacpp.graph import (
     FLOAT,
+    OF_THE_HOST,
     PIPELINE_COPIES,
     Moment,
     Part,
@@ -18,9 +20,10 @@ from hwcalc.engines.llamacpp.graph import (
     output_bytes,
 )
 from hwcalc.engines.llamacpp.sums import Sum
-from hwcalc.engines.steps import step
-from hwcalc.formulas.frozen import replace
+from hwcalc.engines.steps import LATE_STEPS, Step, step
+from hwcalc.formulas.frozen import record, replace
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from hwcalc.model import Definition
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
@@ -63,13 +66,18 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
 
 
 def moments_of(opened: LlamacppOpened, part: Part) -> tuple[tuple[Moment, Sum], ...]:
-    """The moments of a GPU that runs this part. All requests about a model share them, but for copies from the host, which differ by length:
-    those a family shares.
-    """
-    kept = opened.model.once if part.from_host is None else opened.shared
-    key = ("llamacpp moments", part, _fixed(opened))
-    found: tuple[tuple[Moment, Sum], ...] = kept(key, lambda: gpu_moments(opened.hparams, opened.settings, part))
-    return found
+    """The moments of a GPU that runs this part. All requests about a model share them, but for the sizes of copies from the host."""
+    alike = part if part.from_host is None else part._replace(from_host=0, cache_from_host=0)
+    key = ("llamacpp moments", alike, _fixed(opened))
+    found: tuple[tuple[Moment, Sum], ...] = opened.model.once(key, lambda: gpu_moments(opened.hparams, opened.settings, alike))
+    copied = dict(zip(OF_THE_HOST, (part.from_host or 0, part.cache_from_host), strict=True))
+    if not any(copied.values()):
+        return found
+    return tuple(_with_copy(*pair, FLOAT * (copied.get(pair[0].name, 0) // FLOAT)) for pair in found)
+
+
+def _with_copy(moment: Moment, size: Sum, copied: int) -> tuple[Moment, Sum]:
+    return (moment._replace(fixed_bytes=moment.fixed_bytes + copied), size + copied) if copied else (moment, size)
 
 
 def host_moments_of(opened: LlamacppOpened, copies: int) -> tuple[tuple[Moment, Sum], ...]:
@@ -96,12 +104,10 @@ def helps(opened: LlamacppOpened) -> bool:
 
 def part_of(opened: LlamacppOpened, assignment: Assignment, device: int) -> Part | None:
     """The part of the model that a GPU runs; ``None`` if it runs nothing."""
-    gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
-    gpu = opened.request.hardware.gpu
-    hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
+    gpus, hosted, gpu = assignment.gpus, assignment.layers(ON_HOST), opened.request.hardware.gpu
     copied = None
     # The scheduler asks the first GPU; without any layer it still multiplies large batches for the host.
-    if device == (gpus or [0])[0] and helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
+    if device == (gpus or (0,))[0] and helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
         largest = opened.largest_tensors
         sizes = [max(largest[number]) for number in hosted if number < len(largest)]
         sizes.append(assignment.largest_moved)
@@ -170,6 +176,24 @@ def output_buffer(read: Hparams, one: Settings) -> BudgetPart:
 
 
 def _estimated(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
+    low, expected, high = ends
+    return record(
+        BudgetPart,
+        {
+            "name": "compute buffer",
+            "section": Section.ACTIVATIONS,
+            "low": low,
+            "expected": expected,
+            "high": high,
+            "source": f"fullest moment: {moment.name}; {error.source}",
+            "definition": Definition.ESTIMATE,
+            "grows": None,
+            LATE_STEPS: partial(_steps, moment, size, one, ends, error),
+        },
+    )
+
+
+def _steps(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> tuple[Step, ...]:
     terms: dict[str, float] = {"kept_inputs": size - moment.bytes.at(one)}
     products = []
     if per_token := moment.per_token.at(one):
@@ -185,13 +209,4 @@ def _estimated(moment: Moment, size: int, one: Settings, ends: tuple[int, int, i
     terms["number_bytes"] = FLOAT
     if error.expected != 1:
         formula, terms = f"({formula}) x measured_share", terms | {"measured_share": error.expected}
-    low, expected, high = ends
-    return BudgetPart(
-        name="compute buffer",
-        section=Section.ACTIVATIONS,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"fullest moment: {moment.name}; {error.source}",
-        steps=(step("compute_buffer", formula, ends, unit="bytes", **terms),),
-    )
+    return (step("compute_buffer", formula, ends, unit="bytes", **terms),)

@@ -7,6 +7,7 @@ number of sequences; a longer conversation takes no more memory, and one that fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from hwcalc.engines.base import Engine, Opened
@@ -19,13 +20,11 @@ from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context, check_weights
 from hwcalc.engines.llamacpp.rules import RULES, ngram_state
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, dtypes_of, read_settings
-from hwcalc.engines.llamacpp.sharing import is_unified
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.policies import Support
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.turns import Turns
     from hwcalc.policies.base import Chosen
 
 __all__ = ["Llamacpp"]
@@ -92,12 +92,7 @@ class Llamacpp(LlamacppPlaces):
         one = of_llamacpp(opened).settings
         found = dtypes_of(one.type_k, one.type_v)
         named = not is_auto(opened.request.dtype) or {"type_k", "type_v"} & opened.request.options.keys()
-        notes = (
-            ()
-            if named
-            else (Note(code="default-dtype", message=f"KV dtype {found.kv}: llama.cpp's default. Set it with --dtype."),)
-        )
-        return Noted(found, notes)
+        return Noted(found, () if named else (_default_dtype(found.kv),))
 
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
@@ -182,6 +177,10 @@ class Llamacpp(LlamacppPlaces):
             )
         )
 
+    def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        """Whether its context fits: there is no pool to be filled."""
+        return opened.needed_bytes <= budget_bytes
+
     def scored_at_once(self, opened: Opened) -> tuple[int, int]:
         """The prompts that end in one batch of ``n_ubatch``. In one buffer for all sequences each token has scores of all their cells."""
         one, batch = of_llamacpp(opened).settings, opened.request.replica_batch
@@ -194,6 +193,8 @@ class Llamacpp(LlamacppPlaces):
         return opened.needed_bytes
 
     def pads(self, opened: Opened) -> bool:
+        from hwcalc.engines.llamacpp.sharing import is_unified
+
         return not is_unified(opened.request)
 
     def sharing_support(self, opened: Opened) -> Support:
@@ -241,3 +242,8 @@ class Llamacpp(LlamacppPlaces):
         from hwcalc.engines.llamacpp.command import serve
 
         return serve(planned)
+
+
+@lru_cache(maxsize=16)
+def _default_dtype(kv: str) -> Note:
+    return Note(code="default-dtype", message=f"KV dtype {kv}: llama.cpp's default. Set it with --dtype.")

@@ -12,9 +12,9 @@ from operator import attrgetter
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
 from hwcalc.engines.llamacpp.assignment import ON_HOST, PINNED
-from hwcalc.engines.llamacpp.compute import copies_of, part_of
+from hwcalc.engines.llamacpp.compute import copies_of, host_moments_of, moments_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
-from hwcalc.engines.llamacpp.graph import gpu_moments, host_moments, output_bytes
+from hwcalc.engines.llamacpp.graph import output_bytes
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.placed import PlacedCurve, PlacedForm, Places
 from hwcalc.engines.llamacpp.placement import assignment_of, device_weights, whole_assignment
@@ -229,7 +229,7 @@ def _gpu_parts(far: LlamacppOpened, assignment: Assignment, weights: Mapping[int
 def _gpu_buffer(far: LlamacppOpened, part: Part) -> PartForm:
     made: PartForm = far.model.once(
         ("llamacpp buffer", far.settings, part),
-        lambda: _buffer(_COMPUTE_BUFFER, Section.ACTIVATIONS, gpu_moments(far.hparams, far.settings, part), far),
+        lambda: _buffer(_COMPUTE_BUFFER, Section.ACTIVATIONS, moments_of(far, part), far),
     )
     return made
 
@@ -248,7 +248,7 @@ def _host_parts(far: LlamacppOpened, assignment: Assignment, weights_bytes: int)
     copies = copies_of(far, assignment)
     buffer: PartForm = far.model.once(
         ("llamacpp host buffer", far.settings, copies),
-        lambda: _buffer("host compute buffer", HOST, host_moments(far.hparams, far.settings, copies), far),
+        lambda: _buffer("host compute buffer", HOST, host_moments_of(far, copies), far),
     )
     logits = Moment(share=1.0, products=(Product(output_bytes(far.hparams, 1), ("sequences",)),))
     output = Fullest(moments=(logits,), chunk=None, up=True)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FLOAT",
+    "OF_THE_HOST",
     "PIPELINE_COPIES",
     "Moment",
     "Part",
@@ -51,6 +52,8 @@ FLOAT: Final = 4
 """Bytes of a number: the results of all operations are 32-bit floats."""
 PIPELINE_COPIES: Final = 4
 """ggml/src/ggml-backend.cpp ``GGML_SCHED_MAX_COPIES``: copies of the inputs where several GPUs work on different batches."""
+OF_THE_HOST: Final = ("weights of the host", "cache of the host")
+"""The moments of a GPU that makes copies of what lies on the host: of weights, and of keys and values."""
 _INDEXER_MEMORIES: Final = ("dsa", "dsa-or-attention", "dsa-window", "hybrid-indexer")
 
 
@@ -239,10 +242,11 @@ def _from_host(read: Hparams, part: Part, alive: Sum | int) -> tuple[Moment, Mom
     numbers = Sum.of(alive)
     ahead = Sum({names: number * 9 // 10 for names, number in numbers.products.items()})
     weights = FLOAT * ((part.from_host or 0) // FLOAT)
+    of_weights, of_cache = OF_THE_HOST
     return (
-        Moment(name="weights of the host", per_token=ahead, fixed_bytes=Sum.of(weights)),
+        Moment(name=of_weights, per_token=ahead, fixed_bytes=Sum.of(weights)),
         Moment(
-            name="cache of the host",
+            name=of_cache,
             per_token=Sum.of(4 * read.n_embd),
             fixed_bytes=Sum.of(FLOAT * (part.cache_from_host // FLOAT)),
         ),

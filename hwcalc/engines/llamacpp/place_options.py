@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from hwcalc.engines.devices import check_stages
@@ -116,6 +117,12 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
 
     As common/fit.cpp, it does not where the user says so.
     """
+    return _place_options(tuple(options.items()), fits_itself=fits_itself)
+
+
+@lru_cache(maxsize=64)
+def _place_options(given: tuple[tuple[str, str], ...], *, fits_itself: bool) -> PlaceOptions:
+    options = dict(given)
 
     def value(name: str) -> Any:
         return PLACE_OPTIONS[name].check(name, options[name]) if name in options else None

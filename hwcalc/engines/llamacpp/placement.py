@@ -71,7 +71,7 @@ def _whole_assignment(opened: LlamacppOpened) -> Assignment:
     weighed = weighed_of(opened)
     experts = _with_experts(range(hosted), weighed, whole)
     if weighed is None or not weighed.largest_moved:
-        return replace(whole, experts_on_host=experts)
+        return replace(whole, experts_on_host=experts) if experts else whole
     moved = {number for number in weighed.experts_moved if whole.blocks[number] != ON_HOST}
     return replace(whole, experts_on_host=LayerNumbers(sorted(moved.union(experts))), largest_moved=weighed.largest_moved)
 
@@ -164,7 +164,8 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
     gpus = shares[:-1]
     return Placement(
         devices=shares,
-        fullest=max(range(len(gpus)), key=lambda place: gpus[place].needed("high"), default=0),
+        # Of a single one nobody need know how full it is.
+        fullest=max(range(len(gpus)), key=lambda place: gpus[place].needed("high")) if len(gpus) > 1 else 0,
         gpu_layers=assignment.gpu_layers if gpus else None,
         all_layers=len(assignment.blocks) + 1 if gpus else None,
         experts_on_host=assignment.experts_on_host,

@@ -14,8 +14,8 @@ from hwcalc.engines.llamacpp.settings import STATE_DTYPE
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.parsers.gguf.layers import CSA_RATIO
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def cells_in_words(opened: LlamacppOpened, *, window: bool) -> str:
     return f"roundup(min({one.n_ctx_seq:,}, {reach} + n_ubatch {one.n_ubatch:,}), 256)"
 
 
-@frozen
-class _Row:
+class _Row(NamedTuple):
     """A row of a cache: what one cell holds. ``text`` are its factors in numbers."""
 
     width: int
@@ -156,8 +155,10 @@ def _state_tensor(opened: LlamacppOpened, name: str, role: Role, row: _Row) -> S
 def ngram_state(opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """The inputs that the layer with n-gram embeddings keeps (Qwen4-exp); its other states are as those of all recurrent layers."""
     width = opened.hparams.ple_conv_state
+    if not width:
+        return ()
     row = _Row(width=width, axis="ple_conv_state", text=f"ple_conv_state {width:,}")
-    return (_state_tensor(opened, "ngram_conv_state", Role.CONV, row),) if width else ()
+    return (_state_tensor(opened, "ngram_conv_state", Role.CONV, row),)
 
 
 def _state(kind: LayerKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from hwcalc.engines.llamacpp.options import OPTIONS, cache_type
@@ -221,6 +222,7 @@ def _cache_types(request: Request, options: Mapping[str, Any]) -> tuple[DType, D
     )
 
 
+@lru_cache(maxsize=128)
 def dtypes_of(key: DType, value: DType) -> Dtypes:
     """The formats of all that a cache holds, from those of keys and values."""
     roles = {

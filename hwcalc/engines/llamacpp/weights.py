@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hwcalc.engines.llamacpp.overrides import EXPERTS
 from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
 from hwcalc.formulas.frozen import record, replace
 from hwcalc.formulas.hints import Any, Final
@@ -89,13 +88,19 @@ def _told(family: Family, layers: tuple[int, ...], mtp_from: int, output_norm: s
         "layer": layer,
         "elements": family.elements,
         "role": role,
-        "expert": "exps" in name and re.search(EXPERTS, name) is not None,
+        "expert": "exps" in name and _is_of_experts(name),
         "columns": family.shape[0],
         "tower": False,
         "mtp": layer >= mtp_from,
         "copy": False,
         "buffer": None,
     }
+
+
+def _is_of_experts(name: str) -> bool:
+    from hwcalc.engines.llamacpp.overrides import EXPERTS
+
+    return re.search(EXPERTS, name) is not None
 
 
 def _weight_group(family: Family, type_: str, layers: tuple[int, ...], told: dict[str, Any]) -> WeightGroup:

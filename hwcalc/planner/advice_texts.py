@@ -1,0 +1,80 @@
+"""How a change is written: its command line, the engine's own flags, and what it gives.
+
+What it gives takes as long to find out as whether it helps, and a short answer names few changes: all of it waits until it is read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.pool import LATE_TEXTS, Try
+from hwcalc.formulas.frozen import record
+from hwcalc.formulas.hints import TYPE_CHECKING
+from hwcalc.planner import solve
+from hwcalc.planner.change import PARALLEL, Offer, flags_of
+from hwcalc.units import MOST_TOKENS, human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.planner.advice_tries import Tries
+    from hwcalc.planner.command import CommandLine
+
+__all__ = ["Texts"]
+
+
+class Texts:
+    """The texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
+
+    def __init__(self, opened: Opened, line: CommandLine, tries: Tries, *, fits: bool, partly: bool) -> None:
+        self.opened, self.line, self.tries, self.fits, self.partly = opened, line, tries, fits, partly
+        self._before: dict[bool, int] = {}
+
+    def of(self, offer: Offer) -> Try:
+        """A change with its texts, each of which is written when it is read."""
+        texts = {
+            "flag": partial(self._flag, offer),
+            "effect": partial(self._effect, offer),
+            "command": partial(self._command, offer),
+        }
+        return record(Try, {LATE_TEXTS: texts})
+
+    def _flag(self, offer: Offer) -> str:
+        return flags_of(self.opened, {**self.tries.chosen(offer.change), **offer.change.settings})
+
+    def _command(self, offer: Offer) -> str:
+        settings = dict(offer.change.settings)
+        if self.opened.engine.splits_layers and "gpus" in settings:
+            settings |= dict.fromkeys(PARALLEL)
+        if "gpu" in settings:
+            settings["gpu"] = settings["gpu"].id
+        if "engine_options" in settings:
+            settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
+        return self.line.changed(**settings).text
+
+    def _effect(self, offer: Offer) -> str:
+        gain = "" if offer.change.settings.keys() & {"seq", "batch"} else self._gain(offer)
+        whole = "all layers on the GPU" if self.partly else ""
+        return "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
+
+    def _gain(self, offer: Offer) -> str:
+        """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
+        if offer.sure not in self._before:
+            self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
+        before, held = self._before[offer.sure], self._held(offer.found.opened, sure=offer.sure)
+        if before < held < MOST_TOKENS:
+            what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
+            certain = " for certain" if self.fits else ""
+            instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
+            return f"{what.format(f'{held:,}')}{instead}"
+        given, needed = offer.found.given_and_needed("low" if offer.sure else "expected")
+        return f"leaves {human_bytes(given - needed)}"
+
+    def _held(self, opened: Opened, *, sure: bool) -> int:
+        """How many sequences of the planned length fit, or for a single one how many tokens."""
+        end = "low" if sure else "expected"
+        # As the plan of the line counts: with the layers where it puts them.
+        opened = opened.engine.pinned(opened)
+        if self.opened.request.batch > 1:
+            return solve.largest(opened, "batch", MOST_TOKENS, end)
+        bound = opened.model.max_position_embeddings
+        return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
