@@ -101,9 +101,14 @@ class Stack:
     def groups_of(self, numbers: Iterable[int]) -> tuple[Group, ...]:
         """The groups of the layers with these numbers alone, such as those of a pipeline stage."""
         layers_of: dict[LayerKind, list[int]] = {}
+        # Of layers that are one object the kinds are looked up once.
+        known: dict[int, list[list[int]]] = {}
         for index in numbers:
-            for kind in self.layers[index]:
-                layers_of.setdefault(kind, []).append(index)
+            layer = self.layers[index]
+            if id(layer) not in known:
+                known[id(layer)] = [layers_of.setdefault(kind, []) for kind in layer]
+            for indices in known[id(layer)]:
+                indices.append(index)
         return tuple(
             Group(kind=kind, count=len(indices), layers=LayerNumbers(dict.fromkeys(indices)))
             for kind, indices in layers_of.items()
