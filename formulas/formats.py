@@ -69,7 +69,7 @@ class WeightFormat:
     def bytes(self, weight: Weight) -> int:
         """Bytes of all copies of a tensor.
 
-        >>> from hwcalc.formulas.weights import WeightRole
+        >>> from hwcalc.formulas.weights import Weight, WeightRole
         >>> weight = Weight(path="q_proj.weight", shape=(256, 384), role=WeightRole.LINEAR)
         >>> FP8_BLOCK.bytes(weight)
         98328
