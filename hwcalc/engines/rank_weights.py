@@ -8,11 +8,12 @@ shards differently has a subclass of :class:`Rules`. Weights of multi-token pred
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import is_
 
 from hwcalc.engines.families import kept
 from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.shards import Rank
+from hwcalc.engines.shards import Cut, Rank, has_few_blocks, once_of_few
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
 from hwcalc.formulas.formats import FP32, WeightFormat
@@ -50,6 +51,10 @@ class Rules:
     def spans(self, layers: int, pp: int) -> tuple[range, ...]:
         """The range of layers of each pipeline stage."""
         return pipeline_stages(layers, pp)
+
+    def sizes(self, model: ModelSpec, parallel: Parallel) -> tuple[int, ...]:
+        """The parallel sizes on which the weights of a rank depend, and what is as wide as they are."""
+        return parallel.tp, parallel.pp, parallel.group, parallel.ep
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """The format of weights that are not quantised: ``weight_dtype``, or else the dtype of the model, or else bf16."""
@@ -96,8 +101,6 @@ class Rules:
 
 
 REFERENCE: Final = Rules()
-_MOST_KEPT: Final = 64
-"""So many unlike blocks at most has a model whose parts on a rank are kept."""
 
 
 def rank_weight_bytes(
@@ -131,22 +134,36 @@ def rank_weight_bytes(
 
 def stages_of(model: ModelSpec, parallel: Parallel, rules: Rules) -> tuple[tuple[Block, ...], ...]:
     """The blocks on the fullest rank of each pipeline stage, of a model whose weights are counted."""
-    weights = model.counted
-    assert weights is not None
 
     def cut() -> tuple[tuple[Block, ...], ...]:
-        blocks = cut_blocks(model, rules.loaded_blocks(model, weights, parallel.pp), rules.rank(model, parallel), rules)
+        rank = rules.rank(model, parallel)
+        built = once_of_few(model, (rules, "built", parallel.pp), lambda: _built(model, rules, parallel.pp))
+        blocks = [_cut(block, tuple([rank.part(block, *each) for each in weights])) for block, weights in built]
         return tuple(on_stages(model, blocks, parallel.pp, rules))
 
-    # Several formats are tried in each layout. Thousands of layers that are all unlike would take too much memory.
-    return kept(model, "stages", (rules, parallel), cut) if len(weights.blocks) <= _MOST_KEPT else cut()
+    # Several formats are tried in each layout.
+    return kept(model, "stages", (rules, *rules.sizes(model, parallel)), cut) if has_few_blocks(model) else cut()
+
+
+def _built(model: ModelSpec, rules: Rules, pp: int) -> tuple[tuple[Block, tuple[tuple[Weight, Cut], ...]], ...]:
+    """The blocks of a model whose weights are counted, and their tensors as the engine builds them, with how each is cut."""
+    assert model.counted is not None
+    rank = rules.rank(model)
+    return tuple(
+        (block, tuple([(weight, rank.how(block, weight)) for weight in rules.as_built(model, block)]))
+        for block in rules.loaded_blocks(model, model.counted, pp)
+    )
 
 
 def cut_blocks(model: ModelSpec, blocks: Iterable[Block], rank: Rank, rules: Rules) -> tuple[Block, ...]:
     """The blocks as the engine builds them, with each tensor cut to the part on the fullest rank."""
-    return tuple(
-        replace(block, weights=tuple(rank.cut(block, weight) for weight in rules.as_built(model, block))) for block in blocks
-    )
+    return tuple([_cut(block, tuple([rank.cut(block, weight) for weight in rules.as_built(model, block)])) for block in blocks])
+
+
+def _cut(block: Block, weights: tuple[Weight, ...]) -> Block:
+    """The block with these parts of its weights: the same one if all of them are whole."""
+    whole = len(weights) == len(block.weights) and all(map(is_, weights, block.weights))
+    return block if whole else replace(block, weights=weights)
 
 
 def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) -> Iterator[tuple[Block, ...]]:
@@ -155,7 +172,7 @@ def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) 
     for stage, span in enumerate(spans):
         counts = [count_on_stage(model, block, stage, spans, rules.tables) for block in blocks]
         yield tuple(
-            replace(block, count=count, layers=layers_on_stage(block, count, span))
+            block if count == block.count else replace(block, count=count, layers=layers_on_stage(block, count, span))
             for block, count in zip(blocks, counts, strict=True)
             if count
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import Protocol
-from hwcalc.formulas.named import NamedTuple
+from hwcalc.formulas.lazy import lazy
 
 __all__ = ["Counts", "Room"]
 
@@ -22,21 +23,35 @@ class Counts(Protocol):
         ...
 
 
-class Room(NamedTuple):
+@frozen
+class Room:
     """The room for requests of ``least_tokens`` or more, in blocks of ``block_bytes``; without ``block_bytes`` the model has no cache.
 
-    ``bytes`` of each GPU and ``blocks`` of each scheduler are there for the cache, by the end of the budget: low, expected and high.
     A data-parallel replica has so many ``schedulers``. At most ``most_requests`` run at once.
     """
 
     counts: Counts
     block_bytes: int
-    bytes: Mapping[str, int]
-    blocks: Mapping[str, int]
+    given: Callable[[], Mapping[str, int]]
+    """Works out :attr:`bytes`."""
+    blocks_in: Callable[[int], int]
+    """The blocks of each scheduler in so many bytes of each GPU."""
+    most_bytes: Mapping[str, int] | None
+    """:attr:`bytes` are no more than these, and a cache that holds takes no more of them; ``None`` if only the budget itself tells."""
     least_tokens: int
     most_requests: int
     dp: int = 1
     schedulers: int = 1
+
+    @lazy
+    def bytes(self) -> Mapping[str, int]:
+        """Bytes of each GPU for the cache, by the end of the budget: low, expected and high."""
+        return self.given()
+
+    @lazy
+    def blocks(self) -> Mapping[str, int]:
+        """Blocks of each scheduler for the cache, by the end of the budget."""
+        return {end: self.blocks_in(size) if self.block_bytes else 0 for end, size in self.bytes.items()}
 
     def needed_bytes(self, tokens: int, requests: int) -> int:
         """Bytes of the cache on the fullest GPU."""
@@ -44,7 +59,12 @@ class Room(NamedTuple):
 
     def holds(self, tokens: int, requests: int, end: str) -> bool:
         """Whether so many requests of so many tokens fit at this end of the budget."""
-        if requests > self.most_requests or self.bytes[end] < 0:
+        if requests > self.most_requests:
+            return False
+        # Most changes that are tried lack far too much: weights and cache alone say so, without the rest of the budget.
+        if self.most_bytes is not None and self.needed_bytes(tokens, requests) > self.most_bytes[end]:
+            return False
+        if self.bytes[end] < 0:
             return False
         if not self.block_bytes:
             return True

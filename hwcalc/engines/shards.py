@@ -8,18 +8,33 @@ since the fullest rank has to fit.
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
-from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import ClassVar, Final
+from hwcalc.formulas.frozen import record, replace
+from hwcalc.formulas.hints import ClassVar, Final, TypeVar
 from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
-__all__ = ["ROW_PARALLEL", "GroupRank", "Rank", "cut_inputs", "cut_outputs", "distribute_experts", "module_of"]
+__all__ = [
+    "ROW_PARALLEL",
+    "Cut",
+    "GroupRank",
+    "Rank",
+    "cut_inputs",
+    "cut_outputs",
+    "distribute_experts",
+    "has_few_blocks",
+    "module_of",
+    "once_of_few",
+]
+
+T = TypeVar("T")
 
 ROW_PARALLEL: Final = frozenset(
     {
@@ -43,7 +58,8 @@ ROW_PARALLEL: Final = frozenset(
     }
 )
 """Modules that are cut by inputs, by the last part of their path. Every rank keeps their whole bias, which is added once."""
-_REPLICATED_ROLES: Final = frozenset({WeightRole.NORM, WeightRole.ROUTER})
+_REPLICATED_ROLES: Final = (WeightRole.NORM, WeightRole.ROUTER, WeightRole.EMBEDDING)
+_OF_TEXT: Final = (Part.LANGUAGE, Part.MTP)
 _REPLICATED: Final = frozenset(
     {
         "q_a_proj",
@@ -62,9 +78,25 @@ _REPLICATED: Final = frozenset(
     }
 )
 """Modules that are whole on every rank: projections to what all heads share, small tables and single parameters."""
+_MOST_KEPT: Final = 64
+"""So many unlike blocks at most has a model of whose blocks something is kept."""
 _MLPS: Final = frozenset({"mlp", "moe"})
 _KEYS_AND_VALUES: Final = frozenset({"k_proj", "v_proj"})
 _FUSED: Final = frozenset({"query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"})
+
+
+class Cut(enum.Enum):
+    """How a tensor is divided, over however many ranks."""
+
+    WHOLE = enum.auto()
+    VOCABULARY = enum.auto()
+    EXPERTS = enum.auto()
+    INPUTS = enum.auto()
+    OUTPUTS = enum.auto()
+    HEADS = enum.auto()
+    """By key and value heads, of which every rank has at least one."""
+    MIXER = enum.auto()
+    """By the channels of a Mamba-2 mixer, beside groups that ranks may repeat."""
 
 
 class Rank:
@@ -89,20 +121,40 @@ class Rank:
 
     def cut(self, block: Block, weight: Weight) -> Weight:
         """The part of a tensor on the fullest rank."""
+        return self.part(block, weight, self.how(block, weight))
+
+    def how(self, block: Block, weight: Weight) -> Cut:
+        """How a tensor is cut. The sizes of the layout do not matter to that."""
         if self.is_vocabulary(weight):
-            padded = -(-weight.shape[0] // self.vocabulary_padding) * self.vocabulary_padding
-            return _rows(weight, -(-padded // self.ranks(block, weight)))
+            return Cut.VOCABULARY
         if weight.copies > 1:
-            return self.expert(weight)
-        ranks = self.ranks(block, weight)
-        if ranks == 1 or self.is_replicated(weight) or self.is_whole(block):
-            return weight
+            return Cut.EXPERTS
+        if self.is_replicated(weight) or self.is_whole(block):
+            return Cut.WHOLE
         name = module_of(weight)
         if name in ROW_PARALLEL:
-            return weight if weight.role is WeightRole.BIAS else cut_inputs(weight, ranks)
-        if block.part in {Part.LANGUAGE, Part.MTP} and (name in _KEYS_AND_VALUES or name in _FUSED):
-            return _rows(weight, self._attention_rows(name, weight.shape[0]))
-        if self.mamba is not None and name in {"in_proj", "conv1d"}:
+            return Cut.WHOLE if weight.role is WeightRole.BIAS else Cut.INPUTS
+        if block.part in _OF_TEXT and (name in _KEYS_AND_VALUES or name in _FUSED):
+            return Cut.HEADS
+        return Cut.MIXER if self.mamba is not None and name in {"in_proj", "conv1d"} else Cut.OUTPUTS
+
+    def part(self, block: Block, weight: Weight, how: Cut) -> Weight:
+        """The part of a tensor that is cut so."""
+        if how is Cut.WHOLE:
+            return weight
+        if how is Cut.EXPERTS:
+            return self.expert(block, weight)
+        ranks = self.ranks(block, weight)
+        if how is Cut.VOCABULARY:
+            padded = -(-weight.shape[0] // self.vocabulary_padding) * self.vocabulary_padding
+            return _rows(weight, -(-padded // ranks))
+        if ranks == 1:
+            return weight
+        if how is Cut.INPUTS:
+            return cut_inputs(weight, ranks)
+        if how is Cut.HEADS:
+            return _rows(weight, self._attention_rows(module_of(weight), weight.shape[0]))
+        if how is Cut.MIXER and self.mamba is not None:
             return _rows(weight, self._mamba_rows(self.mamba, weight.shape[0]))
         return cut_outputs(weight, ranks)
 
@@ -110,7 +162,7 @@ class Rank:
         """Over how many ranks a tensor outside of the experts is cut."""
         return self.tp
 
-    def expert(self, weight: Weight) -> Weight:
+    def expert(self, block: Block, weight: Weight) -> Weight:
         """The part of an expert tensor on the fullest rank: fewer experts, or a part of each."""
         if self.ep > 1:
             return distribute_experts(weight, self.ep)
@@ -131,9 +183,9 @@ class Rank:
         """Whether every rank has the whole tensor."""
         if weight.role is WeightRole.NORM and self.is_sharded_norm(weight.path):
             return False
-        if weight.role in _REPLICATED_ROLES or weight.role is WeightRole.EMBEDDING or module_of(weight) in self.replicated:
+        if weight.role in _REPLICATED_ROLES or module_of(weight) in self.replicated:
             return True
-        return any(part in self.replicated_inside for part in weight.path.split("."))
+        return not self.replicated_inside.isdisjoint(weight.path.split("."))
 
     def is_whole(self, block: Block) -> bool:
         """Whether every rank has the whole block."""
@@ -160,13 +212,7 @@ class Rank:
     def _local_rows(self) -> dict[tuple[bool, int], int]:
         """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer."""
         local_rows: dict[tuple[bool, int], int] = {}
-        for group in self.model.stack.groups:
-            dims = group.kind.dims()
-            if "num_key_value_heads" not in dims:
-                continue
-            heads, groups, head, value = (
-                dims[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
-            )
+        for heads, groups, head, value in self.model.once("attention dims", lambda: _attention_dims(self.model)):
             local_groups = self.key_value_heads(groups)
             for width in (head, value):
                 local_rows.setdefault((False, groups * width), local_groups * width)
@@ -187,6 +233,23 @@ class GroupRank(Rank):
         return self.shards if block.kind in _MLPS or weight.path.startswith("mlp.") else self.tp
 
 
+def _attention_dims(model: ModelSpec) -> tuple[tuple[int, ...], ...]:
+    """Query heads, key/value heads and the widths of a key and a value, of each kind of layer that has them."""
+    names = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
+    kinds = (group.kind.dims() for group in model.stack.groups)
+    return tuple(tuple(dims[name] for name in names) for dims in kinds if "num_key_value_heads" in dims)
+
+
+def once_of_few(model: ModelSpec, key: Hashable, make: Callable[[], T]) -> T:
+    """As :meth:`ModelSpec.once`, but kept only of few unlike blocks: thousands of layers that are all unlike would take too much memory."""
+    return model.once(key, make) if has_few_blocks(model) else make()
+
+
+def has_few_blocks(model: ModelSpec) -> bool:
+    """Whether the model has few unlike blocks, of which something is kept."""
+    return model.counted is None or len(model.counted.blocks) <= _MOST_KEPT
+
+
 def module_of(weight: Weight) -> str:
     """The module of a tensor: ``q_proj`` for ``self_attn.q_proj.weight``, ``A_log`` for ``mixer.A_log``."""
     return _module(weight.path)
@@ -205,7 +268,7 @@ def cut_outputs(weight: Weight, ranks: int) -> Weight:
 
 def cut_inputs(weight: Weight, ranks: int) -> Weight:
     """Divide the inputs, which are the last dimension, by the number of ranks, rounded up."""
-    return replace(weight, shape=(*weight.shape[:-1], -(-weight.shape[-1] // ranks)))
+    return _shaped(weight, (*weight.shape[:-1], -(-weight.shape[-1] // ranks)))
 
 
 def distribute_experts(weight: Weight, ranks: int) -> Weight:
@@ -214,4 +277,8 @@ def distribute_experts(weight: Weight, ranks: int) -> Weight:
 
 
 def _rows(weight: Weight, rows: int) -> Weight:
-    return replace(weight, shape=(rows, *weight.shape[1:]))
+    return weight if rows == weight.shape[0] else _shaped(weight, (rows, *weight.shape[1:]))
+
+
+def _shaped(weight: Weight, shape: tuple[int, ...]) -> Weight:
+    return record(Weight, {**vars(weight), "shape": shape})

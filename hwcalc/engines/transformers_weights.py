@@ -16,7 +16,7 @@ from functools import lru_cache
 from hwcalc.beside import json_beside
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, distribute_experts, module_of
+from hwcalc.engines.shards import ROW_PARALLEL, Cut, Rank, cut_inputs, cut_outputs, distribute_experts, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
@@ -123,29 +123,26 @@ class TransformersRank(Rank):
         self._listed = _table()[1]
         self._text = model.facts.part_types.get("text", model.model_type)
 
-    def cut(self, block: Block, weight: Weight) -> Weight:
+    def how(self, block: Block, weight: Weight) -> Cut:
         plan = self._plans[block.part]
         if weight.copies > 1:
-            return self._expert(plan, weight)
-        if self.tp == 1:
-            return weight
+            return Cut.EXPERTS
         if weight.role is WeightRole.HEAD:
-            return self._head(weight)
+            return self._head()
         module = weight.path.removesuffix(".weight").removesuffix(".bias")
         if self.is_vocabulary(weight) and not plan.is_empty and self._text not in self._listed["whole"]:
-            return cut_outputs(weight, self.tp)
+            return Cut.OUTPUTS
         if _ends_in(module, plan.outputs):
-            return cut_outputs(weight, self.tp)
-        if _ends_in(module, plan.inputs) and weight.role is not WeightRole.BIAS:
-            return cut_inputs(weight, self.tp)
-        return weight
+            return Cut.OUTPUTS
+        return Cut.INPUTS if _ends_in(module, plan.inputs) and weight.role is not WeightRole.BIAS else Cut.WHOLE
 
-    def _head(self, weight: Weight) -> Weight:
+    def _head(self) -> Cut:
         if self.model.model_type in self._listed["in"]:
-            return cut_inputs(weight, self.tp)
-        return cut_outputs(weight, self.tp) if self.model.model_type in self._listed["out"] else weight
+            return Cut.INPUTS
+        return Cut.OUTPUTS if self.model.model_type in self._listed["out"] else Cut.WHOLE
 
-    def _expert(self, plan: ShardPlan, weight: Weight) -> Weight:
+    def expert(self, block: Block, weight: Weight) -> Weight:
+        plan = self._plans[block.part]
         if self.ep > 1 and plan.dealt:
             return distribute_experts(weight, self.ep)
         if self.tp == 1 or not plan.experts or weight.role is WeightRole.BIAS:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-
-from hwcalc.engines.shards import ROW_PARALLEL, Rank, module_of
+from hwcalc.engines.shards import ROW_PARALLEL, Cut, Rank, module_of, once_of_few
 from hwcalc.formulas.hints import Final
+from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = ["encoder_width", "expert_width", "layer_width"]
 
-_MATRICES: Final = frozenset({WeightRole.LINEAR, WeightRole.EXPERT})
+_MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
+_DECODER: Final = (Part.LANGUAGE,)
+_TOWERS: Final = (Part.VISION, Part.AUDIO, Part.ENCODER)
+_TABLES: Final = frozenset({"embedding", "head", "norm"})
+
+
+class _Matrix(NamedTuple):
+    """A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
+
+    weight: Weight
+    how: Cut
+    last: bool
+
+
+class _Layer(NamedTuple):
+    """The hidden width of a block, and its matrices: those of attention, which ends before the MLP begins, and all others."""
+
+    block: Block
+    hidden: int
+    sides: tuple[tuple[_Matrix, ...], tuple[_Matrix, ...]]
 
 
 def layer_width(model: ModelSpec, rank: Rank, *, experts: bool = True) -> int | None:
@@ -20,7 +38,7 @@ def layer_width(model: ModelSpec, rank: Rank, *, experts: bool = True) -> int | 
     These are the outputs of the projections and the input of the last one: a gated MLP of 14,336 holds 3 x 14,336. Without ``experts``
     the experts that a token is routed to do not count.
     """
-    return _widest(model, {Part.LANGUAGE}, rank, experts=experts)
+    return _widest(model, _DECODER, rank, experts=experts)
 
 
 def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
@@ -29,13 +47,22 @@ def expert_width(model: ModelSpec, rank: Rank) -> tuple[int, int, int]:
     Zeros for a model without experts, or if the weights are not counted.
     """
     widest = (0, 0, 0)
-    for block in () if model.counted is None else model.counted.blocks:
-        for weight in block.weights:
-            last = weight.copies > 1 and len(weight.shape) == 2 and module_of(weight) in ROW_PARALLEL
-            if last and block.part is Part.LANGUAGE:
-                hidden, inner = rank.cut(block, weight).shape
-                widest = max(widest, (weight.active or weight.copies, inner, hidden), key=_product)
+    for block, weight in once_of_few(model, "last matrices of experts", lambda: _last_of_experts(model)):
+        hidden, inner = rank.cut(block, weight).shape
+        widest = max(widest, (weight.active or weight.copies, inner, hidden), key=_product)
     return widest
+
+
+def _last_of_experts(model: ModelSpec) -> tuple[tuple[Block, Weight], ...]:
+    """The last matrices of the experts of the decoder, with their blocks."""
+    blocks = () if model.counted is None else model.counted.blocks
+    return tuple(
+        (block, weight)
+        for block in blocks
+        if block.part is Part.LANGUAGE
+        for weight in block.weights
+        if weight.copies > 1 and len(weight.shape) == 2 and module_of(weight) in ROW_PARALLEL
+    )
 
 
 def _product(sizes: tuple[int, int, int]) -> int:
@@ -44,42 +71,49 @@ def _product(sizes: tuple[int, int, int]) -> int:
 
 def encoder_width(model: ModelSpec, rank: Rank) -> int | None:
     """Numbers per patch in the widest layer of the towers, with four copies of the hidden vector; 0 for a model without towers."""
-    return _widest(model, {Part.VISION, Part.AUDIO, Part.ENCODER}, rank, hidden_copies=4)
+    return _widest(model, _TOWERS, rank, hidden_copies=4)
 
 
-def _widest(
-    model: ModelSpec, parts: AbstractSet[Part], rank: Rank, *, hidden_copies: int = 0, experts: bool = True
-) -> int | None:
+def _widest(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, hidden_copies: int = 0, experts: bool = True) -> int | None:
     if model.counted is None:
         return None
-    widest = 0
-    for block in model.counted.blocks:
-        if block.part not in parts or block.kind in {"embedding", "head", "norm"}:
-            continue
-        matrices = [
-            weight
-            for weight in block.weights
-            if weight.role in _MATRICES and len(weight.shape) == 2 and (experts or weight.copies == 1)
-        ]
-        hidden = max((weight.shape[0 if module_of(weight) in ROW_PARALLEL else 1] for weight in matrices), default=0)
-        # A block may be a whole layer. Its attention ends before its MLP begins, so the two are counted separately.
-        for is_attention in (True, False):
-            inside = _inside(
-                rank,
-                block,
-                [weight for weight in matrices if ("attn" in weight.path or "attention" in weight.path) is is_attention],
-            )
-            widest = max(widest, inside + hidden_copies * hidden)
-    return widest
+    key = ("matrices", type(rank), parts is _DECODER, experts)
+    layers = once_of_few(model, key, lambda: _layers(model, parts, rank, experts=experts))
+    return max((_inside(rank, one.block, side) + hidden_copies * one.hidden for one in layers for side in one.sides), default=0)
 
 
-def _inside(rank: Rank, block: Block, weights: list[Weight]) -> int:
+def _layers(model: ModelSpec, parts: tuple[Part, ...], rank: Rank, *, experts: bool) -> tuple[_Layer, ...]:
+    """The blocks of these parts that may be the widest. A block may be a whole layer."""
+    assert model.counted is not None
+    return tuple(
+        _layer(rank, block, experts=experts)
+        for block in model.counted.blocks
+        if block.part in parts and block.kind not in _TABLES
+    )
+
+
+def _layer(rank: Rank, block: Block, *, experts: bool) -> _Layer:
+    matrices = [
+        weight
+        for weight in block.weights
+        if weight.role in _MATRICES and len(weight.shape) == 2 and (experts or weight.copies == 1)
+    ]
+    sides: tuple[list[_Matrix], list[_Matrix]] = [], []
+    hidden = 0
+    for weight in matrices:
+        last = module_of(weight) in ROW_PARALLEL
+        hidden = max(hidden, weight.shape[0 if last else 1])
+        attends = "attn" in weight.path or "attention" in weight.path
+        sides[not attends].append(_Matrix(weight, rank.how(block, weight), last))
+    return _Layer(block, hidden, (tuple(sides[0]), tuple(sides[1])))
+
+
+def _inside(rank: Rank, block: Block, matrices: tuple[_Matrix, ...]) -> int:
     """The outputs of the first projections and the input of the last, per token; for experts their outputs, if these are more."""
     width = inside = outside = 0
-    for weight in weights:
-        local = rank.cut(block, weight)
+    for weight, how, last in matrices:
+        local = rank.part(block, weight, how)
         copies = min(local.copies, weight.active or local.copies)
-        last = module_of(weight) in ROW_PARALLEL
         if weight.copies > 1 and last:
             # The outputs of experts reuse the memory of the outputs of their first projections.
             outside += copies * local.shape[0]

@@ -198,11 +198,9 @@ class _Adviser:
         if changed is None or other is None:
             return False
         try:
-            given, needed = changed.given_and_needed("low")
-            before, needed_before = other.given_and_needed("low")
+            return changed.saves(other, "low")
         except KvplanError:
             return False
-        return given > before or needed < needed_before
 
     def _is_hopeless(self, saving: Saving) -> bool:
         """Whether a saving frees too little for certain. It counts as tried; together with limits that are taken back it is tried indeed."""

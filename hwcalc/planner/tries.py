@@ -53,12 +53,25 @@ class Tried:
         """Whether it does not hold even with so many more bytes for the cache, at the low end of the budget and by the expected value."""
         if self._room is None:
             return False
-        needed = self._room.needed_bytes(self.tokens, self.batch)
         low, expected = (self._room.bytes[end] + size for end, size in zip(("low", "expected"), more, strict=True))
-        return needed > max(low, expected)
+        return self._needed_bytes > max(low, expected)
+
+    def saves(self, than: Tried, end: str) -> bool:
+        """Whether the cache takes less than with another change, or has more memory at this end of the budget."""
+        if self._room is not None and than._room is not None and self._needed_bytes < than._needed_bytes:
+            return True
+        given, needed = self.given_and_needed(end)
+        before, needed_before = than.given_and_needed(end)
+        return given > before or needed < needed_before
+
+    @lazy
+    def _needed_bytes(self) -> int:
+        """What the planned sequences take, where there is a room for them."""
+        assert self._room is not None
+        return self._room.needed_bytes(self.tokens, self.batch)
 
     def given_and_needed(self, end: str) -> tuple[int, int]:
         """As :func:`~hwcalc.planner.solve.given_and_needed`."""
         if self._room is None:
             return solve.given_and_needed(self.opened, end)
-        return self._room.bytes[end], self._room.needed_bytes(self.tokens, self.batch)
+        return self._room.bytes[end], self._needed_bytes

@@ -62,6 +62,11 @@ class Names:
     """The layers of the model, if known. Files number the layers for multi-token prediction on from there."""
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no module is named."""
+        return not (self.literal or self.numbered or self.general or self.by_number)
+
+    @property
     def names_layers(self) -> bool:
         """Whether some name depends on the layer number."""
         return bool(self.numbered or self.by_number)

@@ -62,9 +62,13 @@ class Rule:
     text_only: bool = False
     """Whether the towers for images and sound, and what joins them to the text, stay unquantised."""
 
+    def covers(self, weight: Weight, part: Part) -> bool:
+        """Whether the format is one for tensors of this kind, whatever their names."""
+        return weight.role in self.roles and len(weight.shape) > 1 and not (self.text_only and part not in _TEXT)
+
     def taken(self, weight: Weight, part: Part, layers: Sequence[int]) -> frozenset[int]:
         """The ``layers`` in which the weight gets this format."""
-        if weight.role not in self.roles or len(weight.shape) < 2 or (self.text_only and part not in _TEXT):
+        if not self.covers(weight, part):
             return frozenset()
         module = weight.path.removesuffix(".weight")
         included = frozenset(layers) if self.only is None else self.only.layers(module, part, layers)
@@ -107,10 +111,20 @@ class Scheme:
     def formats(self, block: Block, weight: Weight, unquantised: WeightFormat) -> list[tuple[int, WeightFormat]]:
         """The formats of a tensor, each with its number of layers. If the block has no layer numbers, they count from 0."""
         layers: Sequence[int] = range(block.count) if block.layers is None else block.layers
+        if self._alike and layers:
+            for rule in self.rules:
+                if rule.covers(weight, block.part):
+                    return [(len(layers), rule.format)]
+            return [(len(layers), unquantised)]
         key = (weight.path, weight.role, len(weight.shape), block.part, layers)
         if key not in self._formats:
             self._formats[key] = self._counted(weight, block.part, layers)
         return [(count, form or unquantised) for count, form in self._formats[key]]
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether a tensor has the same format in all layers, by what it is alone: no rule has names."""
+        return all(rule.only is None and rule.never.is_empty for rule in self.rules)
 
     @cached_property
     def _formats(self) -> dict[Hashable, list[tuple[int, WeightFormat | None]]]:

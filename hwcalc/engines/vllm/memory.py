@@ -39,6 +39,7 @@ __all__ = [
     "plan_budget",
     "profile_run",
     "rotary_parts",
+    "share_of",
     "weight_parts",
 ]
 
@@ -61,8 +62,7 @@ def plan_budget(
     if found.value is None:
         return Noted(None, found.notes)
     gpu, memory, weights = found.value
-    share = request.hardware.memory_utilization
-    share = float(default_utilization(opened.version)) if share is None else share
+    share = share_of(opened)
     extra, run = _extras(opened, speculation, batched_tokens), profile_run(opened, sequences, batched_tokens)
     parts = [
         *weights,
@@ -78,6 +78,12 @@ def plan_budget(
         parts.append(graphs(opened.model, opened.version, left, speculation))
     budget, notes = budget_of(opened, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
     return Noted(budget, (*found.notes, *extra.notes, *notes, *_check_free(budget)))
+
+
+def share_of(opened: Opened) -> float:
+    """The share of each GPU that vLLM may use."""
+    share = opened.request.hardware.memory_utilization
+    return float(default_utilization(opened.version)) if share is None else share
 
 
 def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:
@@ -100,7 +106,8 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights on the pipeline stage that holds most, and the 16-bit copies that quantised latent attention keeps."""
     request, gpu, dtype = opened.request, opened.request.hardware.gpu, _requested_dtype(opened)
     capability = compute_capability(gpu) if gpu is not None and gpu.vendor.lower() == "nvidia" else None
-    key = ("vllm", "weight parts", request.weights, dtype, request.parallel, request.options.get("cpu_offload_gb"), capability)
+    sizes = VLLM.sizes(opened.model, request.parallel)
+    key = ("vllm", "weight parts", request.weights, dtype, *sizes, request.options.get("cpu_offload_gb"), capability)
     return opened.model.once(key, lambda: _weight_parts(opened.model, request, dtype, capability))
 
 
@@ -113,8 +120,9 @@ def _weight_parts(
     parallel, weight_format = request.parallel, format_name(request.weights)
     weight_dtype = weight_format if weight_format in FLOATS else dtype
     scheme, known = planned_scheme(model, weight_format)
+    sizes = VLLM.sizes(model, parallel)
     stages = model.once(
-        ("vllm", "weights", weight_dtype, weight_format, parallel),
+        ("vllm", "weights", weight_dtype, weight_format, *sizes),
         lambda: param_bytes_rank(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
     )
     if stages is None or not known:
@@ -122,7 +130,7 @@ def _weight_parts(
     offloaded = request.options.get("cpu_offload_gb")
     if offloaded is not None:
         movable = model.once(
-            ("vllm", "movable weights", weight_dtype, weight_format, parallel),
+            ("vllm", "movable weights", weight_dtype, weight_format, *sizes),
             lambda: stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
         )
         return Noted(None if movable is None else (ranked("weights", Section.WEIGHTS, resident(movable, float(offloaded))),))

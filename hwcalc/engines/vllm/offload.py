@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 __all__ = ["StageWeights", "encoder_cache_bytes", "resident", "resident_bytes_rank", "stage_weights"]
 
 _TABLES: Final = frozenset({"embedding", "head"})
+_NO_VECTORS: Final = RankBytes(
+    low=0,
+    expected=0,
+    high=0,
+    source="vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak",
+)
+"""The encoder outputs of a model without a tower."""
 
 
 class StageWeights(NamedTuple):
@@ -99,8 +106,7 @@ def encoder_cache_bytes(
     """
     if model.counted is None:
         return None
-    source = "vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak"
     if not model.counted.has_towers:
-        return RankBytes(low=0, expected=0, high=0, source=source)
+        return _NO_VECTORS
     size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + model.facts.deepstack_layers) * element_bytes
-    return RankBytes(low=0, expected=size, high=size, source=source)
+    return RankBytes(low=0, expected=size, high=size, source=_NO_VECTORS.source)

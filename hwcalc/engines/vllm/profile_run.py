@@ -17,6 +17,7 @@ from hwcalc.engines.vllm.defaults import batch_is_chunked, runs_v0
 from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.shards import VllmRank
+from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.engines.widths import encoder_width, expert_width, layer_width
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hints import TYPE_CHECKING, Final
@@ -62,13 +63,13 @@ def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...
     """
     # Only V0 looks at the length. Hashed field by field, this takes a fraction of the time of the record.
     seq = run.seq if runs_v0(run.version) else 0
-    key = (run.version, *vars(run.parallel).values(), seq, run.tokens, run.rows, run.element_bytes, run.quantized)
+    key = (run.version, seq, run.tokens, run.rows, run.element_bytes, run.quantized, *VLLM.sizes(model, run.parallel))
     return kept(model, "activations of vLLM", key, lambda: _activation_parts(model, run))
 
 
 def _activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...]:
     # Advice changes the number of sequences alone, which only the sampler sees.
-    key = (run.version, *vars(run.parallel).values(), run.tokens, run.element_bytes, run.quantized)
+    key = (run.version, run.tokens, run.element_bytes, run.quantized, *VLLM.sizes(model, run.parallel))
     steps = (*kept(model, "passes of vLLM", key, lambda: (_forward(model, run), _experts(model, run))), _sampling(model, run))
     forward, experts, sampled = ((each.low, each.expected, each.high) for each in steps)
     stay = rules_of(planned_version(run.version)).expert_buffers_kept
@@ -126,7 +127,7 @@ def _forward(model: ModelSpec, run: ProfileRun) -> Step:
     8,192 tokens of CodeLlama-7B take 2 x 8,192 x (3.75 x 4,096 + 3 x 11,008) = 792,723,456 bytes.
     """
     rank = VllmRank(model, run.parallel)
-    key = ("vllm", "width without experts", run.parallel)
+    key = ("vllm", "width without experts", *VLLM.sizes(model, run.parallel))
     width = model.once(key, lambda: layer_width(model, rank, experts=False))
     hidden = model.hidden_size or 0
     inside = _UNCOUNTED_WIDTH * hidden // run.parallel.tp if width is None else width
@@ -146,7 +147,7 @@ def _forward(model: ModelSpec, run: ProfileRun) -> Step:
 
 def _experts(model: ModelSpec, run: ProfileRun) -> Step:
     """Buffers of the expert kernels. 8,192 tokens x 8 experts x (2,048 + 2,048) x 2 bytes are 0.5 GiB for Qwen3-30B-A3B."""
-    key = ("vllm", "expert width", run.parallel)
+    key = ("vllm", "expert width", *VLLM.sizes(model, run.parallel))
     chosen, inner, hidden = model.once(key, lambda: expert_width(model, VllmRank(model, run.parallel)))
     if not chosen:
         return step("expert_buffers", "0", 0)
@@ -216,8 +217,8 @@ def _sampler_source(model: ModelSpec, run: ProfileRun) -> str:
 
 def _encoder(model: ModelSpec, run: ProfileRun, main: BudgetPart) -> tuple[BudgetPart, ...]:
     """What a tower adds: its inputs, which stay alive, and its own pass as far as that takes more than the decoder's."""
-    tensor = Parallel(tp=run.parallel.tp)
-    width = model.once(("vllm", "encoder width", tensor), lambda: encoder_width(model, VllmRank(model, tensor)))
+    tp = run.parallel.tp
+    width = model.once(("vllm", "encoder width", tp), lambda: encoder_width(model, VllmRank(model, Parallel(tp=tp))))
     if not width:
         return ()
     patches = _ends("activation.encoder_patches", run.version)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.families import Families
+from hwcalc.engines.budget import usable_bytes
+from hwcalc.engines.families import Families, is_unmeasured
+from hwcalc.engines.loaded import loaded
 from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.room import Room
 from hwcalc.engines.vllm.defaults import runs_v0
@@ -101,17 +103,19 @@ def plan_room(opened: VllmOpened, *, first: bool = False) -> Room | None:
     layout = long.layout
     if layout.depends_on_length:
         return None
-    sizes = _sizes(long)
-    if sizes is None:
+    # Where nothing but sizes follows from the budget, it waits until the weights alone do not answer.
+    waits = (
+        request.hardware.kv_memory is None and settings.override is None and request.lora is None and is_unmeasured(opened.family)
+    )
+    most_bytes, sizes = (_most_bytes(long), None) if waits else (None, _sizes(long))
+    if most_bytes is None and sizes is None:
         return None
-    width = max(layout.stage_bytes, default=0)
     return Room(
         counts=layout.counts,
-        block_bytes=width,
-        bytes=sizes,
-        blocks={
-            end: usable_blocks(layout, long.settings, size) // layout.schedulers if width else 0 for end, size in sizes.items()
-        },
+        block_bytes=max(layout.stage_bytes, default=0),
+        given=lambda: sizes or _sizes(long) or {},
+        blocks_in=lambda size: usable_blocks(layout, long.settings, size) // layout.schedulers,
+        most_bytes=most_bytes,
         least_tokens=1 if first else least,
         most_requests=settings.sequences * request.parallel.dp,
         dp=request.parallel.dp,
@@ -126,3 +130,16 @@ def _sizes(opened: VllmOpened) -> dict[str, int] | None:
         return dict.fromkeys(_ENDS, hardware.kv_memory)
     budget = None if hardware.gpu is None else opened.budget
     return None if budget is None else {end: getattr(budget, end) for end in _ENDS}
+
+
+def _most_bytes(opened: VllmOpened) -> dict[str, int] | None:
+    """What the weights alone leave of each GPU, by the end of the budget; ``None`` if that is unknown."""
+    found = loaded(opened).value
+    if found is None:
+        return None
+    from hwcalc.engines.vllm.memory import share_of
+
+    usable = usable_bytes(found.memory, share_of(opened), opened.request.hardware.margin or 0)
+    # As in the budget, the low end is what the high end of each part leaves.
+    weights = (sum(getattr(part, end) for part in found.weights) for end in reversed(_ENDS))
+    return {end: size - taken for end, size, taken in zip(_ENDS, usable, weights, strict=True)}

@@ -57,6 +57,7 @@ def resolve(requested: str) -> str:
     )
 
 
+@lru_cache(maxsize=256)
 def nearest_release(version: str) -> str | None:
     """The release whose rules hold for a version that was not read; ``None`` for one that was, and for one without a patch.
 

@@ -53,6 +53,9 @@ _CORRECTION_BIAS: Final = frozenset(
 )
 """Model types whose routers add a learned number per expert. It is a parameter in vLLM, and an uncounted buffer in transformers."""
 
+_BUILT_OTHERWISE: Final = _CORRECTION_BIAS | {"phi", "whisper", "gemma4"}
+"""Model types of whose layers vLLM adds or leaves out a tensor."""
+
 _HOPPER: Final = 90
 _BLACKWELL: Final = 100
 """Compute capabilities 9.0 and 10.0."""
@@ -187,12 +190,22 @@ def _is_fp32(model: ModelSpec, weight: Weight) -> bool:
     return False
 
 
+def _has_experts(model: ModelSpec) -> bool:
+    """Whether any part of the model has experts."""
+    blocks = () if model.counted is None else model.counted.blocks
+    return model.once("any experts", lambda: any(weight.copies > 1 for block in blocks for weight in block.weights))
+
+
 class VllmRules(Rules):
     """The rules of the model classes of vLLM 0.33."""
 
     engine: ClassVar[str] = "vllm"
     rank: ClassVar[type[Rank]] = VllmRank
     tables: ClassVar[Tables] = TABLES
+
+    def sizes(self, model: ModelSpec, parallel: Parallel) -> tuple[int, ...]:
+        """Replicas matter to experts alone, which their ranks share."""
+        return super().sizes(model, parallel) if _has_experts(model) else (parallel.tp, parallel.pp)
 
     def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
         """A float32 checkpoint is loaded in 16 bits unless ``weight_dtype`` is ``fp32``."""
@@ -206,7 +219,7 @@ class VllmRules(Rules):
         return _unties(model) or (pp > 1 and not self.tables.has_embedding_at_the_end(model))
 
     def as_built(self, model: ModelSpec, block: Block) -> Iterable[Weight]:
-        return _as_built(model, block)
+        return _as_built(model, block) if model.model_type in _BUILT_OTHERWISE else block.weights
 
     def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
         return _is_fp32(model, weight)

@@ -13,7 +13,7 @@ from hwcalc.engines import widths
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import layers_of_stages
-from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
+from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
 from hwcalc.quantization.planned import planned_scheme
 from hwcalc.quantization.scheme import uniform_scheme
 from tests.golden_configs import config_as_run
@@ -217,3 +217,12 @@ def test_a_quantised_models_ranks_and_stages_add_up() -> None:
     assert weights is not None
     assert abs(whole[0] - weights) < weights * 0.005
     assert abs(sum(cut) - whole[0]) < whole[0] * 0.005
+
+
+@pytest.mark.parametrize(("name", "differ"), [("meta-llama/Llama-3.1-8B", False), ("Qwen/Qwen3-30B-A3B", True)])
+def test_replicas_matter_to_experts_alone(name: str, differ: bool) -> None:
+    """Each replica of a dense model holds as much as one server does; those of a mixture of experts divide each expert."""
+    model = load_model(name)
+    alone, replicas = (param_bytes_rank(model, Parallel(tp=2, dp=dp)) for dp in (1, 4))
+    assert (alone != replicas) is differ
+    assert (VLLM.sizes(model, Parallel(tp=2)) != VLLM.sizes(model, Parallel(tp=2, dp=4))) is differ
