@@ -1,4 +1,6 @@
-"""The names of ``typing`` that stand in annotations. The command, which never reads them, has others (:mod:`hwcalc.cli.unread_hints`)."""
+"""The names of ``typing`` that stand in annotations. Modules take them from here, so that a command, which reads no annotation, can do
+without ``typing``: others stand in their place there (:mod:`hwcalc.cli.unread_hints`).
+"""
 
 from __future__ import annotations
 
