@@ -73,6 +73,7 @@ COMMANDS: Final[tuple[tuple[str, int | None], ...]] = (
     ("dtypes", ANY_LIMIT),
     ("policies", ANY_LIMIT),
     ("schema", ANY_LIMIT),
+    ("--install-completion", ANY_LIMIT),
     ("explore Qwen/Qwen3-8B -o {folder}/page.html", None),
 )
 """What stands behind ``kvplan``, and its bar."""
@@ -144,7 +145,13 @@ def main() -> int:
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "KVPLAN_DEBUG"):
         os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as bytecode, tempfile.TemporaryDirectory() as home:
-        os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": home, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": bytecode}
+        os.environ |= {
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": home,
+            "HOME": home,
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": bytecode,
+        }
         fill_cache(Path(home), PLAN.partition(" ")[0])
         lines: dict[str, tuple[list[str], int | None]] = {
             f"kvplan {line}": ([*kvplan, *shlex.split(line.format(folder=home))], bar)

@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from hwcalc.cli.finder import install
 
     install()
+    from hwcalc.cli.unread_hints import stand_in
+
+    stand_in()
     import gc
 
     # Most commands end before there is garbage worth a search; a long one searches as often as its work goes on.

@@ -66,7 +66,11 @@ class _Loader(SourceFileLoader):
         data = _bytes_of(self._cached)
         if not data.startswith(self._head):
             return super().get_code(fullname)
-        code: CodeType = _compile_bytecode(memoryview(data)[len(self._head) :], fullname, self._cached, self.path)
+        try:
+            code: CodeType = _compile_bytecode(memoryview(data)[len(self._head) :], fullname, self._cached, self.path)
+        except (EOFError, ValueError, TypeError):
+            # A file system may give less at once than was asked for.
+            return super().get_code(fullname)
         return code
 
 

@@ -12,7 +12,7 @@ from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any
+from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.modules import import_module
 from hwcalc.unfinished import Uncut, Unfinished
 
@@ -20,6 +20,8 @@ __all__ = ["BROKEN_PIPE", "INTERRUPTED", "run"]
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+_OF_TYPER: Final = (["--install-completion"], ["--show-completion"])
+"""Lines in which there is nothing of ours to read."""
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -65,6 +67,8 @@ def _interrupted(status: int) -> Mapping[str, Any]:
 def _answer(words: list[str]) -> Any:
     if (kept := answered(words)) is not None:
         return Answer(text=kept)
+    if words in _OF_TYPER:
+        return _answer_own(words, None)
     from hwcalc.cli.quick import read
 
     line = read(words)

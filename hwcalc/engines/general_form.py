@@ -19,6 +19,7 @@ from hwcalc.engines.ranks import DEALT
 from hwcalc.engines.request import is_plain
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers
+from hwcalc.formulas.frozen import record
 from hwcalc.formulas.hints import TypeAlias
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
@@ -105,7 +106,9 @@ def general_curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | 
     held, ranked, extras = opened.kind_tensors, opened.rank_tensors, opened.replica.extras
     stored = [tensor for tensors in (*held.values(), *ranked.values(), extras, opened.extras) for tensor in tensors]
     dcp = opened.request.parallel.dcp
-    if any(tensor.position_bytes is None or _stairs(opened, tensor, dcp) is None for tensor in stored):
+    if any(tensor.position_bytes is None for tensor in stored):
+        return None
+    if dcp > 1 and any(_stairs(opened, tensor, dcp) is None for tensor in stored):
         return None
     outside, beside = _outside(opened, extras), sum(tensor.bytes for tensor in extras if tensor.once)
     on_gpus = dict.fromkeys(((*_terms(opened, groups, ranked, dcp), *outside), _once(groups, ranked)) for groups in gpus)
@@ -169,9 +172,10 @@ def _alike(
             continue
         sizes[stairs] = sizes.get(stairs, 0) + tensor.position_bytes
         rules.setdefault(stairs, tensor.span.text)
+    # A sweep makes thousands.
+    alike = {"kind": kind, "layers": layers, "count": count, "unit_tokens": 1}
     return tuple(
-        Term(kind=kind, layers=layers, count=count, unit_bytes=size, stairs=(stairs,), rule=rules[stairs])
-        for stairs, size in sizes.items()
+        record(Term, {**alike, "unit_bytes": size, "stairs": (stairs,), "rule": rules[stairs]}) for stairs, size in sizes.items()
     )
 
 

@@ -78,13 +78,14 @@ def _made(planned: CommandInput) -> str:
 def _without_format(name: str) -> str:
     """The name of a file without the format at its end: ``model-Q4_K_M``, ``model.f16``."""
     ends = (place for place, sign in enumerate(name) if sign in "-._")
-    return next((name[:end] for end in ends if _is_format(name[end + 1 :].upper())), name)
+    return next((name[:end] for end in ends if _is_format(name[end + 1 :])), name)
 
 
 def _is_format(word: str) -> bool:
-    mix = word[1:] if word[:1] in ("I", "T") else word
-    is_mix = mix[:1] == "Q" and "1" <= mix[1:2] <= "8" and mix.replace("_", "").isalnum()
-    return word.isascii() and (word in _FLOATS or is_mix)
+    # In large letters the sharp s is two that a format may have.
+    large = word.upper() if word.isascii() else ""
+    mix = large[1:] if large[:1] in ("I", "T") else large
+    return large in _FLOATS or (mix[:1] == "Q" and "1" <= mix[1:2] <= "8" and mix.replace("_", "").isalnum())
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:

@@ -119,3 +119,21 @@ def test_only_the_command_installs_it(line: str, loader: str) -> None:
     )
 
     assert python("-c", program, "version").stdout.splitlines()[-1] == loader
+
+
+def test_bytecode_that_comes_in_small_pieces_is_read_by_python(package: Path) -> None:
+    """A file system may give less at once than was asked for: half of a file is no module."""
+    program = (
+        "import os\n"
+        "import hwcalc.cli.finder as finder\n"
+        "finder.install()\n"
+        "import hwcalc.units\n"
+        "whole, loader = os.read, hwcalc.units.__spec__.loader\n"
+        "os.read = lambda file, size: whole(file, 1000)\n"
+        "print(type(loader).__name__, loader.get_code('hwcalc.units').co_filename)\n"
+    )
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("KVPLAN", "PYTHON"))}
+    done = python("-c", program, env={**kept, "PYTHONPATH": str(package), "PYTHONSAFEPATH": "1"})
+
+    assert done.stdout.split() == ["_Loader", str(package / "hwcalc" / "units.py")]
+    assert done.stderr == ""

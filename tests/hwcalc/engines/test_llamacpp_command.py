@@ -71,6 +71,28 @@ def test_the_command(change: dict[str, Any], words: str) -> None:
         assert not word.startswith("-") or word in KNOWN
 
 
+@pytest.mark.parametrize(
+    ("stem", "base"),
+    [
+        ("model-Q4_K_M", "model"),
+        ("model.f16", "model"),
+        ("model_mxfp4", "model"),
+        ("a-tq1_0.bf16", "a-tq1_0"),
+        ("model-q8_0-iq2_xxs", "model-q8_0"),
+        ("Q4_K_M", "Q4_K_M"),
+        ("model-q9", "model-q9"),
+        ("model-q4-large", "model-q4-large"),
+        ("model-q4_groß", "model-q4_groß"),
+        ("model-q4²", "model-q4²"),
+    ],
+)
+def test_a_format_at_the_end_of_a_name_gives_way_to_that_of_the_plan(stem: str, base: str) -> None:
+    """A mix or a float type of llama.cpp, in letters of any size; what only begins like one stays."""
+    command = serve(planned(path=f"models/{stem}.gguf", weights="q5_k_m", made=True))
+
+    assert command[1:3] == ["-m", f"./{base}-Q5_K_M.gguf"]
+
+
 @pytest.mark.parametrize(("change", "words"), [row for row in COMMANDS if "options" not in row[0]])
 def test_kvplan_reads_the_command(change: dict[str, Any], words: str) -> None:
     """Pasted behind ``kvplan``, less its first word, the command is the request again."""
