@@ -155,7 +155,7 @@ def _kept(model: ModelSpec, sources: Mapping[int, tuple[Block, Weight]]) -> dict
     """The families whose weights are in four bits already, which the converter repacks; what else is quantised it makes float again."""
     if model.quantization is None:
         return {}
-    from hwcalc.quantization.scheme import read_scheme
+    from hwcalc.quantization.config import read_scheme
 
     scheme = read_scheme(model.quantization, model.facts.expert_dtype)
     if scheme is None:

@@ -136,7 +136,7 @@ def _stored(model: ModelSpec) -> Scheme | None:
 
 
 def _published(model: ModelSpec) -> Scheme | None:
-    from hwcalc.quantization.scheme import read_scheme
+    from hwcalc.quantization.config import read_scheme
 
     scheme = read_scheme(model.quantization or {}, model.facts.expert_dtype)
     if scheme is None:

@@ -14,7 +14,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.parsers.config import MAX_ITEMS, MAX_LAYERS
 from hwcalc.parsers.limits import MAX_KINDS, MAX_NAME, MAX_TENSORS
 from hwcalc.quantization import names
-from hwcalc.quantization.scheme import read_scheme
+from hwcalc.quantization.config import read_scheme
 from hwcalc.sources.document import MAX_VALUES
 from tests.hwcalc.command import python
 

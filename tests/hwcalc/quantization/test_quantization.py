@@ -27,7 +27,8 @@ from hwcalc.formulas.formats import (
 )
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights, experts, gated_mlp, linear
 from hwcalc.profiles.catalog import find_model, list_models
-from hwcalc.quantization.scheme import Scheme, read_scheme, uniform_scheme
+from hwcalc.quantization.config import read_scheme
+from hwcalc.quantization.scheme import Scheme, uniform_scheme
 
 ROWS, COLUMNS = 4096, 1024
 
