@@ -37,7 +37,10 @@ LATE_TEXTS: Final = "_texts"
 
 def _late(name: str) -> Callable[[Any], str]:
     def text(made: Any) -> str:
-        written: str = vars(made)[LATE_TEXTS][name]()
+        texts = vars(made)[LATE_TEXTS]
+        written: str = texts[name]()
+        # What it took to write it need not stay in memory.
+        texts[name] = written.__str__
         return written
 
     return text

@@ -124,7 +124,7 @@ class _Adviser:
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, without_wholes(chosen)), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        texts = Texts(self.opened, self.line, self.tries, fits=self.fits, partly=self.partly)
+        texts = Texts(self.opened, self.line, fits=self.fits, partly=self.partly)
         return tuple(texts.of(offer) for offer in chosen)
 
     def _alone(self, fewest: Sizes | None) -> None:

@@ -12,11 +12,11 @@ from hwcalc.engines.pool import LATE_TEXTS, Try
 from hwcalc.formulas.frozen import record
 from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner import solve
+from hwcalc.planner.advice_tries import chosen_sizes
 from hwcalc.planner.change import PARALLEL, Offer, flags_of
 from hwcalc.units import MOST_TOKENS, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.planner.advice_tries import Tries
     from hwcalc.planner.command import CommandLine
 
 __all__ = ["Texts"]
@@ -25,8 +25,9 @@ __all__ = ["Texts"]
 class Texts:
     """The texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
 
-    def __init__(self, opened: Opened, line: CommandLine, tries: Tries, *, fits: bool, partly: bool) -> None:
-        self.opened, self.line, self.tries, self.fits, self.partly = opened, line, tries, fits, partly
+    def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
+        # Nothing of what was tried in vain: a plan may be kept for long.
+        self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
         self._before: dict[bool, int] = {}
 
     def of(self, offer: Offer) -> Try:
@@ -39,7 +40,7 @@ class Texts:
         return record(Try, {LATE_TEXTS: texts})
 
     def _flag(self, offer: Offer) -> str:
-        return flags_of(self.opened, {**self.tries.chosen(offer.change), **offer.change.settings})
+        return flags_of(self.opened, {**chosen_sizes(self.opened, self.line, offer.change), **offer.change.settings})
 
     def _command(self, offer: Offer) -> str:
         settings = dict(offer.change.settings)

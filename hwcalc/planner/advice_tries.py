@@ -16,7 +16,7 @@ from hwcalc.planner.tries import Tried
 if TYPE_CHECKING:
     from hwcalc.planner.command import CommandLine
 
-__all__ = ["Tries"]
+__all__ = ["Tries", "chosen_sizes"]
 
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})
 """Options that a request has under other names."""
@@ -52,14 +52,6 @@ class Tries:
             self._counted.add(key)
             self.left -= self._is_done(self._settings(change))
 
-    def chosen(self, change: Change) -> Sizes:
-        """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
-        if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
-            return {}
-        settings = {**self.line.given, **change.settings}
-        given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
-        return vars(sizes_for(self.opened.engine, self.opened.model, settings["gpu"], settings.get("gpus"), given))
-
     def _open(self, change: Change, key: Hashable) -> Tried | None:
         counted = key in self._counted
         if self.left <= 0 and not counted:
@@ -83,7 +75,7 @@ class Tries:
             return False, None
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
-        return True, Tried.of(self.opened, {**self.chosen(change), **settings})
+        return True, Tried.of(self.opened, {**chosen_sizes(self.opened, self.line, change), **settings})
 
     def _settings(self, change: Change) -> dict[str, Any]:
         """The settings of a change that a request has by the same names."""
@@ -97,3 +89,12 @@ class Tries:
         chosen: Mapping[str, Any] = vars(request) | settings if "gpu" in settings else settings
         eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
         return not eight or computes_fp8(gpu)
+
+
+def chosen_sizes(opened: Opened, line: CommandLine, change: Change) -> Sizes:
+    """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
+    if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
+        return {}
+    settings = {**line.given, **change.settings}
+    given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
+    return vars(sizes_for(opened.engine, opened.model, settings["gpu"], settings.get("gpus"), given))
