@@ -36,10 +36,13 @@ _REPLICATED: Final = Rank.replicated | {
 }
 """Modules of class ReplicatedLinear and single parameters, by the last part of their path."""
 _REPLICATED_INSIDE: Final = Rank.replicated_inside | {"attn_hc", "ffn_hc", "hc_head", "patch_embed"}
-_REPLICATED_IN: Final = frozenset(
-    {("deepseek_v4", "kv_proj"), ("zamba2", "linear"), ("muse_glimmer", "fc1"), ("muse_glimmer", "fc2")}
-)
-"""Modules that are whole for one model type only: (model type, module)."""
+_REPLICATED_IN: Final = {
+    "deepseek_v4": frozenset({"kv_proj"}),
+    "zamba2": frozenset({"linear"}),
+    "muse_glimmer": frozenset({"fc1", "fc2"}),
+}
+"""Model type -> modules that are whole for it alone."""
+_NONE: Final[frozenset[str]] = frozenset()
 _SHARDED_NORMS: Final = frozenset({"minimax_m2"})
 _REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4", "kimi_k3"})
 """Model types whose towers are modules of transformers, which are whole on every rank."""
@@ -93,7 +96,8 @@ class VllmRank(Rank):
 
     def is_replicated(self, weight: Weight) -> bool:
         family = self.model.model_type
-        if (family, module_of(weight)) in _REPLICATED_IN or (family == "internvl" and ".layer.attention." in weight.path):
+        own = _REPLICATED_IN.get(family, _NONE)
+        if (own and module_of(weight) in own) or (family == "internvl" and ".layer.attention." in weight.path):
             return True
         if family.startswith("minimax_m3") and weight.path.endswith("indexer.q_proj.weight"):
             return False

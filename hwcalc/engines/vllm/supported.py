@@ -89,6 +89,8 @@ def _check_v0(opened: VllmOpened) -> None:
 def _check_engine(opened: VllmOpened) -> None:
     """Raise an error where a release of V1 runs V0 for this GPU, dtype or draft: V0's rules are known for releases before 0.8."""
     settings, gpu = opened.settings, opened.request.hardware.gpu
+    if not settings.rules.v0_where:
+        return
     speculation = settings.speculation
     unlike_hopper = settings.kv_dtype.startswith("fp8") and settings.capability // 10 != 9
     found = {
@@ -108,14 +110,16 @@ def _check_engine(opened: VllmOpened) -> None:
 
 def _asked_for(opened: VllmOpened) -> Iterator[Note]:
     """A note where a release runs V1 only if it is told to."""
-    gpu = opened.request.hardware.gpu
+    gpu, where = opened.request.hardware.gpu, opened.settings.rules.v1_asked
+    if not where:
+        return
     found = {
         "states": bool(cached_kinds(opened.model) & set(STATE_KINDS)),
         "drafts": opened.settings.speculation is not None,
         "amd": gpu is not None and gpu.vendor.lower() == "amd",
         "stages": opened.request.parallel.pp > 1,
     }
-    asked = [each for each in opened.settings.rules.v1_asked if found[each]]
+    asked = [each for each in where if found[each]]
     if asked:
         how = "with Ray (--distributed-executor-backend ray)" if "stages" in asked else "if VLLM_USE_V1=1 is set"
         yield Note(
