@@ -142,15 +142,15 @@ def main() -> int:
 
     script = shutil.which("kvplan", path=str(Path(sys.executable).parent))
     kvplan = [script] if script else [sys.executable, "-m", "hwcalc"]
-    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "KVPLAN_DEBUG"):
+    # Bytecode lies beside the sources, as an installation has it.
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "KVPLAN_DEBUG", "PYTHONPYCACHEPREFIX"):
         os.environ.pop(name, None)
-    with tempfile.TemporaryDirectory() as bytecode, tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory() as home:
         os.environ |= {
             "HF_HUB_OFFLINE": "1",
             "HF_HOME": home,
             "HOME": home,
             "PYTHONDONTWRITEBYTECODE": "",
-            "PYTHONPYCACHEPREFIX": bytecode,
         }
         fill_cache(Path(home), PLAN.partition(" ")[0])
         lines: dict[str, tuple[list[str], int | None]] = {
