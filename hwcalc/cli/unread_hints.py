@@ -8,28 +8,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = [
-    "IO",
-    "TYPE_CHECKING",
-    "Any",
-    "AnyStr",
-    "ClassVar",
-    "Final",
-    "Generic",
-    "Literal",
-    "NoReturn",
-    "Protocol",
-    "Self",
-    "TextIO",
-    "TypeAlias",
-    "TypeGuard",
-    "TypeVar",
-    "Unpack",
-    "cast",
-    "dataclass_transform",
-    "overload",
-    "stand_in",
-]
+__all__ = ["stand_in"]
 
 TYPE_CHECKING = False
 

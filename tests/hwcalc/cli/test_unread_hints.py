@@ -17,7 +17,7 @@ def _printed(program: str) -> list[str]:
 
 def test_what_stands_in_has_the_same_names() -> None:
     """A module that imports a name must find it in a command too."""
-    assert set(unread_hints.__all__) - {"stand_in"} == set(hints.__all__)
+    assert set(hints.__all__) <= set(vars(unread_hints))
 
 
 def test_what_stands_in_does_nothing() -> None:
@@ -26,7 +26,7 @@ def test_what_stands_in_does_nothing() -> None:
         "import sys\n"
         "from hwcalc.cli.unread_hints import stand_in\n"
         "stand_in()\n"
-        "from hwcalc.formulas.hints import *\n"
+        f"from hwcalc.formulas.hints import {', '.join(hints.__all__)}\n"
         "class Counts(Protocol[TypeVar('T', bound=int)]): ...\n"
         "class Few(Counts[int], Protocol): count: ClassVar[Final[int]]\n"
         "Use: TypeAlias = Literal['always', 'last']\n"
