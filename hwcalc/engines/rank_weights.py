@@ -13,7 +13,7 @@ from operator import is_
 from hwcalc.engines.families import kept
 from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.shards import Cut, Rank, has_few_blocks, once_of_few
+from hwcalc.engines.shards import Rank, Sharding, has_few_blocks, once_of_few
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
 from hwcalc.formulas.formats import FP32, WeightFormat
@@ -145,7 +145,7 @@ def stages_of(model: ModelSpec, parallel: Parallel, rules: Rules) -> tuple[tuple
     return kept(model, "stages", (rules, *rules.sizes(model, parallel)), cut) if has_few_blocks(model) else cut()
 
 
-def _built(model: ModelSpec, rules: Rules, pp: int) -> tuple[tuple[Block, tuple[tuple[Weight, Cut], ...]], ...]:
+def _built(model: ModelSpec, rules: Rules, pp: int) -> tuple[tuple[Block, tuple[tuple[Weight, Sharding], ...]], ...]:
     """The blocks of a model whose weights are counted, and their tensors as the engine builds them, with how each is cut."""
     assert model.counted is not None
     rank = rules.rank(model)

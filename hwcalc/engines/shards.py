@@ -8,7 +8,6 @@ since the fullest rank has to fit.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
@@ -16,16 +15,16 @@ from functools import lru_cache
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
 from hwcalc.formulas.frozen import record, replace
-from hwcalc.formulas.hints import ClassVar, Final, TypeVar
+from hwcalc.formulas.hints import ClassVar, Final, Literal, TypeAlias, TypeVar
 from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = [
     "ROW_PARALLEL",
-    "Cut",
     "GroupRank",
     "Rank",
+    "Sharding",
     "cut_inputs",
     "cut_outputs",
     "distribute_experts",
@@ -85,18 +84,18 @@ _KEYS_AND_VALUES: Final = frozenset({"k_proj", "v_proj"})
 _FUSED: Final = frozenset({"query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"})
 
 
-class Cut(enum.Enum):
-    """How a tensor is divided, over however many ranks."""
-
-    WHOLE = enum.auto()
-    VOCABULARY = enum.auto()
-    EXPERTS = enum.auto()
-    INPUTS = enum.auto()
-    OUTPUTS = enum.auto()
-    HEADS = enum.auto()
-    """By key and value heads, of which every rank has at least one."""
-    MIXER = enum.auto()
-    """By the channels of a Mamba-2 mixer, beside groups that ranks may repeat."""
+Sharding: TypeAlias = Literal[
+    "whole",
+    "vocabulary",
+    "experts",
+    "inputs",
+    "outputs",
+    # By key and value heads, of which every rank has at least one.
+    "heads",
+    # By the channels of a Mamba-2 mixer, beside groups that ranks may repeat.
+    "mixer",
+]
+"""How a tensor is divided, over however many ranks."""
 
 
 class Rank:
@@ -123,38 +122,38 @@ class Rank:
         """The part of a tensor on the fullest rank."""
         return self.part(block, weight, self.how(block, weight))
 
-    def how(self, block: Block, weight: Weight) -> Cut:
+    def how(self, block: Block, weight: Weight) -> Sharding:
         """How a tensor is cut. The sizes of the layout do not matter to that."""
         if self.is_vocabulary(weight):
-            return Cut.VOCABULARY
+            return "vocabulary"
         if weight.copies > 1:
-            return Cut.EXPERTS
+            return "experts"
         if self.is_replicated(weight) or self.is_whole(block):
-            return Cut.WHOLE
+            return "whole"
         name = module_of(weight)
         if name in ROW_PARALLEL:
-            return Cut.WHOLE if weight.role is WeightRole.BIAS else Cut.INPUTS
+            return "whole" if weight.role is WeightRole.BIAS else "inputs"
         if block.part in _OF_TEXT and (name in _KEYS_AND_VALUES or name in _FUSED):
-            return Cut.HEADS
-        return Cut.MIXER if self.mamba is not None and name in {"in_proj", "conv1d"} else Cut.OUTPUTS
+            return "heads"
+        return "mixer" if self.mamba is not None and name in {"in_proj", "conv1d"} else "outputs"
 
-    def part(self, block: Block, weight: Weight, how: Cut) -> Weight:
+    def part(self, block: Block, weight: Weight, how: Sharding) -> Weight:
         """The part of a tensor that is cut so."""
-        if how is Cut.WHOLE:
+        if how == "whole":
             return weight
-        if how is Cut.EXPERTS:
+        if how == "experts":
             return self.expert(block, weight)
         ranks = self.ranks(block, weight)
-        if how is Cut.VOCABULARY:
+        if how == "vocabulary":
             padded = -(-weight.shape[0] // self.vocabulary_padding) * self.vocabulary_padding
             return _rows(weight, -(-padded // ranks))
         if ranks == 1:
             return weight
-        if how is Cut.INPUTS:
+        if how == "inputs":
             return cut_inputs(weight, ranks)
-        if how is Cut.HEADS:
+        if how == "heads":
             return _rows(weight, self._attention_rows(module_of(weight), weight.shape[0]))
-        if how is Cut.MIXER and self.mamba is not None:
+        if how == "mixer" and self.mamba is not None:
             return _rows(weight, self._mamba_rows(self.mamba, weight.shape[0]))
         return cut_outputs(weight, ranks)
 

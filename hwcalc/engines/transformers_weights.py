@@ -16,7 +16,7 @@ from functools import lru_cache
 from hwcalc.beside import json_beside
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.shards import ROW_PARALLEL, Cut, Rank, cut_inputs, cut_outputs, distribute_experts, module_of
+from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, cut_inputs, cut_outputs, distribute_experts, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
@@ -123,23 +123,23 @@ class TransformersRank(Rank):
         self._listed = _table()[1]
         self._text = model.facts.part_types.get("text", model.model_type)
 
-    def how(self, block: Block, weight: Weight) -> Cut:
+    def how(self, block: Block, weight: Weight) -> Sharding:
         plan = self._plans[block.part]
         if weight.copies > 1:
-            return Cut.EXPERTS
+            return "experts"
         if weight.role is WeightRole.HEAD:
             return self._head()
         module = weight.path.removesuffix(".weight").removesuffix(".bias")
         if self.is_vocabulary(weight) and not plan.is_empty and self._text not in self._listed["whole"]:
-            return Cut.OUTPUTS
+            return "outputs"
         if _ends_in(module, plan.outputs):
-            return Cut.OUTPUTS
-        return Cut.INPUTS if _ends_in(module, plan.inputs) and weight.role is not WeightRole.BIAS else Cut.WHOLE
+            return "outputs"
+        return "inputs" if _ends_in(module, plan.inputs) and weight.role is not WeightRole.BIAS else "whole"
 
-    def _head(self) -> Cut:
+    def _head(self) -> Sharding:
         if self.model.model_type in self._listed["in"]:
-            return Cut.INPUTS
-        return Cut.OUTPUTS if self.model.model_type in self._listed["out"] else Cut.WHOLE
+            return "inputs"
+        return "outputs" if self.model.model_type in self._listed["out"] else "whole"
 
     def expert(self, block: Block, weight: Weight) -> Weight:
         plan = self._plans[block.part]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.engines.shards import ROW_PARALLEL, Cut, Rank, module_of, once_of_few
+from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of, once_of_few
 from hwcalc.formulas.hints import Final
 from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
@@ -20,7 +20,7 @@ class _Matrix(NamedTuple):
     """A matrix of a layer, how it is cut, and whether it is the last one of an attention or an MLP."""
 
     weight: Weight
-    how: Cut
+    how: Sharding
     last: bool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.shards import Cut, Rank
+from hwcalc.engines.shards import Rank, Sharding
 from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.weights import Block, Part, Weight, Weights
 from hwcalc.model import ModelSpec
@@ -16,8 +16,8 @@ __all__ = ["MLX"]
 class MlxRank(Rank):
     """``shard`` cuts attention and MLP; embedding and head are on every machine."""
 
-    def how(self, block: Block, weight: Weight) -> Cut:
-        return Cut.WHOLE if self.is_vocabulary(weight) else super().how(block, weight)
+    def how(self, block: Block, weight: Weight) -> Sharding:
+        return "whole" if self.is_vocabulary(weight) else super().how(block, weight)
 
 
 class MlxRules(Rules):

@@ -110,10 +110,17 @@ def plan_room(opened: VllmOpened, *, first: bool = False) -> Room | None:
     most_bytes, sizes = (_most_bytes(long), None) if waits else (None, _sizes(long))
     if most_bytes is None and sizes is None:
         return None
+
+    def given() -> dict[str, int]:
+        found = sizes or _sizes(long)
+        # What the weights leave is known only where a budget is.
+        assert found is not None
+        return found
+
     return Room(
         counts=layout.counts,
         block_bytes=max(layout.stage_bytes, default=0),
-        given=lambda: sizes or _sizes(long) or {},
+        given=given,
         blocks_in=lambda size: usable_blocks(layout, long.settings, size) // layout.schedulers,
         most_bytes=most_bytes,
         least_tokens=1 if first else least,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from hwcalc.engines.shards import ROW_PARALLEL, Cut, Rank, module_of
+from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.hints import ClassVar, Final
@@ -82,7 +82,7 @@ class VllmRank(Rank):
     replicated: ClassVar[AbstractSet[str]] = _REPLICATED
     replicated_inside: ClassVar[AbstractSet[str]] = _REPLICATED_INSIDE
 
-    def part(self, block: Block, weight: Weight, how: Cut) -> Weight:
+    def part(self, block: Block, weight: Weight, how: Sharding) -> Weight:
         local = super().part(block, weight, how)
         if self.tp > 1 and self.model.model_type == "deepseek_v4" and module_of(weight) == "sinks":
             # The attention kernel needs at least 64 heads.
