@@ -5,8 +5,8 @@ Names are loaded on first use, so that a plan imports only the kinds that its mo
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING
-from hwcalc.formulas.modules import import_module
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hwcalc.formulas.attention import AttentionKind, FullAttention

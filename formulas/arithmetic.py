@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 from math import ceil, floor
-
-from hwcalc.formulas.hints import Any
+from typing import Any
 
 __all__ = [
     "Table",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import ClassVar
 from hwcalc.formulas.kind import register
 from hwcalc.formulas.tensor import CacheTensor, Encoder, Span
 

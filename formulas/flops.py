@@ -7,8 +7,8 @@ arXiv:2001.08361, section 2.1). A causal prompt is counted exactly: each token l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.formulas.tensor import Chunk, Full, Once, Role, Sink, Span, Strided, Window
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Weight

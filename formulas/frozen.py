@@ -6,12 +6,11 @@ all classes share their methods, and ``dataclasses`` is asked only when another 
 
 from __future__ import annotations
 
-from _thread import RLock
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from operator import itemgetter
-
-from hwcalc.formulas.hints import Any, Final, TypeVar, dataclass_transform
-from hwcalc.formulas.lazy import lazy
+from threading import RLock
+from typing import Any, Final, TypeVar, dataclass_transform
 
 __all__ = ["Field", "field", "fields", "frozen", "is_frozen", "record", "replace"]
 
@@ -212,7 +211,9 @@ def _own_fields(cls: type) -> Iterator[Field]:
     for name, value in _own_values(cls).items():
         found = value if isinstance(value, Field) else field(default=value)
         if found.late is not None:
-            setattr(cls, name, lazy(found.late, name))
+            late = cached_property(found.late)
+            late.__set_name__(cls, name)
+            setattr(cls, name, late)
         elif found is value and found.default is _MISSING:
             delattr(cls, name)
         elif found is value:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from hwcalc.formulas.frozen import field, fields, frozen, replace
-from hwcalc.formulas.hints import Any, ClassVar, Final, Self, TypeVar
 from hwcalc.formulas.tensor import CacheTensor, Full, Kept, Role
 
 __all__ = ["BY_TOKEN", "KINDS", "MAX_DIMENSION", "LayerKind", "register"]

@@ -5,8 +5,9 @@ The state has a fixed size, but it is large, and every sequence has one in every
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import ClassVar
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.ssm import conv_tensor, state_tensor
 from hwcalc.formulas.tensor import CacheTensor, Once, Role

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Any
+from typing import Any
 
 __all__ = ["Shown"]
 

@@ -7,9 +7,9 @@ Whatever evaluates this form (Python, NumPy, the script of a page) knows every r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from hwcalc.formulas.arithmetic import smaller
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["Stair", "blocks_stair", "stairs_at", "together"]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from functools import cached_property
 from math import prod
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.lazy import lazy
 
 __all__ = [
     "Block",
@@ -127,7 +127,7 @@ class Weights:
         """Parameters that one token of text uses: all except the experts that it does not use. Towers count."""
         return sum(block.active_elements for block in self.blocks if block.part is not Part.MTP)
 
-    @lazy
+    @cached_property
     def has_towers(self) -> bool:
         """Whether the model reads images or sound."""
         return any(block.part.is_tower for block in self.blocks)

@@ -1,15 +1,14 @@
 """kvplan: how much memory a language model's cache takes, exactly and by engine."""
 
 from os.path import isdir, join
+from typing import TYPE_CHECKING
 
 if not isdir(join(__path__[0], "formulas")):
     from hwcalc.checkout import find_folders_beside
 
     find_folders_beside()
 
-# As in typing, whose import takes longer than all of this. Names are imported when they are asked for: so the command can prepare for
-# Ctrl-C before it imports anything else.
-TYPE_CHECKING = False
+# Names are imported when they are first used: so the command can prepare for Ctrl-C before it imports anything else.
 if TYPE_CHECKING:
     from hwcalc._version import __version__
     from hwcalc.check.run import check

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from hwcalc.documents import document_of
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.text import clean
 
 __all__ = ["MOST_ROWS", "Answer"]

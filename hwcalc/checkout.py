@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-# As in typing: this runs before the command can prepare for Ctrl-C, so it imports nothing that Python has not loaded by itself.
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec

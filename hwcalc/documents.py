@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import fields, is_frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.shown import Shown
 from hwcalc.masking import without_tokens
 from hwcalc.text import json_for

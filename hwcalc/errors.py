@@ -6,7 +6,8 @@ no input in them controls a terminal or fills a log.
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import ClassVar
+from typing import ClassVar
+
 from hwcalc.text import message as safe_message
 
 __all__ = [

@@ -11,9 +11,9 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
-from hwcalc.formulas.hints import IO, TYPE_CHECKING, Final
 from hwcalc.text import shown
 from hwcalc.unfinished import Unfinished
 

@@ -9,8 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
-
-from hwcalc.formulas.hints import Final
+from typing import Final
 
 __all__ = ["masked", "without_tokens"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, TypeVar
 from hwcalc.formulas.shown import Shown
 from hwcalc.text import message as safe_message
 

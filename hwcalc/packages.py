@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from types import ModuleType
-
-from hwcalc.formulas.hints import Any, Final
+from typing import Any, Final
 
 __all__ = ["make_callable"]
 

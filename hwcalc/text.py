@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from reprlib import Repr
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.masking import without_tokens
-from hwcalc.patterns import pattern
 
 __all__ = [
     "LONGEST_MESSAGE",
@@ -49,20 +48,22 @@ _MOST_MARKS: Final = 2
 """Combining marks on one letter; more would paint over other lines."""
 
 # Letters that are printable for Python but take no ink.
-_INVISIBLE: Final = pattern(
+_INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
 )
 # What Azure Pipelines, TeamCity and GitHub's older syntax read as a command, wherever it stands in a line.
-_ANYWHERE: Final = pattern(r"##(?=\w{0,40}\[)")
+_ANYWHERE: Final = re.compile(r"##(?=\w{0,40}\[)")
 # What GitHub Actions reads as a command after blanks, and what Buildkite reads as a heading.
-_AT_START: Final = pattern(r"^((?:[^\S\n]|\x1b\[[\d;]*m)*+):(?=:)|^((?:\x1b\[[\d;]*m)*+)[-+~^](?=--|\+\+|~~|\^\^)", re.MULTILINE)
+_AT_START: Final = re.compile(
+    r"^((?:[^\S\n]|\x1b\[[\d;]*m)*+):(?=:)|^((?:\x1b\[[\d;]*m)*+)[-+~^](?=--|\+\+|~~|\^\^)", re.MULTILINE
+)
 # A formula begins with one of these signs, behind blanks and quotes, and behind a semicolon where a spreadsheet splits there.
 _SIGNS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212")
-_FORMULA: Final = pattern(
+_FORMULA: Final = re.compile(
     r"((?:^|;)[\s\"`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
 )
-_NUMBER: Final = pattern(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?")
-_COLOR: Final = pattern(r"(\x1b\[[\d;]{0,16}m)")
+_NUMBER: Final = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?")
+_COLOR: Final = re.compile(r"(\x1b\[[\d;]{0,16}m)")
 
 
 @lru_cache(maxsize=4096)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from math import gcd
+from fractions import Fraction
 from operator import index
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
-from hwcalc.patterns import pattern
 from hwcalc.text import brief, quoted, shown
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 __all__ = [
     "GIB",
@@ -22,11 +16,9 @@ __all__ = [
     "MIB",
     "MOST_BYTES",
     "MOST_TOKENS",
-    "Ratio",
     "human_bytes",
     "parse_bytes",
     "parse_parameters",
-    "parse_ratio",
     "parse_share",
     "parse_tokens",
 ]
@@ -47,21 +39,12 @@ _BYTE_FACTORS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
-_DIGITS: Final = "0123456789"
-_MOST_DIGITS: Final = 19
-_MOST_WHOLE: Final = 9
-_MOST_DECIMALS: Final = 18
-_NUMBER = pattern(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
-_SHARE = pattern(r"(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?", re.ASCII)
+_NUMBER = re.compile(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
+_SHARE = re.compile(r"(-?[0-9]{1,9})(?:\.([0-9]{0,18}))?(?:e(-?[0-9]{1,2}))?", re.ASCII)
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
     plain = text.strip().lower()
-    letters = plain.lstrip(_DIGITS)
-    digits = plain.removesuffix(letters)
-    if letters in factors and 0 < len(digits) <= _MOST_DIGITS:
-        # Most numbers are written so, and to compile the expression takes longer than to read them.
-        return int(digits) * factors[letters]
     match = _NUMBER.fullmatch(plain)
     if match is None and text.strip()[:1] in {"-", "\N{MINUS SIGN}"} and _NUMBER.fullmatch(text.strip()[1:].lower()):
         raise UsageError(f"{what} is out of range: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
@@ -131,57 +114,22 @@ def parse_parameters(value: int | str, what: str = "the number of parameters") -
     return number
 
 
-class Ratio(NamedTuple):
-    """A number that is exact, as two integers. The library's fractions take longer to import than a config to read."""
-
-    numerator: int
-    denominator: int
-
-    def __float__(self) -> float:
-        """The nearest float."""
-        return self.numerator / self.denominator
-
-
 def parse_share(value: float | str, what: str = "the share") -> Fraction:
     """The exact share that ``"5%"``, ``"0.05"`` or ``0.05`` means: 1/20. The caller checks its range.
 
-    >>> parse_share("5%"), parse_share(0.92)
-    (Fraction(1, 20), Fraction(23, 25))
-    """
-    from fractions import Fraction
-
-    return Fraction(*parse_ratio(value, what))
-
-
-def parse_ratio(value: float | str, what: str = "the share") -> Ratio:
-    """The same, for those who compare a share or make a float of it, and reckon no further.
-
-    >>> parse_ratio("5%"), parse_ratio("-2.5e-1")
-    (Ratio(numerator=1, denominator=20), Ratio(numerator=-1, denominator=4))
+    >>> parse_share("5%"), parse_share(0.92), parse_share("-2.5e-1")
+    (Fraction(1, 20), Fraction(23, 25), Fraction(-1, 4))
     """
     # A float counts as it is printed: 0.05 means 1/20, not the nearest binary fraction.
     huge = isinstance(value, int) and (isinstance(value, bool) or abs(value) > MOST_TOKENS)
     text = str(value).strip() if isinstance(value, (int, float, str)) and not huge else ""
     number, percent, rest = text.partition("%")
-    parts = None if rest else _decimal(number.strip())
-    if parts is None:
+    match = None if rest else _SHARE.fullmatch(number.strip())
+    if match is None:
         raise UsageError(f"{what} is not a number: {quoted(value)}", hint="Allowed: a share such as 0.05, or 5%.")
-    digits, decimals, exponent = parts
-    power = int(exponent or 0) - len(decimals) - (2 if percent else 0)
-    whole = int(digits + decimals)
-    above, below = whole * 10 ** max(power, 0), 10 ** max(-power, 0)
-    common = gcd(above, below)
-    return Ratio(above // common, below // common)
-
-
-def _decimal(text: str) -> tuple[str, str, str] | None:
-    """A number as its digits, its decimals and its exponent, or ``None``."""
-    digits, _, decimals = text.partition(".")
-    # As above: most are written so.
-    if 0 < len(digits) <= _MOST_WHOLE and len(decimals) <= _MOST_DECIMALS and not (digits + decimals).strip(_DIGITS):
-        return digits, decimals, ""
-    found = _SHARE.fullmatch(text)
-    return None if found is None else (found[1], found[2] or "", found[3] or "")
+    decimals = match[2] or ""
+    power = int(match[3] or 0) - len(decimals) - (2 if percent else 0)
+    return Fraction(int(match[1] + decimals) * 10 ** max(power, 0), 10 ** max(-power, 0))
 
 
 def human_bytes(count: int) -> str:

@@ -9,10 +9,9 @@ numbers, decimals, true, false, null. Aliases, anchors, tags, a second document,
 from __future__ import annotations
 
 import re
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.patterns import pattern
 from hwcalc.text import printable
 
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_DIRECTIVES", "MAX_NODES", "Node", "TreeError", "plain_value", "read_tree"]
@@ -25,13 +24,12 @@ MAX_NODES: Final = 100_000
 MAX_DIRECTIVES: Final = 16
 """Lines that begin with ``%``. The parser compares each directive with all others before its first event."""
 
-_INTEGER = pattern(r"[-+]?[0-9]{1,30}")
-_DECIMAL = pattern(r"[-+]?(?:[0-9]{1,30}\.[0-9]{0,30}|\.[0-9]{1,30}|[0-9]{1,30}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?")
-_OF_NUMBERS: Final = "0123456789+-.eE"
-_HALF = pattern("[\ud800-\udfff]")
-_DIRECTIVE = pattern("(?:^|[\n\r\x85\u2028\u2029])%")
-_QUOTED = pattern(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_ESCAPE = pattern(r"\\(?:u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
+_DECIMAL = re.compile(r"[-+]?(?:[0-9]{1,30}\.[0-9]{0,30}|\.[0-9]{1,30}|[0-9]{1,30}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?")
+_HALF = re.compile("[\ud800-\udfff]")
+_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
+_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 _WORDS: Final = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -174,11 +172,7 @@ class _Builder:
             raise self._error(event, "half of a UTF-16 pair is no character")
         value: Any = text
         if event.style is None or event.style == "":
-            if text in _WORDS:
-                value = _WORDS[text]
-            elif not text.strip(_OF_NUMBERS):
-                # To compile an expression takes longer than to read a short file, in which most numbers have a unit.
-                value = _number(text)
+            value = _WORDS[text] if text in _WORDS else _number(text)
         return self._node(event, value, text=text)
 
     def _add(self, event: Any, node: Node) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id
 from hwcalc.profiles.places import own
@@ -58,7 +58,7 @@ _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
 _LARGEST: Final = 2**50
 _LONGEST_TEXT: Final = 500
-_KIND = pattern(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
+_KIND = re.compile(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
 
 
 @frozen

@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, KeysView, Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any, Final
 
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.places import built_in
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from hwcalc.beside import json_beside
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 
 __all__ = ["PackedDType", "dtype_aliases", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
 
@@ -24,7 +25,7 @@ class PackedDType:
 
 @lru_cache(maxsize=1)
 def _file() -> Mapping[str, Any]:
-    data: Mapping[str, Any] = json_beside(__file__, "dtypes.json")
+    data: Mapping[str, Any] = json.loads(Path(__file__).with_name("dtypes.json").read_text("utf-8"))
     return data
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.profiles.compiled import record
 from hwcalc.profiles.estimate import Estimate, estimate_of
 

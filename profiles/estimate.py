@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 
 __all__ = ["Estimate", "estimate_of"]
 

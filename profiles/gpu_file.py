@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import field, fields, frozen, record
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["HOST", "LONGEST_ID", "NODE", "Gpu", "gpu_of", "is_id"]
 
 LONGEST_ID: Final = 64
+_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 HOST: Final = "host"
 """The category of a machine without an accelerator, which no file has."""
 NODE: Final = 8
@@ -102,7 +104,7 @@ class Gpu:
 
 def is_id(text: str) -> bool:
     """Whether ``text`` has the form of an id: small letters, digits and hyphens."""
-    return len(text) <= LONGEST_ID and text.isascii() and text == text.lower() and all(map(str.isalnum, text.split("-")))
+    return len(text) <= LONGEST_ID and _ID.fullmatch(text) is not None
 
 
 def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:

@@ -14,10 +14,9 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import TOP, names, record, records
 from hwcalc.profiles.gpu_file import LONGEST_ID, NODE, Gpu, gpu_of, is_id
@@ -48,14 +47,14 @@ __all__ = [
     "with_memory",
 ]
 
-_SPOKEN: Final = "abcdefghijklmnopqrstuvwxyz0123456789 _-"
-"""Of these letters are the ways in which people write ids and aliases, in small letters."""
-_SIZED = pattern(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
-_CORES = pattern(r"-[0-9]{1,3}c$")
-_FORM = pattern(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
+_SPOKEN = re.compile(rf"[a-z0-9 _-]{{1,{LONGEST_ID}}}")
+"""How people write ids and aliases, in small letters."""
+_SIZED = re.compile(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
+_CORES = re.compile(r"-[0-9]{1,3}c$")
+_FORM = re.compile(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
 
 
-_MACHINE: Final = pattern(
+_MACHINE: Final = re.compile(
     r"\A\s*(?:apple[ _-]+)?(?:macbook|imac|mac)(?:[ _-]+(?:pro|air|mini|studio))?[ _-]+(?=m[0-9])", re.ASCII | re.IGNORECASE
 )
 """The Mac in front of its chip: ``Mac mini M4 24GB``."""
@@ -217,9 +216,9 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*named, *spelled)))[:count]
 
 
-_MAC: Final = pattern(r"i?mac[a-z]*|apple|metal", re.ASCII)
-_CHIP: Final = pattern(r"apple-m[0-9]{1,2}", re.ASCII)
-_SIZE: Final = pattern(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
+_MAC: Final = re.compile(r"i?mac[a-z]*|apple|metal", re.ASCII)
+_CHIP: Final = re.compile(r"apple-m[0-9]{1,2}", re.ASCII)
+_SIZE: Final = re.compile(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
 
 
 def _named(text: str) -> tuple[str, ...]:
@@ -281,7 +280,7 @@ def _own_files() -> dict[str, str]:
 
 
 def _is_spoken(text: str) -> bool:
-    return 0 < len(text) <= LONGEST_ID and not text.strip(_SPOKEN)
+    return _SPOKEN.fullmatch(text) is not None
 
 
 def _resolve(name: str) -> _Place | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.patterns import pattern
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ __all__ = ["LONGEST_NAME", "Instance", "file_name", "instance_of", "is_file_name
 
 LONGEST_NAME: Final = 96
 
-_SLUG = pattern(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+_SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 
 @frozen

@@ -7,12 +7,12 @@ folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from hwcalc.formulas.hints import TYPE_CHECKING
-from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import names, record, records
 from hwcalc.profiles.instance_file import LONGEST_NAME, Instance, file_name, instance_of, is_file_name
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-_CLOUD = pattern(r"[a-z0-9]{1,32}")
+_CLOUD = re.compile(r"[a-z0-9]{1,32}")
 _AZURE = "standard-"
 """The prefix of every Azure size. People leave it out."""
 

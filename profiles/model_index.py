@@ -11,9 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.profiles.places import built_in
 
 __all__ = [

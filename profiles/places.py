@@ -1,18 +1,17 @@
-"""Where fact files lie: those of the package, and the user's own. Paths are text here, as in :mod:`hwcalc.beside`."""
+"""Where fact files lie: those of the package, and the user's own. Paths are text here."""
 
 from __future__ import annotations
 
 import os
 from functools import lru_cache
-
-from hwcalc.beside import path_beside
+from pathlib import Path
 
 __all__ = ["built_in", "own"]
 
 
 def built_in(*names: str) -> str:
     """The path of a fact file of the package, or of a folder of them."""
-    return path_beside(__file__, *names)
+    return str(Path(__file__).parent.joinpath(*names))
 
 
 def own(*names: str) -> str | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from hwcalc.formulas.hints import Any
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.profiles.compiled import TOP, record
 
 __all__ = ["Sold", "sold_facts", "sold_gpus"]

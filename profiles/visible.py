@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.lazy import lazy
 from hwcalc.profiles.compiled import TOP, record
 from hwcalc.profiles.estimate import Estimate, estimate_of
 
@@ -56,7 +55,7 @@ class Hardware:
     metal: Mapping[str, Any]
     """What the file says of Macs."""
 
-    @lazy
+    @cached_property
     def readings(self) -> tuple[MetalReading, ...]:
         """What was read on Macs."""
         return tuple(
@@ -64,12 +63,12 @@ class Hardware:
             for entry in self.metal["readings"]
         )
 
-    @lazy
+    @cached_property
     def older_rule(self) -> tuple[MetalStep, ...]:
         """The steps of older systems."""
         return tuple(map(_step, self.metal["older_rule"]))
 
-    @lazy
+    @cached_property
     def newer_rule(self) -> tuple[MetalStep, ...]:
         """The steps of newer systems."""
         return tuple(map(_step, self.metal["newer_rule"]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, plain_value, read_tree
 

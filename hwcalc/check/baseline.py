@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc.check.errors import BaselineError
 from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable, quoted
-from hwcalc.units import human_bytes, parse_ratio
+from hwcalc.units import human_bytes, parse_share
 
 __all__ = ["Baseline", "Growth", "Subject", "compare", "mark_exact", "parse_growth", "read_baseline", "setup_of"]
 
@@ -84,7 +84,7 @@ def parse_growth(text: str) -> Growth:
     Raises :class:`~hwcalc.errors.UsageError`.
     """
     try:
-        share = parse_ratio(text, "--max-growth")
+        share = parse_share(text, "--max-growth")
     except UsageError:
         share = None
     if (

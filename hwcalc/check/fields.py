@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.text import brief, shown
-from hwcalc.units import Ratio, parse_bytes, parse_ratio, parse_tokens
+from hwcalc.units import parse_bytes, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
 
 __all__ = ["ALIASES", "FITTING", "HARDWARE", "OPTIONS", "REQUIREMENTS", "Field", "Headroom"]
@@ -30,7 +30,7 @@ class Headroom(NamedTuple):
     """Memory that must stay free: bytes on each GPU, or a share of what the engine may use."""
 
     bytes: int = 0
-    share: Ratio | None = None
+    share: Fraction | None = None
 
     def of(self, usable_bytes: int) -> int:
         """The headroom in bytes, rounded up."""
@@ -100,7 +100,7 @@ def _number(node: Node, key: str) -> float:
 def _share(node: Node, key: str) -> str:
     """A share such as ``5%`` or ``0.05``, checked and kept as text for a plan."""
     _text(node, key)
-    share = parse_ratio(node.value, key)
+    share = parse_share(node.value, key)
     written = not isinstance(node.value, str) or re.fullmatch(f"{PERCENT}|{PART}", node.value)
     if not written or not 0 <= share.numerator <= share.denominator:
         raise UsageError(
@@ -136,7 +136,7 @@ def _headroom(node: Node, key: str) -> Headroom:
     allowed = "a share such as 5%, or bytes such as 2GiB"
     value = _scalar(node, key, (int, str), allowed)
     if isinstance(value, str) and value.rstrip().endswith("%"):
-        share = parse_ratio(value, key)
+        share = parse_share(value, key)
         if not re.fullmatch(PERCENT, value):
             raise UsageError(f"{key} is not a share of the whole: {shown(node.text, 40)}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)

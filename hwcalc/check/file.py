@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 from hwcalc.check.errors import CheckFileError, CheckUsageError
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
 from hwcalc.check.tree import parse_tree, read_text
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.text import brief, printable, shown
 from hwcalc.yaml_tree import Node
 

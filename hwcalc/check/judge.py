@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any, Final
 
 from hwcalc.check.errors import NoVerdictError
 from hwcalc.check.fields import Headroom
@@ -12,7 +13,6 @@ from hwcalc.check.result import Figures, Fit, Judged
 from hwcalc.check.verdict import figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.planner.layouts import counts
 from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Layout, Plan, Verdict
 from hwcalc.planner.solve_gpus import MOST_GPUS

@@ -11,11 +11,11 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any, Final
 
 from hwcalc.check.errors import LockError
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Definition, GgufTensor, Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.text import brief, printable

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.check.errors import CheckUsageError, LockError
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, TypeVar
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers.parse import parse
 from hwcalc.planner.asked import Access

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from hwcalc.answers import Answer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Note
 from hwcalc.planner.result import Verdict
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
@@ -18,7 +19,6 @@ from hwcalc.check.verdict import figures_of, verdict_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc.check.fields import ALIASES, OPTIONS, REQUIREMENTS
 from hwcalc.check.file import MOST_CHECKS, SCHEMA_VERSION
-from hwcalc.formulas.hints import Any
 
 __all__ = ["check_file_schema"]
 

@@ -6,9 +6,9 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from typing import Final
 
 from hwcalc.check.errors import CheckFileError
-from hwcalc.formulas.hints import Final
 from hwcalc.text import operand, printable
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# As in typing. Nothing is imported here but what Python has loaded by itself: Ctrl-C is Python's own affair until main() runs.
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,21 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from hwcalc.cli.interrupt import end_quietly, leave
 
     end_quietly()
-    from hwcalc.cli.finder import install
-
-    install()
-    from hwcalc.cli.unread_hints import stand_in
-
-    stand_in()
     import gc
 
     # Most commands end before there is garbage worth a search; a long one searches as often as its work goes on.
     gc.set_threshold(_OBJECTS)
-    from hwcalc.patterns import late_patterns
-
-    with late_patterns():
-        # Four of its six expressions are for what its part in C does.
-        import json  # noqa: F401
     from hwcalc.cli.run import run
 
     return leave(run(None))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.patterns import late_patterns
 from hwcalc.text import cut, json_for, lines_for, shown
 
 if TYPE_CHECKING:
@@ -131,9 +130,6 @@ def run(
         raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
     if max_growth is not None and not baseline:
         raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
-    # libyaml, which reads here, needs no expression of PyYAML's own reader and resolver. They take as long to compile as a plan.
-    with late_patterns():
-        import yaml  # noqa: F401
     from hwcalc.check.run import check
 
     with progress():

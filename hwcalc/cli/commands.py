@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,6 @@ from hwcalc.cli.kept_help import line_width
 from hwcalc.cli.line import with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option, run_command
 from hwcalc.errors import UsageError
-from hwcalc.formulas.modules import import_module
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 
 __all__ = ["help_of", "root"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.documents import document_of
-from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 from hwcalc.cli.options import PLANNING, Example, Option, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.explained import SECTIONS
 from hwcalc.text import shown
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, write
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, grouped, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, answer
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hwcalc.cli.output import View

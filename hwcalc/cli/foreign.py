@@ -7,10 +7,9 @@ as vLLM reads them (``FlexibleArgumentParser`` and ``human_readable_int`` in ``u
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from hwcalc.cli.options import Option
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.options import options_of
 
 __all__ = ["FOREIGN", "NO_EFFECT", "SWITCHES", "VLLM", "VLLM_OPTIONS", "Alias", "aliases", "aliases_of", "meant"]

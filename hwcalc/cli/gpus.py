@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.model import Note
 from hwcalc.text import shown
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, Final
 
 from hwcalc.cli.options import COMMANDS, GROUPS, Example
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.modules import import_module
-from hwcalc.patterns import pattern
 
 __all__ = ["QUESTIONS", "summary", "write_command", "write_root"]
 
@@ -23,7 +23,7 @@ QUESTIONS: Final = (
 """What people ask most, each with its command."""
 _HYPHEN: Final = "\N{NON-BREAKING HYPHEN}"
 """Stands for the hyphens of options while lines are broken, which would else end behind one."""
-_OPTION: Final = pattern(r"(?<![\w-])--?[a-z][a-z-]+")
+_OPTION: Final = re.compile(r"(?<![\w-])--?[a-z][a-z-]+")
 _WIDEST: Final = 26
 """The most columns of the options' names; longer ones have a line of their own."""
 

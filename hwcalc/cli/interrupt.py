@@ -5,31 +5,25 @@ swallow it; and at the end of Python it waits for threads. The handler deletes w
 process.
 
 Only the command installs it (:func:`hwcalc.cli.main` without arguments), never the library. Until it is installed, Ctrl-C is a traceback
-of Python: so this module imports nothing that Python has not loaded by itself.
+of Python: so this module imports little.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import sys
+from typing import TYPE_CHECKING
 
-# As in typing.
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable
     from types import FrameType
-else:
-    # The same functions. What signal adds, enumerations, takes longer to make than all that runs before it.
-    import _signal as signal
 
 __all__ = ["GRACE_SECONDS", "end_quietly", "leave"]
 
 GRACE_SECONDS = 2.0
 """Most seconds that a signal waits for output that has begun: the reader of a pipe may have stopped reading."""
-
-_MONITORS = 6
-"""As many tools may use ``sys.monitoring`` at once."""
 
 
 def end_quietly() -> None:
@@ -50,29 +44,9 @@ def end_quietly() -> None:
 
 
 def leave(status: int) -> int:
-    """End the process: the answer is out. Gives ``status`` back only where a debugger or a profiler has work left to do.
-
-    Python would take every module apart, a tenth of a plan's time, and wait for threads: they read weight headers that nobody needs
-    any more, because one of the files could not be read.
-    """
-    if sys.flags.inspect or _is_watched():
-        return status
-    import atexit
-
-    atexit._run_exitfuncs()  # noqa: SLF001 - as Python itself does at its end
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (AttributeError, OSError, ValueError):
-            continue
-    os._exit(status)
-
-
-def _is_watched() -> bool:
-    """Whether a debugger, a profiler or a measurement of coverage follows this process. Since Python 3.12 some use ``sys.monitoring``."""
-    monitoring = getattr(sys, "monitoring", None)
-    tools = () if monitoring is None else map(monitoring.get_tool, range(_MONITORS))
-    return sys.gettrace() is not None or sys.getprofile() is not None or any(tools)
+    """The exit status, with garbage collection prepared for the end of the process: what is left is not searched again."""
+    gc.freeze()
+    return status
 
 
 def _signals() -> list[int]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-
-from hwcalc.formulas.hints import Final
+from typing import Final
 
 __all__ = ["PATH", "WIDTHS", "answered", "line_width"]
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.cli.foreign import NO_EFFECT, Alias, aliases, meant
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, refuse_command
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.modules import import_module
-from hwcalc.patterns import pattern
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["translated", "with_command"]
 
-_NAMES_LLAMACPP: Final = pattern(r"llama[._-]?(?:cpp|server|cli)|ollama|gguf|(?:^| )(?:-hf|-hfr|--hf-repo)[ =]", re.IGNORECASE)
+_NAMES_LLAMACPP: Final = re.compile(r"llama[._-]?(?:cpp|server|cli)|ollama|gguf|(?:^| )(?:-hf|-hfr|--hf-repo)[ =]", re.IGNORECASE)
 _HELP: Final = frozenset({"--help", "-h"})
 _OF_ROOT: Final = frozenset({"--version", "-V", "--install-completion", "--show-completion", *_HELP})
-_NUMBER: Final = pattern(r"(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])", re.ASCII)
+_NUMBER: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])", re.ASCII)
 _POWERS: Final = {letter: power for power, letter in enumerate("kmgt", start=1)}
 _NUMBERS: Final = frozenset({"seq", "kv_memory", "max_num_batched_tokens"})
 """Options and engine options whose vLLM flag takes ``32k`` (32,000) and ``32K`` (32,768)."""

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.model import OLLAMA
-from hwcalc.patterns import pattern
 from hwcalc.text import brief
 
 __all__ = ["MODEL_FLAGS", "WITHOUT_EFFECT", "WITH_VALUE", "LlamacppWords", "runs_llamacpp"]
 
-_ENGINE: Final = pattern(r"ollama|llama[._-]?(?:cpp|server|cli)", re.IGNORECASE)
+_ENGINE: Final = re.compile(r"ollama|llama[._-]?(?:cpp|server|cli)", re.IGNORECASE)
 _CONTEXT: Final = ("-c", "--ctx-size")
 _SLOTS: Final = ("-np", "--parallel")
 _LAYERS: Final = ("-ngl", "--gpu-layers", "--n-gpu-layers")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, PLANNING, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import Any, Final, Literal, TextIO
 
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final, Literal, TextIO
 from hwcalc.text import json_for, lines_for, shown
 from hwcalc.unfinished import Uncut
 

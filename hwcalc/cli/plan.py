@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.cli.options import (
     DETAIL,
@@ -19,7 +20,6 @@ from hwcalc.cli.options import (
 from hwcalc.cli.output import Answer, answer
 from hwcalc.engines import ALL
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.report.plan import FORMATS, plan_report
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, columns_of_terminal, shows_frames
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

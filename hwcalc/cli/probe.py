@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import MODEL, OUTPUT, Example, Option, given_options, grouped, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hwcalc.probe.more import More, MoreOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
-from hwcalc.formulas.hints import TextIO
 from hwcalc.sources.progress import listening
 from hwcalc.text import clean, cut
 from hwcalc.unfinished import Unfinished

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import IO, Any, Final
 
 from hwcalc.cli.options import MODEL, OUTPUT, Example, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import IO, Any, Final
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 

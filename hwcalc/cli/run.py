@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from importlib import import_module
+from typing import Any, Final
 
 from hwcalc.cli.kept_help import answered
 from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.modules import import_module
 from hwcalc.unfinished import Uncut, Unfinished
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "run"]

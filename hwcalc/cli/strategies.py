@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 from hwcalc.cli.options import (
     OPTIONAL_MODEL,
     OUTPUT,
@@ -14,7 +16,6 @@ from hwcalc.cli.options import (
     view_of,
 )
 from hwcalc.cli.output import Answer, answer
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hwcalc.cli.output import View

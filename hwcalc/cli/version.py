@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc._version import __version__
 from hwcalc.cli.options import Example, Option
 from hwcalc.cli.output import Answer, answer
-from hwcalc.formulas.hints import Any
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 

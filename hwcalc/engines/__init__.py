@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from importlib import import_module
+from typing import Final
 
 from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.modules import import_module
 from hwcalc.model import OLLAMA, ModelSpec
 from hwcalc.text import brief, shown
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 
 __all__ = ["ITEM_BYTES", "Allocation"]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from hwcalc.engines.curves import Term
 from hwcalc.engines.moments import Fullest
 from hwcalc.engines.passes import Pass, passed_tokens
 from hwcalc.formulas.arithmetic import either, largest, mapped, smaller, some
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 
 __all__ = [
     "DRAWN",

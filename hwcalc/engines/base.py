@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
@@ -24,8 +26,6 @@ from hwcalc.engines.turns import Sizes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, record, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, TypeVar
-from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
@@ -269,33 +269,33 @@ class Opened(Alive):
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change), beside=self)
 
-    @lazy
+    @cached_property
     def parallel(self) -> Parallel:
         """The layout, which says whether replicas share experts."""
         parallel = self.request.parallel
         return parallel if parallel.dp == 1 or self.engine.deals_experts(self) else Servers(**vars(parallel))
 
-    @lazy
+    @cached_property
     def dtypes(self) -> Dtypes:
         """The format of every role."""
         return self.told(self.shared("dtypes", lambda: self.engine.dtypes(self)))
 
-    @lazy
+    @cached_property
     def encoder_tokens(self) -> int:
         """Tokens of the encoder's output; 0 if the model has no cross attention."""
         return self.told(encoder_length(self.model, self.request))
 
-    @lazy
+    @cached_property
     def growing_encoder_tokens(self) -> int | None:
         """The same for stairs: ``None`` where the encoder's output is as long as the sequence."""
         return None if follows_output(self.model, self.request) else self.encoder_tokens
 
-    @lazy
+    @cached_property
     def kind_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
         """The tensors of one layer of each kind."""
         return {group.kind: self.engine.tensors(group.kind, self) for group in self.stack.groups}
 
-    @lazy
+    @cached_property
     def rank_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
         """What the fullest rank of a replica stores for one layer of each kind."""
         parallel = self.request.parallel
@@ -308,33 +308,33 @@ class Opened(Alive):
         )
         return {kind: self.engine.rank_tensors(shard, replica) for kind, shard in sharded.items()}
 
-    @lazy
+    @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
         """The tensors that are stored once, beside those of the layers."""
         return self.engine.extras(self)
 
-    @lazy
+    @cached_property
     def stored_bytes(self) -> int:
         """Bytes of cache that the engine stores for the batch, on all GPUs together."""
         layers = sum(group.count * bytes_of(self.kind_tensors[group.kind]) for group in self.stack.groups)
         return layers + bytes_of(self.extras)
 
-    @lazy
+    @cached_property
     def needed_bytes(self) -> int:
         """Bytes that the cache of the planned sequences takes on the fullest GPU."""
         return self.engine.needed_bytes(self)
 
-    @lazy
+    @cached_property
     def groups(self) -> tuple[PoolGroup, ...]:
         """The groups of layers that share a block table."""
         return self.engine.groups(self)
 
-    @lazy
+    @cached_property
     def weights(self) -> Noted[tuple[BudgetPart, ...] | None]:
         """The bytes of weights on the fullest GPU; ``None``, with a note, if they are unknown."""
         return self.shared("weights", lambda: self.engine.weights(self))
 
-    @lazy
+    @cached_property
     def budget(self) -> Budget | None:
         """The bytes that each GPU has left for the cache; ``None`` if that is unknown."""
         return self.told(self.engine.budget(self))
@@ -347,7 +347,7 @@ class Opened(Alive):
         """The tensors that a rank of a pipeline stage allocates."""
         return self.engine.allocation(self, stage)
 
-    @lazy
+    @cached_property
     def fullest_stage(self) -> int:
         """The pipeline stage whose ranks hold most; the first one if several hold as much."""
         sizes = [sum(one.bytes for one in self.allocation(stage)) for stage in range(self.request.parallel.pp)]

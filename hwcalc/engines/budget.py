@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from math import ceil
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.steps import Step, late_steps
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.amounts import Amount
     from hwcalc.profiles.gpus import VisibleMemory
-    from hwcalc.units import Ratio
 
 __all__ = ["Budget", "BudgetPart", "Section", "part_of", "usable_bytes"]
 
@@ -69,7 +68,7 @@ class Budget:
     high: int
 
     @classmethod
-    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | Ratio | int, parts: tuple[BudgetPart, ...]) -> Budget:
+    def of(cls, memory: VisibleMemory, share: float, margin: Fraction | int, parts: tuple[BudgetPart, ...]) -> Budget:
         """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
         low, expected, high = usable = usable_bytes(memory, share, margin)
         return cls(
@@ -87,7 +86,7 @@ class Budget:
         )
 
 
-def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | Ratio | int) -> tuple[int, int, int]:
+def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | int) -> tuple[int, int, int]:
     """What an engine may use of the memory, at both ends of what programs see and as expected: low, expected, high."""
     # Engines compute their share in floating point. The margin is exact; it can exceed the share.
     part, whole = margin.numerator, margin.denominator
@@ -99,6 +98,6 @@ def usable_bytes(memory: VisibleMemory, share: float, margin: Fraction | Ratio |
     )
 
 
-def part_of(size: int, share: Fraction | Ratio | int) -> int:
+def part_of(size: int, share: Fraction | int) -> int:
     """A share of a size, rounded up."""
     return -(-size * share.numerator // share.denominator)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel, Request
-from hwcalc.formulas.hints import TYPE_CHECKING, Final, TypeAlias
 from hwcalc.model import Definition, Note
 
 if TYPE_CHECKING:

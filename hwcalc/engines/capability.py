@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu

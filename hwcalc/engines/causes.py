@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.ranks import rank_bytes_of
 from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 
 __all__ = ["Cause", "causes", "growth_bytes", "request_bytes", "stored_words"]
 

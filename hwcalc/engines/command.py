@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 from hwcalc.engines.pool import Try
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, ClassVar, Generic, TypeVar
 
 __all__ = ["CommandInput", "Commands", "EmittedFile", "check_one_replica"]
 

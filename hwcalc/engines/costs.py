@@ -6,11 +6,11 @@ Every term has a low, an expected and a high value. The constants are in ``profi
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import Estimate, runtime_profile
 from hwcalc.units import human_bytes

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
+from typing import NamedTuple
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import largest, mapped
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.stairs import Stair, stairs_at, together
 
 __all__ = ["AskedCurve", "Curve", "StagedCurve", "Term"]

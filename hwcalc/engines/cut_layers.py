@@ -6,11 +6,11 @@ A search tries hundreds of lengths, and PyramidKV leaves another number of token
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Layer, LayerKind, Role
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any
 
 __all__ = ["CutLayers", "cut_layers", "first_alike"]
 

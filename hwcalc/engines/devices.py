@@ -5,12 +5,13 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
+
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ they can (``v1/spec_decode/llm_base_proposer.py`` _maybe_share_embeddings, _mayb
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, block_bytes, cut_blocks, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

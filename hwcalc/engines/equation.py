@@ -6,7 +6,9 @@ leave of it. The GPU with the least left decides: the one whose pipeline stage h
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import cache
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.amounts import passed_tokens
 from hwcalc.engines.base import Opened
@@ -18,10 +20,9 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.request import ALONE, Hardware, Parallel
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
-from hwcalc.units import Ratio, parse_ratio
+from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -69,7 +70,7 @@ def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
     return policy_part(opened)
 
 
-def margin_of(hardware: Hardware) -> Noted[Fraction | Ratio | int]:
+def margin_of(hardware: Hardware) -> Noted[Fraction | int]:
     """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
 
     If the user gives the share that the engine may use, the default is no margin.
@@ -80,8 +81,8 @@ def margin_of(hardware: Hardware) -> Noted[Fraction | Ratio | int]:
 
 
 @cache
-def _default_margin() -> Noted[Fraction | Ratio | int]:
-    margin = parse_ratio(runtime_profile().margin_text)
+def _default_margin() -> Noted[Fraction | int]:
+    margin = parse_share(runtime_profile().margin_text)
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
     return Noted(margin, (Note(code="default-margin", message=message),))
 

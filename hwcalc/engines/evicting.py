@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
+from typing import Final, TypeAlias
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Layer, LayerKind, Stack
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final, TypeAlias
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Setting, State
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm

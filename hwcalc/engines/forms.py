@@ -10,7 +10,8 @@ form in a browser. A sweep calls it with arrays of lengths and of numbers of seq
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.engines.amounts import (
     DRAWN,
@@ -29,8 +30,6 @@ from hwcalc.engines.curves import AskedCurve, Curve, Term
 from hwcalc.engines.moments import Fullest
 from hwcalc.formulas.arithmetic import either, larger, mapped
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final, Protocol
-from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
@@ -188,7 +187,7 @@ class MemoryForm:
         """Whether the engine says so in place of a verdict where there are more sequences than may run."""
         return self.curve.most_sequences is not None
 
-    @lazy
+    @cached_property
     def drawable(self) -> bool:
         """Whether the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
         amounts = (amount for part in self.parts for amount in part.amounts)
@@ -198,12 +197,12 @@ class MemoryForm:
         """Sequences of the fullest replica."""
         return sequences if self.dp == 1 else -(-sequences // self.dp)
 
-    @lazy
+    @cached_property
     def gpus_differ(self) -> bool:
         """Whether each GPU of the curve has parts of its own."""
         return any(isinstance(part.high, PerGpu) for part in self.parts)
 
-    @lazy
+    @cached_property
     def _sums(self) -> dict[tuple[int, str, str | None], tuple[int, tuple[Amount, ...]]]:
         return {}
 
@@ -252,14 +251,14 @@ class Memory:
         self._own = form.replica(sequences)
         self._known: dict[int, int] = {}
 
-    @lazy
+    @cached_property
     def needed_bytes(self) -> int:
         """Bytes of the cache on the fullest GPU."""
         if not self.form.gpus_differ:
             return self.form.curve.needed_bytes(self.tokens, self._own)
         return self._on_fullest(self._caches)
 
-    @lazy
+    @cached_property
     def total_bytes(self) -> int:
         """Bytes of the cache on all GPUs, for all sequences."""
         return self.form.curve.total_bytes(self.tokens, self.sequences)
@@ -289,7 +288,7 @@ class Memory:
             held = held & self._host_holds(self.form.host, end)
         return held
 
-    @lazy
+    @cached_property
     def devices_bytes(self) -> int | None:
         """Bytes of all GPUs and the host by the expected values; ``None`` for an engine that leaves nothing on the host."""
         if self.form.host is None:
@@ -297,7 +296,7 @@ class Memory:
         gpus = sum(self._needed_on(gpu, "expected") for gpu in range(len(self._caches)))
         return gpus + self._parts_on(0, "expected", HOST)
 
-    @lazy
+    @cached_property
     def allowed(self) -> bool:
         """Whether the engine runs so many sequences of so many tokens at once, however much memory there is."""
         form, allowed = self.form, True
@@ -313,7 +312,7 @@ class Memory:
             return (left >= 0) & form.pools.hold(left, self.tokens, self._own)
         return (left >= 0) & (form.blocks.hold(left) >= self._crest_bytes)
 
-    @lazy
+    @cached_property
     def _crest_bytes(self) -> int:
         """The most that the cache takes on its way to these lengths."""
         most = self.needed_bytes
@@ -330,7 +329,7 @@ class Memory:
             needed = needed + sum(self._needed_on(gpu, opposite) for gpu in range(len(self._caches)))
         return needed <= host.room[ENDS.index(end)]
 
-    @lazy
+    @cached_property
     def _caches(self) -> list[int]:
         """Bytes of the cache on each GPU that differs."""
         curve = self.form.curve

@@ -6,11 +6,12 @@ of attention. The memory left for the cache follows from the equation in :mod:`h
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation

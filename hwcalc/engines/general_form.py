@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from typing import TypeAlias
 
 from hwcalc.engines.amounts import Constant, Largest, Measured
 from hwcalc.engines.base import Opened
@@ -20,7 +21,6 @@ from hwcalc.engines.request import is_plain
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import record
-from hwcalc.formulas.hints import TypeAlias
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.request import UNSHARED
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
     from hwcalc.formulas import LayerKind, Stack

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, memory_of, workspaces
 from hwcalc.engines.families import is_unmeasured
 from hwcalc.engines.noted import Noted
-from hwcalc.formulas.hints import TYPE_CHECKING
-from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
-    from hwcalc.units import Ratio
 
 __all__ = ["Loaded", "budget_of", "loaded", "outside"]
 
@@ -54,7 +53,7 @@ def budget_of(
     tokens: int,
     rows: int,
     share: float = 1.0,
-    margin: Fraction | Ratio | int | None = None,
+    margin: Fraction | int | None = None,
 ) -> Noted[Budget]:
     """What ``parts`` leave of a share of the memory. Estimates are replaced by measurements of passes of so many tokens and rows.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.text import shown
 
 __all__ = ["Lora", "parse_lora"]

@@ -8,12 +8,12 @@ B is cut; if it is cut by inputs, A is cut and B is whole. With expert paralleli
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.engines.lora import Lora
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, cut_blocks, on_stages
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import module_of
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

@@ -5,10 +5,10 @@ Each moment is a sum of products of what is passed at once, sequences and positi
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
 from hwcalc.formulas.arithmetic import ceiled, floored, largest, smaller
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Literal
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.stairs import stairs_at
 
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Generic, TypeVar
-from hwcalc.formulas.named import NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from hwcalc.model import Note

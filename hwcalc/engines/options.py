@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import DType
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_packed, packed_names
 from hwcalc.text import brief, shown
 

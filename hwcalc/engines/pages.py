@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
 

@@ -8,6 +8,7 @@ memory equation, :func:`policy_part`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
@@ -20,7 +21,6 @@ from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Layer, LayerNumbers, Stack
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import Beside, beside_of

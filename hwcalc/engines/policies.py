@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.request import Family, Request
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
-from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Dropping(Family):
         """Tokens of a prefix that the engine keeps once, on which no policy can act. By default nothing is kept once."""
         return 0
 
-    @lazy
+    @cached_property
     def evicted(self) -> Evicted | None:
         """What the policy of the request leaves of the cache; ``None`` without a policy."""
         asked, request = self.request.policy, self.request
@@ -166,7 +166,7 @@ class Dropping(Family):
         """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
         return self.plain_stack if self.evicted is None else self.evicted.stack
 
-    @lazy
+    @cached_property
     def cut_layers(self) -> CutLayers | None:
         """Bytes of the layers that the policy cuts, where they follow from those of a token."""
         if self.request.policy is None:

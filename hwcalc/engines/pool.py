@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Final
 
 from hwcalc.engines.steps import Step, late_steps
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Definition
 
 __all__ = ["LATE_TEXTS", "PoolGroup", "PoolInfo", "Try"]

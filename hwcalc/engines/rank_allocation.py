@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
+from typing import Final
 
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation
 from hwcalc.engines.base import Opened
@@ -11,7 +12,6 @@ from hwcalc.engines.ranks import rank_share
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
-from hwcalc.formulas.hints import Final
 from hwcalc.profiles.dtypes import find_dtype
 
 __all__ = ["allocations_of", "layer_allocations"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import is_
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.families import kept
 from hwcalc.engines.model_dtypes import plain_format
@@ -18,7 +19,6 @@ from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
 from hwcalc.formulas.formats import FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar, Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 

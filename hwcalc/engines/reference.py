@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
@@ -14,7 +15,6 @@ from hwcalc.engines.policies import Support
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, LayerKind, Role, SparseIndexer
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import field, fields, frozen, record, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, Self, TypeVar
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Protocol
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Protocol
-from hwcalc.formulas.lazy import lazy
 
 __all__ = ["Counts", "Room"]
 
@@ -43,12 +43,12 @@ class Room:
     dp: int = 1
     schedulers: int = 1
 
-    @lazy
+    @cached_property
     def bytes(self) -> Mapping[str, int]:
         """Bytes of each GPU for the cache, by the end of the budget: low, expected and high."""
         return self.given()
 
-    @lazy
+    @cached_property
     def blocks(self) -> Mapping[str, int]:
         """Blocks of each scheduler for the cache, by the end of the budget."""
         return {end: self.blocks_in(size) if self.block_bytes else 0 for end, size in self.bytes.items()}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hwcalc.engines.devices import HOST_SHARE
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import ClassVar, Final, Literal, TypeAlias, TypeVar
 
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
 from hwcalc.formulas.frozen import record, replace
-from hwcalc.formulas.hints import ClassVar, Final, Literal, TypeAlias, TypeVar
-from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
@@ -207,7 +206,7 @@ class Rank:
         local = self._local_rows.get((name in _FUSED, rows))
         return -(-rows // self.tp) if local is None else local
 
-    @lazy
+    @cached_property
     def _local_rows(self) -> dict[tuple[bool, int], int]:
         """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer."""
         local_rows: dict[tuple[bool, int], int] = {}

@@ -7,16 +7,15 @@ runs of tokens: the prefix once, the rest of a prompt once for a request, and wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from types import MappingProxyType
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from hwcalc.engines.policies import Dropping, EngineOfPolicy, Support
 from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import Run
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
-from hwcalc.formulas.lazy import lazy
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.tensor import Encoder, Kept, Span
 
 __all__ = [
@@ -266,7 +265,7 @@ class Alive(Dropping):
 
     engine: _Engine
 
-    @lazy
+    @cached_property
     def sharing_support(self) -> Support:
         """Whether the engine keeps what sequences have in common once, and how."""
         return self.engine.sharing_support(self)
@@ -276,7 +275,7 @@ class Alive(Dropping):
         sharing = self.request.sharing
         return sharing.asked and not sharing.apart and self.sharing_support.offered
 
-    @lazy
+    @cached_property
     def together(self) -> Together:
         """The planned sequences, as the engine keeps them."""
         request, sharing, shares = self.request, self.request.sharing, self._shares

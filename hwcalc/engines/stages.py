@@ -7,9 +7,9 @@ Some engines build tables on other stages too; :class:`Tables` lists the familie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part
 from hwcalc.model import ModelSpec
 

@@ -5,8 +5,9 @@ Whoever computes a figure writes its steps beside it, so that an explanation sho
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from hwcalc.formulas.frozen import field, frozen, record
-from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["LATE_STEPS", "Ends", "Number", "Step", "Term", "late_steps", "step"]
 

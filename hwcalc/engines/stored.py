@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.tensor import Once, Span
 
 __all__ = ["Dtypes", "Run", "StoredTensor", "beside_layers", "bytes_of"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import ClassVar
 
 from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.errors import UnknownNameError, UsageError
-from hwcalc.formulas.hints import ClassVar
 from hwcalc.model import Definition
 from hwcalc.text import brief, shown
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
@@ -45,7 +46,6 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar, Final
 from hwcalc.model import Definition, Note
 from hwcalc.text import brief
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
@@ -42,7 +43,6 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.tensor import Once
 
 __all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "room_tokens", "static_tokens", "version_numbers"]

@@ -6,10 +6,11 @@ unpacks all of a layer, cuts, and quantises what is left; what it reads of a sta
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.policies import Support
 from hwcalc.engines.transformers_layers import cache_class, version_numbers
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import KVPRESS, Chosen
 
 __all__ = ["KVPRESS_RELEASE", "policy_support"]

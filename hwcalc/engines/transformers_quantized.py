@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
@@ -16,7 +17,6 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 

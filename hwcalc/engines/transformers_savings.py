@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
-from hwcalc.formulas.hints import Final
 
 __all__ = ["argument", "savings"]
 

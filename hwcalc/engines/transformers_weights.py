@@ -10,10 +10,12 @@ in its first forward pass.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from hwcalc.beside import json_beside
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, cut_inputs, cut_outputs, distribute_experts, module_of
@@ -21,7 +23,6 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
@@ -55,7 +56,7 @@ class ShardPlan:
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
-    table: Mapping[str, Any] = json_beside(__file__, "transformers_plans.json")
+    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("transformers_plans.json").read_text("utf-8"))
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
         plan = ShardPlan(

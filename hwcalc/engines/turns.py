@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec

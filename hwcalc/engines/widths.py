@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of, once_of_few
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, Final
 
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.options import Choices
 from hwcalc.engines.request import Parallel
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 
 __all__ = [

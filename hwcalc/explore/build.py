@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout
 from hwcalc.explore.html import Html, html_of, json_text
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, cast
 from hwcalc.library.lists import Words, each_model, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each, with_dimensions
 from hwcalc.model import ModelSpec, Note

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby, product
+from typing import Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, Measured, MemoryForm, PartForm, Pass, PerGpu, Term
@@ -12,7 +13,6 @@ from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.forms import form_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import gcd, lcm
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Early, PartForm
@@ -19,7 +20,6 @@ from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, m
 from hwcalc.explore.runs import usual_request
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened

@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.patterns import pattern
 
 __all__ = ["MAIN", "Html", "assemble", "bundle", "html_of", "json_text", "page_files"]
 
 MAIN: Final = "main.js"
 """The module that starts the page. All others are found from its imports."""
-_IMPORT: Final = pattern(r'^import \{ ([\w$, ]+) \} from "\./([\w-]+\.js)";$')
-_EXPORT: Final = pattern(r"^export (?=(?:async function|function|const|class)\b)")
-_DECLARED: Final = pattern(r"^(?:async function\*?|function\*?|const|let|var|class) ([\w$]+)")
-_HOLE: Final = pattern(r"\{\{(\w+)\}\}")
+_IMPORT: Final = re.compile(r'^import \{ ([\w$, ]+) \} from "\./([\w-]+\.js)";$')
+_EXPORT: Final = re.compile(r"^export (?=(?:async function|function|const|class)\b)")
+_DECLARED: Final = re.compile(r"^(?:async function\*?|function\*?|const|let|var|class) ([\w$]+)")
+_HOLE: Final = re.compile(r"\{\{(\w+)\}\}")
 _WHERE: Final = {
     False: "Everything is in this file: it asks nobody.",
     True: "It asks nobody but <code>kvplan explore --serve</code> on this machine, for further models.",

@@ -7,9 +7,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
+from typing import Final
 
 from hwcalc.errors import KvplanError, ModelNotFoundError
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import find_entry, list_models

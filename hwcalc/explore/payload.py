@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
@@ -12,7 +13,6 @@ from hwcalc.explore.hand import Changed, hand_of
 from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Verdict
 from hwcalc.sources.progress import tell

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.explore.axes import plan_options
 from hwcalc.explore.runs import sentence
 from hwcalc.explore.sampled import sampled_lengths
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search, plan_fit
 from hwcalc.planner.memory import plan_memory

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import prod
-
-from hwcalc.formulas.hints import Any, Final, TypeAlias
-from hwcalc.formulas.named import NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 __all__ = ["DIMENSIONS", "Dimensions", "Fit", "Irregular", "merged", "on_rank"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, plan_options
 from hwcalc.explore.encode import Place, Pools, drawn_form, every, grid_of
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request

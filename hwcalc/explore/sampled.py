@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.explore.axes import LEAST_TOKENS, MOST_TOKENS
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.library.strategies import strategies
 
 if TYPE_CHECKING:

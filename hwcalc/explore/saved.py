@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.explore.encode import LARGEST
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner.strategies_words import GROWTH, RECOMPUTE
 
 if TYPE_CHECKING:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from hwcalc.errors import KvplanError
 from hwcalc.explore.policies import policy_rows
 from hwcalc.explore.sampled import allocations
 from hwcalc.explore.saved import saved_of
 from hwcalc.explore.strategies import strategy_rows
 from hwcalc.explore.variants import variants_of
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes

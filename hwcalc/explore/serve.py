@@ -21,14 +21,13 @@ from http.client import HTTPException, LineTooLong
 from http.server import ThreadingHTTPServer
 from socketserver import StreamRequestHandler
 from time import monotonic
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from hwcalc.documents import error_document
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.explore.live import BusyError
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.patterns import pattern
 from hwcalc.text import shown
 
 __all__ = ["HOST", "MOST_CONNECTIONS", "Request", "Server", "Site", "respond"]
@@ -40,8 +39,8 @@ _MOST_BYTES: Final = 16_384
 """Of a whole request. A browser's has about a thousand."""
 _MOST_LINE: Final = 1_024
 _MOST_HEADERS: Final = 100
-_ASKED: Final = pattern(r"([A-Z]+) (/[!-~\x80-\xff]*) HTTP/1\.[01]\r?\n")
-_HEADER: Final = pattern(r"([\w!#$%&'*+.^`|~-]+):[ \t]*([ -~\t\x80-\xff]*?)[ \t]*\r?\n", re.ASCII)
+_ASKED: Final = re.compile(r"([A-Z]+) (/[!-~\x80-\xff]*) HTTP/1\.[01]\r?\n")
+_HEADER: Final = re.compile(r"([\w!#$%&'*+.^`|~-]+):[ \t]*([ -~\t\x80-\xff]*?)[ \t]*\r?\n", re.ASCII)
 _SECONDS: Final = 10.0
 """For a request to arrive, and for its answer to be taken."""
 

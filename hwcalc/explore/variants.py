@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.explore.encode import Pools, drawn_form
@@ -10,7 +11,6 @@ from hwcalc.explore.runs import accepted, sentence
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.formulas.tensor import Full, Window
 from hwcalc.planner.strategies_heads import head_what_ifs, with_kinds
 

@@ -11,9 +11,9 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.unfinished import Unfinished
 
 if TYPE_CHECKING:

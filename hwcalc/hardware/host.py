@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.patterns import pattern
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLE", "host_named", "this_machine"]
 
-_NAME: Final = pattern(r"(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?", re.ASCII)
+_NAME: Final = re.compile(r"(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?", re.ASCII)
 EXAMPLE: Final = "cpu-32gb"
 _DRIVERS_SHARE: Final = 16
 """Of a machine's memory, firmware and drivers keep at most one part in so many from the operating system."""

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.hardware.profiles import profile_errors
 from hwcalc.units import GIB
 

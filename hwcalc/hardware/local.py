@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.hardware.detect import PROBES, FoundGpu
 from hwcalc.hardware.host import EXAMPLE, this_machine
 from hwcalc.model import Note

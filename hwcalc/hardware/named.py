@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.hardware.host import host_named
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from hwcalc.errors import ConfigError, KvplanError
-from hwcalc.formulas.hints import TYPE_CHECKING, TypeVar
 from hwcalc.model import Note
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from hwcalc.engines.steps import Number
-from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["value_of"]
 

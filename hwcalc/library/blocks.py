@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from operator import index
+from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Definition
 from hwcalc.planner.values import read_flag
 from hwcalc.policies.blocks import (

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.families import Naming, naming_of
 from hwcalc.planner.runnables import Unread
 from hwcalc.profiles.model_index import model_index

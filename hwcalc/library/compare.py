@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, product
 from math import prod
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
@@ -13,7 +14,6 @@ from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines import every_engine
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft

@@ -6,18 +6,18 @@ engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.library.explained import numbers_in, shown
 from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.model import Definition
-from hwcalc.patterns import pattern
 from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from hwcalc.library.keywords import PlanOptions
     from hwcalc.library.load import ModelLike
 
-_NAME = pattern(r"[A-Za-z_][A-Za-z_0-9]*")
-_BRACKETS = pattern(r"\([^()]*\)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_BRACKETS = re.compile(r"\([^()]*\)")
 
 
 @frozen

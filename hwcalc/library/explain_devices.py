@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.library.explain_memory import bytes_figure
 from hwcalc.library.explained import ExplainedSection
 from hwcalc.model import Definition

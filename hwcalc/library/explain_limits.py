@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of
 from hwcalc.planner.result import UNLIMITED, FitInfo, Plan
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, numbers_in, shown, symbol_name
 from hwcalc.model import Definition

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import Number
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
 from hwcalc.library.explain_policy_blocks import of_blocks, on_chance, stored_formula
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, names_in, numbers_in, shown
 from hwcalc.model import Definition
-from hwcalc.patterns import pattern
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["policy"]
 
 _SCORED: Final = "prompts_scored"
-_SEPARATOR: Final = pattern(r"(?<=\d),(?=\d{3})")
+_SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
 
 def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import Number
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explained import ExplainedFigure, figure_of, numbers_in, shown
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explain_memory import bytes_figure
 from hwcalc.library.explain_policy_blocks import plain_figure

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.patterns import pattern
 from hwcalc.text import TIMES
 
 if TYPE_CHECKING:
@@ -47,10 +46,10 @@ SECTIONS: Final = (
     "quoted",
 )
 """The sections of an explanation, in order. The kinds of layers are ``cache``."""
-_NAME: Final = pattern(r"[A-Za-z_][A-Za-z_0-9]*")
-_PLUS: Final = pattern(r" \+ (?![^()]*\))")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_PLUS: Final = re.compile(r" \+ (?![^()]*\))")
 """A plus outside of brackets, where these are not nested."""
-_PRODUCT: Final = pattern(r"\w+(?: x \w+)*")
+_PRODUCT: Final = re.compile(r"\w+(?: x \w+)*")
 _FUNCTIONS: Final = frozenset({"floor", "ceil", "max", "min", "round", "x"})
 
 

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
-from hwcalc.patterns import pattern
+from typing import Final, NamedTuple
 
 __all__ = ["Naming", "family_of", "is_copy", "is_pretrained", "naming_of", "pretrained_of", "same_model"]
 
-_SIZE: Final = pattern(r"(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e", re.IGNORECASE)
+_SIZE: Final = re.compile(r"(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e", re.IGNORECASE)
 """A word that says how large a model is: ``8B``, ``0.6B``, ``8x7B``, ``A3B``, ``E4B``, ``135M``, ``16E``."""
-_FORMAT: Final = pattern(
+_FORMAT: Final = re.compile(
     r"[-_.](?:nvfp4|mxfp4|mxfp8|fp8(?:[-_](?:dynamic|static|block|pertensor))*|bf16|fp16|int[48]|[48]bit|awq(?:[-_]int4)?|"
     r"gptq(?:[-_]int[48])?|w[48]a(?:8|16)|gguf|bnb[-_]?4bit|hf)$",
     re.IGNORECASE,
 )
 """The end of a name that says how the weights are kept."""
-_LATER: Final = pattern(
+_LATER: Final = re.compile(
     r"[0-9]{4,}|v[0-9.]+|instruct|chat|base|it|pt|hf|thinking|think|reasoning|plus|small|tiny|micro|mini|medium|large|lite|nano|"
     r"preview|sft|rl|bf16|deep|ultra|super|flash|air|inst|[0-9]+[kt]",
     re.IGNORECASE,
 )
 """Words at the end of a name that set members of a family apart, among them dates and versions of a release."""
-_RAW: Final = pattern(r"[-_](?:base|pt)(?:[-_.]|$)", re.IGNORECASE)
-_TAUGHT: Final = pattern(r"[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning)(?:[-_.]|$)", re.IGNORECASE)
+_RAW: Final = re.compile(r"[-_](?:base|pt)(?:[-_.]|$)", re.IGNORECASE)
+_TAUGHT: Final = re.compile(r"[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning)(?:[-_.]|$)", re.IGNORECASE)
 """Words of a model that has learnt to follow instructions."""
-_PRETRAINED: Final = pattern(r"[-_](?:base|pt|bf16)(?:[-_]|$)", re.IGNORECASE)
+_PRETRAINED: Final = re.compile(r"[-_](?:base|pt|bf16)(?:[-_]|$)", re.IGNORECASE)
 
 
 class Naming(NamedTuple):

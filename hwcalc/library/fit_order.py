@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.candidates import Candidate, naming
 from hwcalc.library.families import pretrained_of
 from hwcalc.quantization.published_mixes import PUBLISHED_MIXES

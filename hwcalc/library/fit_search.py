@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.library.candidates import Candidate, unread
 from hwcalc.library.fit_order import Found
 from hwcalc.library.fit_quick import Quick, quick

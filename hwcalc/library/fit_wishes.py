@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.library.lists import texts, words
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_parameters

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-
-from hwcalc.formulas.hints import Final
+from typing import Final
 
 __all__ = ["MEANINGS"]
 

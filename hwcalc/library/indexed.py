@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc import formulas
 from hwcalc.engines.llamacpp.curves import Curves, Sizes
 from hwcalc.formulas import Stack
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
 from hwcalc.planner.weight_share import Use, WeightShare
 from hwcalc.profiles.model_index import IndexedModel, details, format_names, placing, shapes, unpacked, weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.llamacpp.assignment import weigh
 from hwcalc.engines.llamacpp.bends import curves_of
@@ -10,7 +11,6 @@ from hwcalc.engines.llamacpp.curves import Sizes, step_of
 from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.formulas.frozen import fields
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_share import WeightShare

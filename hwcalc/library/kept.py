@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc.answers import Answer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.model import Definition, Note
 from hwcalc.policies.base import Effect, Extra
 from hwcalc.policies.prefill_peak import Peak

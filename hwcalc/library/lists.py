@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.text import brief, quoted, shown
 from hwcalc.units import parse_tokens
 

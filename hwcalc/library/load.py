@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import IO, Any
 
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import IO, Any
 from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec, RawModel
 from hwcalc.parsers.limits import MAX_NAME
 from hwcalc.parsers.parse import parse

@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import prod
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.formulas import KINDS, Full, Group, Once, Role
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.explained import QuotedFormula, numbers_in, shown
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Opened
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options

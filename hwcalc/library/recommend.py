@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.library.lists import texts, words
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
 from hwcalc.engines.request import Request
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import fields, frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from hwcalc import formulas
 from hwcalc.formulas import kind as families
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.planner.result import LayerInfo, Plan, TensorInfo

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -12,11 +14,9 @@ from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, Note
-from hwcalc.patterns import pattern
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.strategies import Setting, pair_counts, setting_of, strategies_of
@@ -39,7 +39,7 @@ __all__ = ["strategies"]
 DEFAULT_FILL: Final = Fraction(1, 2)
 MOST_SEQUENCES: Final = 10_000
 """The most lengths in a list."""
-_UNIFORM: Final = pattern(r"uniform:(.*)\.\.(.*)")
+_UNIFORM: Final = re.compile(r"uniform:(.*)\.\.(.*)")
 _HINT: Final = "Write: --lengths 1k,2k,8k for these sequences, or --lengths uniform:1..32k"
 
 

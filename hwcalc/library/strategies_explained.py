@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
 from hwcalc.model import Definition
 from hwcalc.planner.strategies_words import ENGINE, NAMES, WORDS

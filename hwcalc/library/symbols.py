@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.library.explained import Symbol, names_in
 from hwcalc.library.glossary import MEANINGS
-from hwcalc.patterns import pattern
 
 __all__ = ["symbols_in"]
 
-_NUMBERED: Final = pattern(r"_\d+$")
+_NUMBERED: Final = re.compile(r"_\d+$")
 
 
 def symbols_in(formulas: Iterable[str]) -> tuple[Symbol, ...]:

@@ -8,10 +8,10 @@ nothing, and their decoder attends fully whatever the key says.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.sliding import SlidingAttention
 from hwcalc.parsers.config import Config
 

@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.patterns import pattern
+from typing import Any, Final
 
 __all__ = ["bearing_inside", "bears_on_memory", "weighs"]
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
-# plan stops. Nearly every config has keys that are asked, and to compile an expression of so many words takes longer.
-_BEARING: Final = tuple(
-    f"_{words}_"
-    for words in (
-        *("kv", "key_value", "head_dim", "head_size", "heads", "n_head", "multi_query", "window", "chunk", "sink", "sinks"),
-        *("layer_types", "layer_block_type", "layers_block_type", "block_type", "block_types", "block_configs", "pattern"),
-        *("local_attn", "local_attention", "global_attn", "global_attention", "full_attn", "full_attention", "sparse_attention"),
-        *("attention_layers", "attention_type", "attention_types", "attention_groups", "attention_period", "attention_method"),
-        *("attn_layer", "attn_type", "attn_types", "latent", "compress", "compressed", "compression", "compressor"),
-        *("indexer", "index", "state", "states", "conv", "conv1d", "ssm", "mamba", "lru", "rnn", "recurrent", "linear", "delta"),
-        *("lightning", "cla", "cache", "cross", "swa", "cycles", "every_n", "layer_period"),
-    )
+# plan stops.
+_BEARING = re.compile(
+    r"(?:^|_)(?:"
+    r"kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sink|sinks|layer_types|layer_block_type|"
+    r"layers_block_type|block_type|block_types|block_configs|pattern|local_attn|local_attention|global_attn|"
+    r"global_attention|full_attn|full_attention|sparse_attention|attention_layers|attention_type|attention_types|"
+    r"attention_groups|attention_period|attention_method|attn_layer|attn_type|attn_types|latent|compress|compressed|"
+    r"compression|compressor|indexer|index|state|states|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|"
+    r"cache|cross|swa|cycles|every_n|layer_period"
+    r")(?:_|$)"
 )
 # Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
-_HARMLESS = pattern(
+_HARMLESS = re.compile(
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
     r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
 # A key with one of these words bears on the weights: widths and numbers of matrices.
-_WEIGHING = pattern(
+_WEIGHING = re.compile(
     r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
     r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
 )
 
-_LINE_FEED: Final = "\n"
 _DEEPEST: Final = 3
 """How deep nested objects are searched."""
 _MOST: Final = 1_000
@@ -53,9 +49,7 @@ def bears_on_memory(key: object, value: object) -> bool:
     name = str(key)
     if value in (None, False, "", 0, [], {}):
         return False
-    # As an expression ends: before a last line feed too.
-    between = f"_{name.removesuffix(_LINE_FEED)}_"
-    return any(words in between for words in _BEARING) and not _HARMLESS.search(name)
+    return _BEARING.search(name) is not None and not _HARMLESS.search(name)
 
 
 def weighs(key: object, value: object) -> bool:

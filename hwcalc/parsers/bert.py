@@ -8,10 +8,10 @@ pooler, the bare class has a pooler and no head. Parameters of classes for other
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer, NoCache
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Switch, Weighed, switched, tied_head

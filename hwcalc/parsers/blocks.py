@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from typing import Final, TypeVar
 
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final, TypeVar
 from hwcalc.formulas.weights import (
     Block,
     Part,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-
-from hwcalc.beside import path_beside
-from hwcalc.formulas.hints import Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 __all__ = ["ClassDefaults", "architecture_types", "class_defaults", "defaults_version", "tower_defaults", "tower_parts"]
 
@@ -29,8 +28,7 @@ class ClassDefaults:
 
 @lru_cache(maxsize=2)
 def _table(file: str) -> bytes:
-    with open(path_beside(__file__, file), "rb") as table:
-        return table.read()
+    return Path(__file__).with_name(file).read_bytes()
 
 
 def _row(file: str, start: str) -> Any:

@@ -6,9 +6,9 @@ Every layer has experts, and learned weights mix several residual streams.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from hwcalc.formulas import CompressedAttention, Layer
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import WeightRole, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config

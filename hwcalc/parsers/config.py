@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 from hwcalc.parsers.bearing import bearing_inside, bears_on_memory
 from hwcalc.parsers.class_table import class_defaults, tower_defaults, tower_parts

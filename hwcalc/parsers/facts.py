@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from hwcalc.formulas import MAX_DIMENSION
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelFacts, RopeScaling
 from hwcalc.parsers.config import MTP_COUNTS
 from hwcalc.text import quoted

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Family
 from hwcalc.parsers.registry import find_family, model_type_of_architecture

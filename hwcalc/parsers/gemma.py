@@ -6,10 +6,10 @@ Most layers slide, the full ones have wider heads, and the last layers share the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.formulas import FullAttention, Layer, SharedCache
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed

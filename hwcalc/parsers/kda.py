@@ -7,10 +7,10 @@ no query latent but an output gate of one number a head. GLM-5 Next joins residu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, LayerKind, SparseIndexer
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, gated_mlp, linear, parameter
 from hwcalc.formulas.weights_state import kimi_delta_attention
 from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms

@@ -7,9 +7,9 @@ projections. And there are attention residuals: before each block a norm and a l
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, WeightRole, experts, gated_mlp, linear, parameter, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import kimi_delta_attention
 from hwcalc.parsers.blocks import Named, Weighed, ends, repeated, rms_norms

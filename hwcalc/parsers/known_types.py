@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import log
 from pathlib import Path
+from typing import Any, Final
 
 from hwcalc.formulas import FAMILIES, KINDS, Layer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.parsers.aliases import ALIASES
 from hwcalc.parsers.registry import known_families
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SparseIndexer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, linear, parameter
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed, rms_norms

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 
 __all__ = ["MAX_KINDS", "MAX_NAME", "MAX_TENSORS", "check_size"]

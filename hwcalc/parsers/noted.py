@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import LEFT_OUT, Note
 from hwcalc.parsers.class_table import defaults_version
 from hwcalc.parsers.config import Config

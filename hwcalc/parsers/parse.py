@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelSpec, Note, Parameters, RawModel, qualified
 from hwcalc.parsers.config import Config

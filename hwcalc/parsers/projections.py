@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.cross import CrossAttention
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Named, Weighed, repeated

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.attention import AttentionKind, FullAttention
 from hwcalc.formulas.frozen import field, frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Protocol, TypeVar
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.model import Note

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hwcalc.beside import json_beside
 from hwcalc.errors import UnknownArchitectureError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
-from hwcalc.formulas.modules import import_module
 from hwcalc.parsers.class_table import architecture_types
 from hwcalc.parsers.config import Config
 from hwcalc.text import quoted
@@ -30,7 +31,7 @@ __all__ = [
 
 @lru_cache(maxsize=1)
 def _index() -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = json_beside(__file__, "index.json")
+    found: dict[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("index.json").read_text("utf-8"))
     return found
 
 

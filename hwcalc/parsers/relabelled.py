@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Readers, Reading

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.parsers.aliases import ALIASES
 from hwcalc.parsers.bearing import bears_on_memory, weighs
@@ -15,7 +16,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.known_types import family_of
 from hwcalc.parsers.noted import filled_in
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.patterns import pattern
 
 __all__ = ["Trial", "is_layout", "judge", "trial"]
 
@@ -31,14 +31,14 @@ _DIMENSIONS: Final[Mapping[str, Sequence[str]]] = {
 nobody has said that it does not."""
 _SPANS: Final[Mapping[str, str]] = {"window": "window", "chunk": "chunk"}
 """Words of keys that have no effect without layers of such a dimension."""
-_LAYOUT: Final = pattern(
+_LAYOUT: Final = re.compile(
     r"layer_types|block_type|block_configs|pattern|period|offset|indices|idx|attn_layer|every_n|layer_freq|interval|attention_layers|"
     r"layer_ids|first_k_dense|max_window_layers"
 )
 """Keys that say which layers are which."""
-_OF_MLPS: Final = pattern(r"moe|expert|mlp|dense")
+_OF_MLPS: Final = re.compile(r"moe|expert|mlp|dense")
 """Those of them that say it about MLPs and experts alone."""
-_OF_HEADS: Final = pattern(r"^(num_key_value_heads|num_kv_heads|(qk_)?head_dim|v_head_dim|sliding_window|.*window.*)$")
+_OF_HEADS: Final = re.compile(r"^(num_key_value_heads|num_kv_heads|(qk_)?head_dim|v_head_dim|sliding_window|.*window.*)$")
 """Keys that :data:`_DIMENSIONS` judges by the layers, whatever a type says of them."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.find import architecture_of, find_language_model

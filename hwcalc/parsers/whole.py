@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Family, Reading

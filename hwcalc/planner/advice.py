@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.advice_texts import Texts
 from hwcalc.planner.advice_tries import Tries

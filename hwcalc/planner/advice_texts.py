@@ -6,11 +6,11 @@ What it gives takes as long to find out as whether it helps, and a short answer 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import LATE_TEXTS, Try
 from hwcalc.formulas.frozen import record
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner import solve
 from hwcalc.planner.advice_tries import chosen_sizes
 from hwcalc.planner.change import PARALLEL, Offer, flags_of

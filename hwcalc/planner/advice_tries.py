@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import remember, remembered
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.saving import computes_fp8
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner.change import PARALLEL, Change, Sizes, key_of
 from hwcalc.planner.sizes import sizes_for
 from hwcalc.planner.tries import Tried

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
 from hwcalc.text import brief, shown
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.values import is_auto

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING
+from typing import TYPE_CHECKING
+
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import workload_of
 

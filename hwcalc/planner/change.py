@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.saving import Cost, Saving
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import layouts
 from hwcalc.planner.tries import Tried
 from hwcalc.planner.verdict import Layout

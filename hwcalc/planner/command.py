@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.lazy import lazy
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.options import OPTIONS, PlanOption
@@ -43,7 +43,7 @@ class CommandLine:
         chosen = ((row, value) for row in OPTIONS if (value := given.get(row.name)) is not None and value != row.default)
         return tuple(word for row, value in chosen for word in _words(row, value))
 
-    @lazy
+    @cached_property
     def _quoted(self) -> dict[int, str]:
         """The words of each option, quoted for a shell, by its place in the table."""
         return _quoted(self.given)

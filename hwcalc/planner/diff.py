@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Plan
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.options import OPTIONS
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict

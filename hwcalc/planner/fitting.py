@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
@@ -11,7 +12,6 @@ from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Definition
 from hwcalc.planner.planned_weights import weights_of
 from hwcalc.planner.result import (

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.text import shown

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.values import TYPES
 
 __all__ = ["GROUPS", "PlanOption"]

@@ -8,8 +8,8 @@ same name, and the code that uses it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.planner.option import GROUPS, PlanOption
 from hwcalc.planner.policy_options import POLICY_OPTIONS
 

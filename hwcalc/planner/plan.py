@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -14,7 +15,6 @@ from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import no_blocks, without_effect

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of, whole_bytes
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers

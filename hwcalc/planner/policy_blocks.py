@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 from hwcalc.planner.policy_result import PolicyBlocks
 from hwcalc.policies.base import Choice, Chosen

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.planner.option import PlanOption
 
 if TYPE_CHECKING:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve_gpus
 from hwcalc.planner.auto_weights import refuse_auto

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import usable_bytes
 from hwcalc.engines.costs import outside_kind
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import TYPE_CHECKING
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import solve_gpus
 from hwcalc.planner.layouts import has_experts, layouts
 from hwcalc.planner.recommend_inside import Inside, Need
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.planner.offers import Figures
     from hwcalc.profiles.gpus import Gpu
-    from hwcalc.units import Ratio
 
 __all__ = ["Alike", "AlikeGpu", "formula_bytes", "least_weights_bytes"]
 
@@ -109,7 +107,7 @@ class Alike:
         return None if own is None or bandwidths is None else own | bandwidths
 
     @cached_property
-    def _margin(self) -> Fraction | Ratio | int:
+    def _margin(self) -> Fraction | int:
         return margin_of(self.opened.request.hardware).value
 
     def _on_one(self, gpu: Gpu) -> tuple[Opened, Budget] | None:

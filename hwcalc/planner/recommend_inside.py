@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.costs import memory_of, outside_kind
 from hwcalc.engines.forms import MemoryForm, PartForm
 from hwcalc.engines.loaded import outside
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner import forms
 from hwcalc.planner.offers import Figures
 from hwcalc.planner.planned_weights import weights_of

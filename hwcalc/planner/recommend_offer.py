@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner import forms, solve
 from hwcalc.planner.fit import Search
 from hwcalc.planner.offers import Figures

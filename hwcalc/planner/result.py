@@ -6,12 +6,13 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 from hwcalc.planner.held import DeviceInfo, PerGpu

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 

@@ -8,14 +8,13 @@ But a sequence passes through every shorter length, so it fits only if all short
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.families import resized
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.verdict import UNLIMITED
 
 if TYPE_CHECKING:

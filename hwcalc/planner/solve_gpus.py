@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import tried
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.tries import Tried
 from hwcalc.planner.verdict import Layout

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
 from hwcalc.engines.calibration import measurements
@@ -32,7 +33,6 @@ from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.steps import LATE_STEPS, Step, step
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import record, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.passes import Passes
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of

@@ -8,12 +8,11 @@ a prompt takes at least as long as if the GPU computed all of it, and as reading
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from hwcalc.engines.devices import HOST, DeviceReads
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.planner.weight_share import Use, WeightShare
 
 if TYPE_CHECKING:

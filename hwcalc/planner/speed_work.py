@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.passes import Passes, passes_of, whole_passes
 from hwcalc.planner.speed_rates import ANY_RATE, RATES, SIXTEEN, fastest, reached

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.transformers_offload import is_offloaded, offloaded_gpu_bytes
 from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.paging import most_unused
 from hwcalc.formulas.tensor import Chunk, Sink, Window
 from hwcalc.model import Definition

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.flops import decode_work, pairs_cached, passes_work, prefill_work, selected_tokens, steps_work
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import cache_bytes_read
 from hwcalc.planner.strategies_steps import named, with_sum

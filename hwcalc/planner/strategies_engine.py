@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition
 from hwcalc.planner.strategies_load import rounded
 from hwcalc.planner.strategies_result import Strategy

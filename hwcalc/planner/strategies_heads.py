@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LatentAttention, Role, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.weights import Part
 from hwcalc.planner.strategies_load import cells_of
 from hwcalc.planner.strategies_result import HeadChoice

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.patterns import pattern
 from hwcalc.planner.strategies_result import HostLink
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["host_link"]
 
-_PCIE: Final = pattern(r"PCIe([3-6]) x([0-9]{1,2})")
+_PCIE: Final = re.compile(r"PCIe([3-6]) x([0-9]{1,2})")
 _LANE_GTPS: Final = {3: 8, 4: 16, 5: 32, 6: 64}
 """Transfers of a lane a second, in thousand millions, by generation."""
 _CODE: Final = {3: Fraction(128, 130), 4: Fraction(128, 130), 5: Fraction(128, 130), 6: Fraction(236, 256)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LayerKind, Role
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.paging import paged_positions, paged_sum, stored_sum
 from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window
 

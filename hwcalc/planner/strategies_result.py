@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from hwcalc.answers import Answer
 from hwcalc.engines.steps import Step
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 

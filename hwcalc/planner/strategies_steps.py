@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.steps import Number, Step, step
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.paging import paged_positions
 from hwcalc.formulas.tensor import Chunk, Full, Span, Window
 from hwcalc.planner.strategies_load import Cell, Lengths, rounded

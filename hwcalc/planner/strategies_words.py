@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["ENGINE", "GROWTH", "NAMES", "OFFLOAD", "PAGES", "RECOMPUTE", "SLOTS", "WORDS", "Words"]
 

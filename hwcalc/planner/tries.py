@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import tried_at
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
-from hwcalc.formulas.lazy import lazy
 from hwcalc.planner import solve
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ class Tried:
             return None
         return cls(alike, *(sizes or (alike.request.seq, alike.request.batch)))
 
-    @lazy
+    @cached_property
     def opened(self) -> Opened:
         """The request at its size."""
         return self.alike.sized(seq=self.tokens, batch=self.batch)
 
-    @lazy
+    @cached_property
     def _room(self) -> Room | None:
         room = self.alike.engine.room(self.alike)
         return None if room is None or self.tokens < room.least_tokens else room
@@ -64,7 +64,7 @@ class Tried:
         before, needed_before = than.given_and_needed(end)
         return given > before or needed < needed_before
 
-    @lazy
+    @cached_property
     def _needed_bytes(self) -> int:
         """What the planned sequences take, where there is a room for them."""
         assert self._room is not None

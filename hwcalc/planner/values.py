@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.text import brief, quoted, shown
-from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_ratio, parse_share, parse_tokens
+from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -60,7 +59,7 @@ def _from_zero(value: Any, name: str) -> int:
 
 
 def _utilization(value: Any, name: str) -> float:
-    return float(parse_ratio(value, name))
+    return float(parse_share(value, name))
 
 
 def _lora(value: Any, name: str) -> Lora:

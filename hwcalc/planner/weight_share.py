@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 
 __all__ = ["Use", "WeightShare", "expected_share"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.command import CommandLine

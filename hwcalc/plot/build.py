@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import Any, Final, Unpack
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final, Unpack
 from hwcalc.library.keywords import PlanOptions
 from hwcalc.library.lists import each_model
 from hwcalc.library.load import ModelLike

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any
 
 __all__ = ["drawing"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Sequence
+from typing import Any, Final
 
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.plot.extra import drawing
 from hwcalc.plot.series import Chart, Level, Line, Profile
 from hwcalc.plot.words import byte_ticks, decade_ticks, even_byte_ticks, token_ticks

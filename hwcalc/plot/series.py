@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve

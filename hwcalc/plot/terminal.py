@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.plot.extra import drawing
 from hwcalc.plot.series import Chart, Profile
 from hwcalc.plot.words import byte_ticks, decade_ticks, even_byte_ticks, token_ticks

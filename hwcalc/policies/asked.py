@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import KVPRESS, Chosen
 
 __all__ = ["COMPACTIONS", "FILL", "NO_COMPACTION", "REPACK", "AskedPolicy"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import field, frozen, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.shown import Shown
 from hwcalc.model import Definition
 

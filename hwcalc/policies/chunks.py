@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Any, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.policies.base import EAGER, Choice, Chosen, Count, Effect, Policy, PolicyOption, Role, Scored, Setting, State
 from hwcalc.policies.counting import check_attention, check_scores, check_unmasked, each_layer, kept, scorer_budget
 from hwcalc.policies.options import INNER

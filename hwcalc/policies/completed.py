@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import Policy, PolicyOption
 from hwcalc.policies.parse import fitting_inside
 from hwcalc.policies.table import find_policy, policies

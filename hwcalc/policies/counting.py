@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import EAGER, Chosen, Count, Masked, Scored, Setting, State
 from hwcalc.text import shown
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import (
     EAGER,
     Chosen,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 from hwcalc.policies.base import (
     EAGER,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Any, Final
+from typing import Any, Final
+
 from hwcalc.policies.base import PolicyOption
 
 __all__ = ["ALPHA", "BUDGET", "DIVIDE", "INNER", "RATIO", "SINKS", "WINDOW", "quality"]

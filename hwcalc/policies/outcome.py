@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import EAGER, SDPA, Chosen, Count, Extra, Left, Role, Setting, Start, State
 from hwcalc.policies.repeated import budgeted
 from hwcalc.policies.scratch import eager_scores

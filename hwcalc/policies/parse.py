@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.policies.base import Chosen, Policy, PolicyOption, Role
 from hwcalc.policies.reading import read_value
 from hwcalc.policies.table import find_policy, policies

@@ -7,9 +7,9 @@ confirm them byte by byte in fp32. Oracle rows: tests/golden/eviction.json and e
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, InPrefill, LayerShape, Role, Setting, State
 from hwcalc.policies.scratch import looking, repeats, weight_bytes

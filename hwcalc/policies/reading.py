@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.patterns import pattern
 from hwcalc.policies.base import PolicyOption
 from hwcalc.policies.written import split_at
 from hwcalc.text import quoted
@@ -16,7 +15,7 @@ from hwcalc.units import parse_tokens
 
 __all__ = ["KINDS", "read_value"]
 
-_NUMBER: Final = pattern(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _MOST_VALUES: Final = 100_000
 _FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 

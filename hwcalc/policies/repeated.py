@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import PAPER, Chosen, Setting, Start, State
 from hwcalc.policies.counting import check_attention, each_layer, kept
 from hwcalc.policies.walks import CutAtLengths, CutEachStep, Growing, Walk

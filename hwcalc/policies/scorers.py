@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.policies.base import (
     EAGER,
     Choice,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 from hwcalc.policies.base import EAGER, Chosen, Extra, InPrefill, LayerShape, Setting
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.policies.base import Chosen
 from hwcalc.policies.parse import parse_policy
 from hwcalc.policies.written import LONGEST, WRITE, split_at

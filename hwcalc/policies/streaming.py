@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import Chosen, Setting, State
 from hwcalc.policies.options import BUDGET, DIVIDE, SINKS
 from hwcalc.policies.repeated import repeated

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib import import_module
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.modules import import_module
 from hwcalc.policies.base import Policy
 from hwcalc.text import shown
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.repeated import budgeted
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.text import shown
 
 __all__ = ["LONGEST", "WRITE", "split_at"]

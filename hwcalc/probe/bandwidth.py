@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.allocation import ITEM_BYTES
 from hwcalc.engines.base import Opened
@@ -16,7 +17,6 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.probe.result import Environment  # the JSON Schema needs the class at run time

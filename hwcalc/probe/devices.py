@@ -7,11 +7,10 @@ import platform
 import re
 import sys
 from datetime import UTC, datetime
+from typing import Any, ClassVar, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, ClassVar, Final
-from hwcalc.patterns import pattern
 from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 from hwcalc.probe.result import Environment
 from hwcalc.probe.settings import environment_words
@@ -20,7 +19,7 @@ from hwcalc.units import GIB
 
 __all__ = ["Counters", "Device", "NoDeviceError", "default_reserve", "is_out_of_memory", "load_torch", "open_device"]
 
-_NAME = pattern(r"cpu|mps|cuda(?::([0-9]{1,3}))?", re.ASCII)
+_NAME = re.compile(r"cpu|mps|cuda(?::([0-9]{1,3}))?", re.ASCII)
 _TORCH_NAMES: Final = {
     "fp32": "float32",
     "fp16": "float16",

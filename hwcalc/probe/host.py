@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-
-from hwcalc.formulas.hints import Final
+from typing import Final
 
 __all__ = ["available_bytes", "driver_version", "resident_bytes", "total_bytes"]
 

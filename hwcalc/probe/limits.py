@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.planner import solve
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.probe.allocator import predict

@@ -7,10 +7,11 @@ small config, and the logits of the decoded tokens with those of the whole seque
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import WINDOW, Change, Small
 from hwcalc.probe.live_search import smaller

@@ -7,10 +7,10 @@ same unless ``factor`` divides it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeGuard
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final, TypeGuard
 
 __all__ = ["MOST_LAYERS", "WINDOW", "Change", "Small", "clean", "pick_layers", "shrink"]
 

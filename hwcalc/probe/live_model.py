@@ -9,9 +9,9 @@ import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import clean
 from hwcalc.text import brief, shown

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import Layer
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.probe.live_config import Small, pick_layers, shrink
 

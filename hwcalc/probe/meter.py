@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from hwcalc.formulas.hints import Any
 from hwcalc.probe.devices import Device
 
 __all__ = ["Meter", "metering"]

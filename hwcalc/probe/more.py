@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Note
 from hwcalc.probe.bandwidth import BandwidthResult
 from hwcalc.probe.limits import MaxResult

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import extras_of

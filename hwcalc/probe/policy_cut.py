@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import monotonic
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.outcome import course_of
 from hwcalc.probe.devices import Device

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import sqrt
 from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.planner.policy_result import PolicyBlocks
 from hwcalc.policies.asked import COMPACTIONS, FILL, NO_COMPACTION, REPACK
 from hwcalc.probe.devices import Device

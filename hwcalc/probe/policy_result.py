@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 
 __all__ = ["AT_RANDOM", "BLOCKS", "BYTES", "BY_THE_RULE", "SLOTS", "PolicyFigure", "PolicyRun"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.request import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.planner.policy import policy_info
 from hwcalc.planner.policy_result import PolicyInfo
 from hwcalc.probe.devices import Device, is_out_of_memory

@@ -10,13 +10,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines.base import Opened
 from hwcalc.errors import ConfigError, KvplanError, UnwritableFileError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import RawModel
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.model import Note
 from hwcalc.probe.devices import Device, default_reserve, open_device
 from hwcalc.probe.measure import measure

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.units import MIB
 
 __all__ = ["VARIABLES", "AllocatorSettings", "environment_settings", "environment_words", "parse_settings"]

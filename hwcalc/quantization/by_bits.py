@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from hwcalc.formulas.formats import WeightFormat
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import WeightRole
-from hwcalc.patterns import pattern
 from hwcalc.quantization.scheme import Rule, Scheme
 
 __all__ = ["EXAMPLES", "by_bits", "named_by_bits"]
@@ -13,8 +14,8 @@ __all__ = ["EXAMPLES", "by_bits", "named_by_bits"]
 EXAMPLES: Final = ("exl2_4bpw", "exl3_4bpw", "mlx_4bit", "mlx_8bit")
 """Names to list: the bits may be others."""
 
-_EXL: Final = pattern(r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?")
-_MLX: Final = pattern(r"mlx_?(?:q|int)?([234568])_?(?:bits?)?")
+_EXL: Final = re.compile(r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?")
+_MLX: Final = re.compile(r"mlx_?(?:q|int)?([234568])_?(?:bits?)?")
 _HEAD_BITS: Final = 6
 """Bits of the output head: the default of ExLlama's converters."""
 _MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)

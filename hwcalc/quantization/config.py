@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any, Final
 
 from hwcalc.formulas.formats import (
     AWQ,
@@ -27,7 +28,6 @@ from hwcalc.formulas.formats import (
     WeightFormat,
 )
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.weights import WeightRole
 from hwcalc.quantization.names import MOST_NAMES, Names, read_names
 from hwcalc.quantization.scheme import QUANTISED_ROLES, Rule, Scheme

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from typing import Any, Final
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.frozen import field, frozen, record
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.gguf_names import gguf_stem

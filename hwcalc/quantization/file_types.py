@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any, Final
 
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 
 __all__ = ["FILE_TYPES", "file_type", "stated_type"]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BLOCKS", "FLOAT_TYPES", "GGML", "GGML_TYPES", "GgmlType"]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-
-from hwcalc.formulas.hints import Final
+from typing import Final
 
 __all__ = ["OUTSIDE", "gguf_stem"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from hwcalc.formulas import FullAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.mix_places import Family
 

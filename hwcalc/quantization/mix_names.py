@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from hwcalc.formulas.hints import Final
+from typing import Final
 
 __all__ = ["BY_IMATRIX", "MIXES"]
 

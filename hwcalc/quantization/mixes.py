@@ -8,9 +8,9 @@ and for one that :mod:`hwcalc.quantization.converted` describes. With an importa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen, record
-from hwcalc.formulas.hints import Final
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.mix_names import MIXES
 from hwcalc.quantization.mix_places import Family, MixFacts, Place, Placed, Typed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
+import re
+from typing import Final
 
 __all__ = ["named_format"]
 
@@ -26,7 +26,7 @@ _FORMATS: Final = {
     "bnb": "bnb4",
 }
 """A word of a name -> the nearest format that ``--weights`` takes."""
-_WORD: Final = pattern(rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])")
+_WORD: Final = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])")
 
 
 def named_format(model_id: str) -> tuple[str, str] | None:

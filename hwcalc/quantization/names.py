@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from itertools import product
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Part
-from hwcalc.patterns import pattern
 
 __all__ = ["MOST_COMPARED", "MOST_NAMES", "Names", "read_names"]
 
@@ -33,19 +32,19 @@ _MOST_BY_NUMBER: Final = 128
 _MOST_FORMS: Final = 64
 _LONGEST: Final = 500
 _CONTAINER: Final = "layers|blocks|layer|block|resblocks|h"
-_LAYER: Final = pattern(rf"(^|[.*])({_CONTAINER})\.([0-9]{{1,5}})(\.|$)")
-_LAYER_IN_REGEX: Final = pattern(rf"^((?:\^|\.\*|\\\.|[\w.])*?)(?<!\w)({_CONTAINER})\\?\.([0-9]{{1,5}})(\\?\.|\$|$)")
-_IN_TOWER: Final = pattern(rf"(^|\.)({_CONTAINER})\.")
-_EXPERT: Final = pattern(r"(^|\.)experts\.[0-9]+(?=\.|$)")
+_LAYER: Final = re.compile(rf"(^|[.*])({_CONTAINER})\.([0-9]{{1,5}})(\.|$)")
+_LAYER_IN_REGEX: Final = re.compile(rf"^((?:\^|\.\*|\\\.|[\w.])*?)(?<!\w)({_CONTAINER})\\?\.([0-9]{{1,5}})(\\?\.|\$|$)")
+_IN_TOWER: Final = re.compile(rf"(^|\.)({_CONTAINER})\.")
+_EXPERT: Final = re.compile(r"(^|\.)experts\.[0-9]+(?=\.|$)")
 _IN_LAYER: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers", "transformer.h")
 _OUTER: Final = ("", "model.", "language_model.", "language_model.model.", "model.language_model.")
 _FAMILIES: Final = (
-    (Part.VISION, pattern(r"(^|[._*])(vision|visual|vit|image|img)")),
-    (Part.AUDIO, pattern(r"(^|[._*])(audio|speech|sound)")),
-    (Part.MTP, pattern(r"(^|[._*])(mtp|nextn)")),
+    (Part.VISION, re.compile(r"(^|[._*])(vision|visual|vit|image|img)")),
+    (Part.AUDIO, re.compile(r"(^|[._*])(audio|speech|sound)")),
+    (Part.MTP, re.compile(r"(^|[._*])(mtp|nextn)")),
 )
 _SYNONYMS: Final = (("block_sparse_moe", "mlp"), ("index_q_proj", "indexer.q_proj"), ("index_k_proj", "indexer.k_proj"))
-_NO_LOSS: Final = pattern(r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln")
+_NO_LOSS: Final = re.compile(r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln")
 Pattern = re.Pattern[str]
 
 
@@ -271,11 +270,11 @@ def _glob(text: str) -> tuple[Pattern | None, ...]:
     return re.compile(translate(text)), re.compile(translate(f"{text}.*"))
 
 
-_TOKEN: Final = pattern(
+_TOKEN: Final = re.compile(
     r"(?P<star>\.\*\??)|(?P<plus>\.\+\??)|(?P<digits>(?:\\d|\[0-9\])\+)|(?P<one>\\d|\[[0-9a-zA-Z_-]+\](?![+*?{])|\.(?![+*?{]))"
     r"|(?P<plain>\\[./_-]|[\w/-])(?![+*?{])"
 )
-_GROUP: Final = pattern(r"\((?:\?:)?((?:\\\.|[\w.|])+)\)(?![+*?{])")
+_GROUP: Final = re.compile(r"\((?:\?:)?((?:\\\.|[\w.|])+)\)(?![+*?{])")
 
 
 @lru_cache(maxsize=1024)

@@ -7,10 +7,10 @@ groups, choices, repetitions and the ends of the text. Looking ahead and referen
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any, Final, NoReturn
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final, NoReturn
 from hwcalc.text import shown
 
 __all__ = ["Pattern", "compiled"]

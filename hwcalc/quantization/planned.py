@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import ModelSpec, Note
-from hwcalc.patterns import pattern
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ _SPELLINGS: Final = {
     "q5_k": "q5_k_m",
 }
 """Other names of formats, in lower case, their words joined by underscores."""
-_BY_HAND: Final = pattern(r"^ud_|_k_?(xl|l)$|_(xxl|xl)$")
+_BY_HAND: Final = re.compile(r"^ud_|_k_?(xl|l)$|_(xxl|xl)$")
 """Names of files that are made otherwise than ``llama-quantize`` makes them: unsloth's dynamic ones, and those with larger tables."""
 _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 """Sources whose model ids are the names that publishers chose."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import Final, NamedTuple
 
 from hwcalc.formulas.formats import (
     AWQ,
@@ -22,8 +23,6 @@ from hwcalc.formulas.formats import (
     WeightFormat,
 )
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.quantization.names import MOST_COMPARED, Names
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
+from typing import Final
 
 __all__ = ["ROTARY", "TABLES", "part_of_layer", "placed", "whole_name", "without_prefix"]
 
@@ -15,7 +13,7 @@ ROTARY: Final = ("rope_freqs.", "rope_factors_")
 """How tensors begin that only follow from the config: every device with a layer has a copy."""
 
 _PREFIXES: Final = ("enc.", "dec.", "v.", "a.")
-_IN_LAYER: Final = pattern(rf"({'|'.join(map(re.escape, _PREFIXES))})?blk\.([0-9]{{1,5}})\.(.+)", re.DOTALL)
+_IN_LAYER: Final = re.compile(rf"({'|'.join(map(re.escape, _PREFIXES))})?blk\.([0-9]{{1,5}})\.(.+)", re.DOTALL)
 _STATES: Final = ("ssm_", "time_mix_", "shortconv.")
 _FEED_FORWARD: Final = ("ffn_", "exp_probs", "channel_mix", "layer_output_norm")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -10,7 +11,6 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelSpec, Note
@@ -25,7 +25,7 @@ from hwcalc.reconcile.result import Input, Reconciliation, Saved
 from hwcalc.reconcile.rows import Row
 from hwcalc.reconcile.unread import Unread, about_memory
 from hwcalc.text import brief
-from hwcalc.units import parse_ratio
+from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -130,7 +130,7 @@ class _Inputs:
 
 
 def _tolerance(share: float | str) -> float:
-    allowed = parse_ratio(share, "the tolerance")
+    allowed = parse_share(share, "the tolerance")
     if not 0 <= allowed.numerator < allowed.denominator:
         raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
     return float(allowed)

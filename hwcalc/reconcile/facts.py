@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.masking import masked
-from hwcalc.patterns import pattern
 from hwcalc.units import GIB, KIB, MIB
 
 __all__ = ["BINARY", "Fact", "Facts", "PrintedNumber", "byte_range", "number_after", "number_before"]
@@ -23,10 +22,10 @@ _FEWEST_DECIMALS: Final = 2
 
 # The text between a name and its number, and the number. Each part has a bounded length and cannot start with a character with
 # which the part before may end, so that matching takes linear time.
-_GAP = pattern(r"[ :=~]{0,12}[(`'\"]?")
-_DIGITS = pattern(r"-?[0-9]{1,3}(?:[,_'\u00a0\u202f][0-9]{3}){1,6}(?![0-9])|-?[0-9]{1,18}(?![0-9])", re.ASCII)
-_FRACTION = pattern(r"\.([0-9]{1,20})", re.ASCII)
-_UNIT = pattern(r"[ ]{0,2}(GiB|GB|MiB|MB|KiB|KB|bytes|B|%|x|tokens)(?![A-Za-z])")
+_GAP = re.compile(r"[ :=~]{0,12}[(`'\"]?")
+_DIGITS = re.compile(r"-?[0-9]{1,3}(?:[,_'\u00a0\u202f][0-9]{3}){1,6}(?![0-9])|-?[0-9]{1,18}(?![0-9])", re.ASCII)
+_FRACTION = re.compile(r"\.([0-9]{1,20})", re.ASCII)
+_UNIT = re.compile(r"[ ]{0,2}(GiB|GB|MiB|MB|KiB|KB|bytes|B|%|x|tokens)(?![A-Za-z])")
 
 
 @frozen

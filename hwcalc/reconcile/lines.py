@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO, Any, Final
 
 from hwcalc.errors import LogError
-from hwcalc.formulas.hints import IO, Any, Final
-from hwcalc.patterns import pattern
 
 __all__ = ["LONGEST_LINE", "MOST_BYTES", "MOST_KNOWN_BYTES", "MOST_LINES", "LogLike", "Reader", "log_name"]
 
@@ -26,7 +26,7 @@ _SHORTEST: Final = 8
 LogLike = str | os.PathLike[str] | IO[str] | IO[bytes] | Iterable[str]
 
 # Each part has a bounded length and none overlaps the next, so that no text causes catastrophic backtracking.
-_ESCAPE = pattern(r"\x1b(?:\[[0-9;?]{0,40}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,40}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
 class Reader:

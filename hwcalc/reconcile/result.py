@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact
 from hwcalc.reconcile.rows import Row

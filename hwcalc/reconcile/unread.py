@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.masking import masked
-from hwcalc.patterns import pattern
 from hwcalc.text import printable
 
 __all__ = ["MOST_UNREAD", "Unread", "UnreadLine", "about_memory"]
@@ -14,14 +15,14 @@ MOST_UNREAD: Final = 100
 """Lines that are kept. All are counted."""
 _LONGEST: Final = 200
 _SEARCHED: Final = 4096
-_ABOUT_MEMORY: Final = pattern(
+_ABOUT_MEMORY: Final = re.compile(
     r"(?i)[KMG]i?B\b|\bmemory\b|kv.?cache|\bblocks?\b|graph|mamba|prefill kernel|max.model.len|max.seq.len|\boom\b"
 )
 _PARTS: Final = ("memory", "cache", "block", "graph", "mamba", "kernel", "max", "oom", "ib", "kb", "mb", "gb")
 """A text without any of these is not about memory. Most lines have none, and this is found fast."""
 
 
-_NO_SIZE: Final = pattern(
+_NO_SIZE: Final = re.compile(
     r"^[0-9]+\.[0-9.]{4,20} D |token to piece cache|: n_rot_[kv] =|resolve_fused_ops:|: graph: nodes =|creating +(?:non-)?SWA KV cache"
     r"|common_param: |memory breakdown \[MiB\]"
 )

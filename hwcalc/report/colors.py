@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
 
 __all__ = ["AGREES", "DIFFERS", "UNSURE", "VERDICT_COLORS"]
 

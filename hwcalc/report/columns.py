@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.report.pieces import BOUND, Column, Grid, Piece, Text, cell_len, longest_word
 
 __all__ = ["BETWEEN", "columns", "fitted", "hanging", "indented", "over"]

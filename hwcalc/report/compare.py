@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from hwcalc.formulas.hints import TypeAlias
 from hwcalc.library.compare import Comparison, Variant
 from hwcalc.report.footnote import footnotes
 from hwcalc.report.listing import csv_text, listing

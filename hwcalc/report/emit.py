@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -12,8 +13,6 @@ from hwcalc.engines.command import CommandInput
 from hwcalc.engines.devices import HOST
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import ModelInfo, Plan
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE

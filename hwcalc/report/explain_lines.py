@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.library.explain import Explanation, KindExplanation
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, number_text
 from hwcalc.library.symbols import symbols_in

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines import find_engine
-from hwcalc.formulas.hints import Final
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan

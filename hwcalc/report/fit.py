@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.pieces import PIPED_WIDTH

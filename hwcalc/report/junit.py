@@ -11,16 +11,15 @@ from collections.abc import Iterable
 
 from hwcalc.check.result import CheckDocument, Checked
 from hwcalc.masking import without_tokens
-from hwcalc.patterns import pattern
 from hwcalc.report.check_text import headline, in_full, place, reason, what_is_wrong
 from hwcalc.text import unsafe
 
 __all__ = ["check_junit"]
 
 # Every character that XML 1.0 does not allow (section 2.2 of the recommendation).
-_NOT_XML = pattern("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 # What a runner of CI jobs that shows the file would read as a command; as a reference it is the same text to a reader of XML.
-_COMMAND = pattern(r"(?<=#)#(?=\w{0,40}\[)|(?<=\n):(?=\s*:)|(?<=\n)[-+~^]")
+_COMMAND = re.compile(r"(?<=#)#(?=\w{0,40}\[)|(?<=\n):(?=\s*:)|(?<=\n)[-+~^]")
 
 
 def check_junit(document: CheckDocument) -> str:

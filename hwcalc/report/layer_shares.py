@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes

@@ -6,9 +6,10 @@ colours both write the same.
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Final
+
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.lazy import lazy
 
 __all__ = ["BOUND", "PIPED_WIDTH", "SCREEN", "Column", "Grid", "Piece", "Text", "cell_len", "is_simple", "longest_word"]
 
@@ -43,7 +44,7 @@ class Text:
         named = tuple((part, "") if isinstance(part, str) else part for part in parts)
         self.__dict__.update(parts=named, style=style, whole=whole)
 
-    @lazy
+    @cached_property
     def plain(self) -> str:
         """The text without its styles."""
         return "".join(words for words, _ in self.parts)

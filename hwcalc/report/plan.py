@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any, Final
+
 from hwcalc.documents import dumps
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.modules import import_module
 from hwcalc.planner.result import Plan
 
 __all__ = ["FORMATS", "plan_json", "plan_report"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.planner.result import Plan
 from hwcalc.report.text import both, layer_words, percent, plural
 from hwcalc.text import TIMES, brief, clean

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
 from hwcalc.probe.policy_result import AT_RANDOM, PolicyFigure, PolicyRun

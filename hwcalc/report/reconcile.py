@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.rows import Number, Row
 from hwcalc.report.colors import AGREES, DIFFERS

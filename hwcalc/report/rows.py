@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING
+from typing import TYPE_CHECKING
+
 from hwcalc.planner.result import Plan
 from hwcalc.report.layer_shares import is_room
 from hwcalc.report.listing import csv_text

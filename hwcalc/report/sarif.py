@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, Final
 from urllib.parse import quote
 
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.documents import dumps
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.masking import without_tokens
 from hwcalc.report.check_text import in_full, reason, what_is_wrong
 from hwcalc.text import clean

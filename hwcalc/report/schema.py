@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-
-from hwcalc.formulas.hints import Any, Final
+from typing import Any, Final
 
 __all__ = ["DOCUMENTS", "PATH", "json_schema"]
 

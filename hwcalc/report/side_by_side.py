@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.engines.causes import Cause
-from hwcalc.formulas.hints import Final
 from hwcalc.library.compare import Variant
 from hwcalc.library.side_by_side import EngineRow
 from hwcalc.model import Definition

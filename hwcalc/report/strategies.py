@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import DEFAULT
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.library.strategies_explained import strategy_section
 from hwcalc.library.symbols import symbols_in
 from hwcalc.report.explain_lines import figure_lines

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text as Styled
 
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
 from hwcalc.report.pieces import PIPED_WIDTH, Piece, Text
 
 __all__ = ["drawn"]
 
 
 # rich pads a cell up to the column's width before it ends the cell's style.
-_PADDING: Final = pattern(r"[ ]+((?:\x1b\[[0-9;]*m)*)$")
+_PADDING: Final = re.compile(r"[ ]+((?:\x1b\[[0-9;]*m)*)$")
 
 
 def drawn(pieces: Iterable[tuple[Piece, int]], *, color: bool) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
+from typing import TYPE_CHECKING, Final, Literal
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final, Literal
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_command, advice_pair
 from hwcalc.report.columns import BETWEEN, columns, hanging, indented

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.hints import Any
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+from typing import IO, TYPE_CHECKING
 
 from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import IO, TYPE_CHECKING
 from hwcalc.model import OLLAMA, Note, RawModel
-from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog
 from hwcalc.sources.hf_cache import find_cached
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["resolve", "resolve_stream"]
 
-_LIKE_OLLAMA = pattern(r"[a-z0-9][a-z0-9._-]*:[a-z0-9][A-Za-z0-9._-]*")
+_LIKE_OLLAMA = re.compile(r"[a-z0-9][a-z0-9._-]*:[a-z0-9][A-Za-z0-9._-]*")
 """What ``ollama list`` prints: llama3.1:8b."""
-_HUB_ADDRESS = pattern(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*", re.DOTALL)
+_HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*", re.DOTALL)
 _LONGEST = 4096
 
 

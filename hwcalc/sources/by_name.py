@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from hwcalc.errors import ModelNotFoundError
-from hwcalc.formulas.hints import Any
 from hwcalc.profiles.catalog import find_entry
 from hwcalc.sources.built_in import profile_errors
 from hwcalc.sources.hf_cache import cached_config

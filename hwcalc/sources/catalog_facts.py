@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.profiles.catalog import find_entry, own_models
 from hwcalc.sources.built_in import profile_errors
 

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Thread
-
-from hwcalc.formulas.hints import Final, TypeVar
+from typing import Final, TypeVar
 
 __all__ = ["LateError", "before", "timely", "unzipped"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError
-from hwcalc.formulas.hints import IO, Any, Final
-from hwcalc.patterns import pattern
 from hwcalc.text import printable
 
 __all__ = [
@@ -48,7 +48,7 @@ MAX_DIGITS: Final = 4_300
 
 _MAX_BITS: Final = int(MAX_DIGITS * 3.3219)
 """Bits of the largest number with so many digits."""
-_SURROGATE = pattern(r"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 
 

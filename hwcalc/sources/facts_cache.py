@@ -12,10 +12,10 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final, TypeGuard
 
 from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final, TypeGuard
 from hwcalc.model import Note, WeightFacts
 
 __all__ = ["Kept", "cached_weights", "facts_folder", "keep_weights"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import Any
 from hwcalc.model import Note, WeightFacts
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable

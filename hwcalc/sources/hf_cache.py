@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import TYPE_CHECKING
 
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Note, RawModel
-from hwcalc.patterns import pattern
 from hwcalc.sources.hf_folder import cache_place, commit_of, repository_folder
 from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import printable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cached_config", "cached_ids", "find_cached"]
 
-_WHOLE_COMMIT = pattern(r"[0-9a-f]{40}")
+_WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def cached_ids() -> tuple[str, ...]:

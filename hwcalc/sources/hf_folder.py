@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
-
-from hwcalc.formulas.hints import TYPE_CHECKING
-from hwcalc.patterns import pattern
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["cache_folder", "cache_place", "commit_of", "repository_folder", "snapshot"]
 
-_COMMIT = pattern(r"[0-9A-Za-z_-]{1,128}")
-_COMMIT_START = pattern(r"[0-9a-f]{4,64}")
+_COMMIT = re.compile(r"[0-9A-Za-z_-]{1,128}")
+_COMMIT_START = re.compile(r"[0-9a-f]{4,64}")
 
 
 def cache_place() -> str:

@@ -15,13 +15,12 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from hwcalc._version import __version__
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.patterns import pattern
 from hwcalc.sources.deadline import LateError, before, timely, unzipped
 from hwcalc.text import printable, shown
 
@@ -38,11 +37,11 @@ _LONGEST_READING: Final = 600.0
 """Most seconds for all requests for one model together."""
 _PIECE: Final = 64 * 1024
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
-_COMMIT: Final = pattern(r"[0-9a-f]{7,64}")
-_TOKEN: Final = pattern(r"[!-~]{1,4096}")
-_CONTENT_RANGE: Final = pattern(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
-_RESET: Final = pattern(r'"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})')
-_ID_IN_ADDRESS: Final = pattern(r"/([\w.-]+/[\w.-]+)/resolve/", re.ASCII)
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
+_TOKEN: Final = re.compile(r"[!-~]{1,4096}")
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+_RESET: Final = re.compile(r'"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})')
+_ID_IN_ADDRESS: Final = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/", re.ASCII)
 
 
 class _TryAgainError(Exception):

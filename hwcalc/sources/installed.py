@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.model import OLLAMA
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.sources.hf_cache import cached_ids

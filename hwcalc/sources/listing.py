@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
 from hwcalc.profiles.known_models import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors

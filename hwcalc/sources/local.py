@@ -6,11 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
-from hwcalc.formulas.hints import IO, TYPE_CHECKING, Any
 from hwcalc.model import Note, RawModel
-from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.text import printable, shown
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["MODEL_FILES", "OPEN_FILE", "from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
 
 # The path of a file in the Hugging Face cache contains the id and the commit.
-_SNAPSHOT = pattern(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
+_SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
 
 MODEL_FILES = ("config.json", "params.json")
 """A file with one of these names describes the model of its folder. Any other file describes only itself."""

@@ -7,10 +7,9 @@ becomes an object, and each value has a limit.
 from __future__ import annotations
 
 import json
+import re
 from codecs import utf_8_decode
-
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.patterns import pattern
+from typing import Any, Final
 
 __all__ = ["Members", "NotJsonError"]
 
@@ -20,9 +19,9 @@ _LARGEST_UNREAD: Final = 1024**2
 _S: Final = rb"[ \t\n\r]*+"
 _STRING: Final = rb'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"'
 _PAIR: Final = _STRING + _S + b":" + _S + _STRING + _S
-_STRINGS: Final = pattern(rb"\{" + _S + b"(?:" + _PAIR + b"(?:," + _S + _PAIR + rb")*+)?+\}")
-_KEY: Final = pattern(_S + b"(" + _STRING + b")" + _S + b":" + _S)
-_SPACE: Final = pattern(_S)
+_STRINGS: Final = re.compile(rb"\{" + _S + b"(?:" + _PAIR + b"(?:," + _S + _PAIR + rb")*+)?+\}")
+_KEY: Final = re.compile(_S + b"(" + _STRING + b")" + _S + b":" + _S)
+_SPACE: Final = re.compile(_S)
 _DECODER: Final = json.JSONDecoder()
 
 

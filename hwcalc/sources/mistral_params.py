@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError, UnsupportedError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.text import printable
 
 __all__ = ["config_from_params"]

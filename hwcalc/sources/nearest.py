@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
+from typing import Final
 
 __all__ = ["name_parts", "nearest"]
 
 _LONGEST = 200
 _SIMILAR = 0.72
-_PARTS: Final = pattern(r"(?:nvfp|mxfp|fp|bf|int)[0-9]+|[a-z]+|[0-9]+")
+_PARTS: Final = re.compile(r"(?:nvfp|mxfp|fp|bf|int)[0-9]+|[a-z]+|[0-9]+")
 
 
 def name_parts(name: str) -> tuple[str, ...]:

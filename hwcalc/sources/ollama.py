@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import OLLAMA, Note, RawModel
-from hwcalc.patterns import pattern
 from hwcalc.sources.document import read_document
 from hwcalc.text import operand, printable, shown
 from hwcalc.units import human_bytes
@@ -28,13 +28,13 @@ _HOST: Final = "registry.ollama.ai"
 _NAMESPACE: Final = "library"
 _TAG: Final = "latest"
 _SERVICE: Final = "/usr/share/ollama/.ollama/models"
-_PART: Final = pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-_PLACE: Final = pattern(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}(?::\d{1,5})?")
-_DIGEST: Final = pattern(r"sha256[:-]([0-9a-f]{64})")
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_PLACE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}(?::\d{1,5})?")
+_DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _MEDIA: Final = "application/vnd.ollama.image."
 _MOST_LAYERS: Final = 10_000
 _LISTED: Final = 12
-_NUMBERS: Final = pattern(r"[a-z][a-z0-9_]{0,40}")
+_NUMBERS: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
 @frozen

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
-
-from hwcalc.formulas.hints import TypeVar
+from typing import TypeVar
 
 __all__ = ["done_in_any_order"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import Note, WeightFacts
 
 __all__ = ["QUANT_FILE", "is_quantized", "may_be_quantized", "with_quantization"]

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError, UnwritableFileError, UsageError
 from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder

@@ -20,12 +20,11 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from math import prod
+from typing import Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.model import WeightFacts
-from hwcalc.patterns import pattern
 from hwcalc.sources.members import Members, NotJsonError
 
 __all__ = ["LARGEST_HEADER", "PREFIX", "Header", "add_up", "header_end", "read_header", "read_index"]
@@ -57,9 +56,9 @@ _BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     "F4": 4,
 }
-_DTYPE = pattern(r"[A-Z][A-Z0-9_]{0,23}")
+_DTYPE = re.compile(r"[A-Z][A-Z0-9_]{0,23}")
 # A tensor and a place in the index as most programs write them. Everything else is read more slowly.
-_ROW = pattern(
+_ROW = re.compile(
     rb"""
     "(?!__metadata__")([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+\{[\ \n\r\t]*+
     "dtype":[\ \n\r\t]*+"([A-Z][A-Z0-9_]{0,23})"[\ \n\r\t]*+,[\ \n\r\t]*+
@@ -68,8 +67,8 @@ _ROW = pattern(
     [\ \n\r\t]*+\}[\ \n\r\t]*+([,}])[\ \n\r\t]*+""",
     re.VERBOSE,
 )
-_PLACE = pattern(rb"""\"([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+"([\ !\#-\[\]-~]*+)"[\ \n\r\t]*+([,}])[\ \n\r\t]*+""", re.VERBOSE)
-_FILE = pattern(rb"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}/){0,4}[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors")
+_PLACE = re.compile(rb"""\"([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+"([\ !\#-\[\]-~]*+)"[\ \n\r\t]*+([,}])[\ \n\r\t]*+""", re.VERBOSE)
+_FILE = re.compile(rb"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}/){0,4}[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors")
 
 
 @frozen

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import RawModel
-from hwcalc.patterns import pattern
 from hwcalc.text import shown
 
 __all__ = ["Absent", "Source", "Wanted", "split_revision"]
 
 # The characters that git allows in a branch or tag name. Names that could leave the cache folder are refused below.
-_REVISION = pattern(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
+_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
 
 
 @frozen

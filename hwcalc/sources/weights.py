@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from threading import Lock
+from typing import Final, Protocol
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final, Protocol
 from hwcalc.model import WeightFacts
 from hwcalc.sources.progress import tell
 from hwcalc.sources.safetensors import LARGEST_INDEX, Header, add_up, header_end, read_header, read_index

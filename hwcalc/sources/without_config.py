@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
 from hwcalc.sources.gguf.names import is_gguf

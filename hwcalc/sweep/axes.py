@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.sweep.blocks import Column, SharedNumbers
 
 __all__ = ["Axes", "Piece"]

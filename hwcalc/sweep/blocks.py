@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import fields, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, TypeAlias
 from hwcalc.planner.result import Plan
 from hwcalc.sweep.records import SweepPoint
 

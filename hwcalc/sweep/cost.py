@@ -6,12 +6,11 @@ import re
 from contextlib import suppress
 from itertools import product
 from time import perf_counter
+from typing import Final
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.library.plan import request_of
 from hwcalc.model import ModelSpec
-from hwcalc.patterns import pattern
 from hwcalc.sweep.axes import Piece
 from hwcalc.sweep.grid import Grid, Setting, is_small
 from hwcalc.sweep.setting import SettingRows
@@ -37,7 +36,7 @@ _COLD_SECONDS: Final = 2.0
 """What takes up to so long at first may have loaded modules most of the time: it is timed again."""
 _WARM: Final = 4
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_TIME: Final = pattern(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
+_TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
 
 
 def parse_time(text: str | float, option: str) -> float:

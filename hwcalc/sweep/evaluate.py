@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from time import monotonic
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.library.load import Missing
 from hwcalc.model import ModelSpec
 from hwcalc.sources.progress import tell

@@ -7,6 +7,7 @@ setting that has no form is planned point by point.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.plan import lasting_warnings

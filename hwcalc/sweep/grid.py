@@ -7,11 +7,10 @@ from functools import cached_property
 from itertools import product, starmap
 from math import prod
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.library.load import Missing
 from hwcalc.library.plan import engine_of, plan_loaded, request_of
 from hwcalc.model import ModelSpec

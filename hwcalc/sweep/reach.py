@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
-
-from hwcalc.formulas.hints import Any, Final
+from typing import Any, Final
 
 __all__ = ["Reach", "reached"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from typing import Any, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from hwcalc._version import __version__
 from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import ModelLike, load, load_each
 from hwcalc.library.plan import option_draft

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.sweep.axes import Axes, Piece
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of

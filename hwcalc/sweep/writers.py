@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import IO, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import IO, Any, Final
 from hwcalc.masking import without_tokens
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, SharedNumbers, Value
 from hwcalc.text import csv_cell, json_for

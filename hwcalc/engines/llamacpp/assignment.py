@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import frexp, ldexp
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.lazy import lazy
-from hwcalc.patterns import pattern
 from hwcalc.quantization.tensor_names import ROTARY
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
 PINNED: Final = "pinned"
 """The key of a family whose requests all have the same assignment."""
-_NUMBERED: Final = pattern(r"[0-9]{1,3}\Z", re.ASCII)
+_NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 
 
 @frozen
@@ -46,18 +44,18 @@ class Assignment:
             known = vars(self)["_hash"] = hash((self.blocks, self.output, self.experts_on_host, self.largest_moved))
         return known
 
-    @lazy
+    @cached_property
     def gpu_layers(self) -> int:
         """How many layers lie on GPUs, the output counted as one."""
         devices = *self.blocks, self.output
         return len(devices) - devices.count(ON_HOST)
 
-    @lazy
+    @cached_property
     def everything(self) -> bool:
         """Whether nothing that could lie on a GPU lies on the host."""
         return self.gpu_layers == len(self.blocks) + 1 and not self.experts_on_host
 
-    @lazy
+    @cached_property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs that have a block or the output."""
         return tuple(sorted({*self.blocks, self.output} - {ON_HOST}))
@@ -66,7 +64,7 @@ class Assignment:
         """The blocks on a device."""
         return self._layers.get(device, LayerNumbers())
 
-    @lazy
+    @cached_property
     def _layers(self) -> dict[int, LayerNumbers]:
         layers: dict[int, list[int]] = {}
         for number, device in enumerate(self.blocks):

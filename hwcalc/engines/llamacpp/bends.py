@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST, assign
 from hwcalc.engines.llamacpp.compute import device_buffers
@@ -13,7 +14,6 @@ from hwcalc.engines.llamacpp.placement import cache_on
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec

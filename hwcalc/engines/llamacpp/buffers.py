@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 from hwcalc.engines.llamacpp.compute import host_moments_of, moments_of
 from hwcalc.engines.llamacpp.graph import FLOAT, OF_THE_HOST, PIPELINE_COPIES, Part, output_bytes
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from hwcalc.engines.command import CommandInput, EmittedFile
 from hwcalc.engines.llamacpp.flags import FLAGS, cache_type
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
 
 __all__ = ["flag_text", "modelfile", "ollama_flag", "serve"]
 

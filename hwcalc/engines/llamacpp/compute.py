@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from math import ceil, floor
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
@@ -22,7 +23,6 @@ from hwcalc.engines.llamacpp.graph import (
 from hwcalc.engines.llamacpp.sums import Sum
 from hwcalc.engines.steps import LATE_STEPS, Step, step
 from hwcalc.formulas.frozen import record, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition
 from hwcalc.profiles.llamacpp import llamacpp_profile
 

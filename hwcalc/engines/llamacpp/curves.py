@@ -9,12 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.llamacpp.equation import host_room, process, room_of
 from hwcalc.engines.llamacpp.place_options import place_options
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Weighed

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.kinds import BY_MODEL
@@ -27,7 +28,6 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, SlidingAttention
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief

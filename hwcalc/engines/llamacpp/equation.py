@@ -7,22 +7,21 @@ layer, which llama.cpp keeps there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section, part_of
 from hwcalc.engines.costs import estimated, exact, memory_of
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.llamacpp.place_options import PlaceOptions
 from hwcalc.engines.noted import Noted
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
-from hwcalc.units import GIB, Ratio, human_bytes
+from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.engines.request import Hardware, Request
@@ -33,7 +32,7 @@ __all__ = ["OPPOSITE", "budget_beside", "budget_of", "host_room", "margin_of", "
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
 _VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
-_LEFT_BY_SYSTEM: Final[Mapping[str, Ratio | int]] = {"low": Ratio(7, 8), "expected": Ratio(15, 16), "high": 1}
+_LEFT_BY_SYSTEM: Final[Mapping[str, Fraction | int]] = {"low": Fraction(7, 8), "expected": Fraction(15, 16), "high": 1}
 """What the system and other programs leave of a machine's one memory: at least, probably, at most. A habit, not a measurement."""
 
 
@@ -62,7 +61,7 @@ def _memory_of(hardware: Hardware, options: PlaceOptions) -> Noted[VisibleMemory
     )
 
 
-def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction | Ratio | int]:
+def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction | int]:
     """The share of a GPU that stays free: the user's, or as many bytes as ``--fit`` leaves."""
     if hardware.margin is not None or hardware.memory_utilization is not None:
         return Noted(hardware.margin or 0)
@@ -71,7 +70,7 @@ def margin_of(hardware: Hardware, options: PlaceOptions, memory: VisibleMemory) 
         # What may be taken was said.
         return Noted(0)
     where = "the machine's memory" if gpu is not None and gpu.is_host else "each GPU"
-    share = Ratio(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
+    share = Fraction(min(options.target_bytes, memory.expected_bytes), memory.expected_bytes)
     return Noted(share, (_default_margin(options.target_bytes, where),))
 
 

@@ -8,13 +8,13 @@ Source: llama.cpp 0c1e57098, tools/server/server-context.cpp (``pre_decode``) an
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
 from hwcalc.engines.policies import Support
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.policies.base import Chosen, Effect
 

@@ -9,13 +9,12 @@ The numbers of layers are integers for one context, and arrays for many contexts
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, assign
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import Table, either, every, last_good, smaller, some
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, TypeVar
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["Fitting", "Run", "Runs", "fitted", "runs_of"]
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
+from typing import Final, NamedTuple
 
 __all__ = ["CACHE_TYPES", "FLAGS", "SWITCHES", "Switch", "cache_type"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
@@ -25,7 +26,6 @@ from hwcalc.engines.moments import Factor, Fullest, Moment, Product
 from hwcalc.engines.request import is_plain
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.llamacpp import llamacpp_profile
 

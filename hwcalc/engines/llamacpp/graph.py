@@ -10,6 +10,7 @@ All sizes are sums with the names of a context's sizes (:mod:`~hwcalc.engines.ll
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.llamacpp.sums import (
     ALONE,
@@ -26,8 +27,6 @@ from hwcalc.engines.llamacpp.sums import (
     Sum,
 )
 from hwcalc.formulas.formats import FP16
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings

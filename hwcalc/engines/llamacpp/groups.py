@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.llamacpp.tensors import in_file_order
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.quantization.planned import format_name
 from hwcalc.quantization.tensor_names import whole_name
 

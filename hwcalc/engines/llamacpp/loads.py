@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from itertools import accumulate
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST
 from hwcalc.engines.llamacpp.buffers import NOTHING_COPIED, GpuPart, HostPart
@@ -14,8 +16,6 @@ from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.formulas.arithmetic import Table, either, larger, smaller, some
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment, Weighed
@@ -92,19 +92,19 @@ class Layers:
         self._kinds = {kind: _cache_of(tensors) for kind, tensors in single.kind_tensors.items()}
         self._extras = _cache_of(single.extras)
 
-    @lazy
+    @cached_property
     def loaded(self) -> Weighed:
         """The tensors, which are known."""
         weighed = weighed_of(self._opened)
         assert weighed is not None
         return weighed
 
-    @lazy
+    @cached_property
     def has_experts(self) -> bool:
         """Whether any layer has."""
         return any(experts for experts, _ in self.loaded.blocks)
 
-    @lazy
+    @cached_property
     def _weights(self) -> tuple[Table, Table, Table]:
         """Of the first so many blocks: all bytes, those of experts, and how many blocks have any."""
         blocks = self.loaded.blocks
@@ -114,7 +114,7 @@ class Layers:
             Table(accumulate((bool(experts) * 1 for experts, _ in blocks), initial=0)),
         )
 
-    @lazy
+    @cached_property
     def total(self) -> Cache:
         """The cache of all layers, those beyond the blocks of the file too."""
         found = dict(self._extras)
@@ -123,7 +123,7 @@ class Layers:
                 found[name] = found.get(name, 0) + group.count * size
         return found
 
-    @lazy
+    @cached_property
     def _each(self) -> list[dict[str, int]]:
         """The cache of each block."""
         found: list[dict[str, int]] = [{} for _ in range(self.blocks)]
@@ -133,19 +133,19 @@ class Layers:
                     own[name] = own.get(name, 0) + size
         return found
 
-    @lazy
+    @cached_property
     def _cache(self) -> dict[str, Table]:
         names = dict.fromkeys(name for one in self._each for name in one)
         return {name: Table(accumulate((one.get(name, 0) for one in self._each), initial=0)) for name in names}
 
-    @lazy
+    @cached_property
     def _largest(self) -> tuple[Table, _Largest]:
         """The largest tensor of the first so many blocks, and of the experts of any of them."""
         largest = self._opened.largest_tensors
         first = accumulate((max(pair) for pair in largest), max, initial=0)
         return Table(first), _Largest(experts for experts, _ in largest)
 
-    @lazy
+    @cached_property
     def _widest(self) -> tuple[Table, Table]:
         """Bytes of a cell of the widest of the first so many blocks, without a window and with one."""
         rows = [self.host_cells_of((number,)) for number in range(self.blocks)]

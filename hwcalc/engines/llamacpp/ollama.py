@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp import ollama_rules as rules
@@ -18,7 +19,6 @@ from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import smaller
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, ClassVar, Final
 from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief
 

@@ -6,8 +6,9 @@ memory. Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.formulas.arithmetic import either, smaller
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:

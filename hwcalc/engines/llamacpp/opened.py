@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
@@ -12,8 +13,6 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, TypeVar
-from hwcalc.formulas.lazy import lazy
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
 from hwcalc.quantization.planned import format_name
@@ -29,7 +28,7 @@ T = TypeVar("T")
 class LlamacppOpened(Opened):
     """An opened request with the values that the rules of llama.cpp use again and again."""
 
-    @lazy
+    @cached_property
     def hparams(self) -> Hparams:
         """The model as llama.cpp reads it."""
         return hparams_of(self.model)
@@ -38,7 +37,7 @@ class LlamacppOpened(Opened):
         """The request as the server is started."""
         return self.request
 
-    @lazy
+    @cached_property
     def plain_settings(self) -> Settings:
         """The settings with every default filled in, if nothing is dropped."""
         started = self.started()
@@ -48,7 +47,7 @@ class LlamacppOpened(Opened):
         cells = sum(run.positions for run in self.replica.together.runs(Full()))
         return read_settings(replace(started, options={**started.options, "n_ctx": str(cells)}), self.hparams)
 
-    @lazy
+    @cached_property
     def settings(self) -> Settings:
         """The settings with every default filled in. Under a policy a context has fewer cells, unless the user says how many."""
         plain = self.plain_settings
@@ -84,7 +83,7 @@ class LlamacppOpened(Opened):
         flags = ("--context-shift", "--keep", f"{sinks}")
         return f"-c {cells * self.request.replica_batch} {' '.join(flags)}", flags
 
-    @lazy
+    @cached_property
     def unshifted(self) -> str | None:
         """Why context shift does not do what the policy of the request does; ``None`` if it does."""
         from hwcalc.engines.llamacpp.evicting import shifts
@@ -94,20 +93,20 @@ class LlamacppOpened(Opened):
         prompt = self.request.prompt_tokens
         return shifts(asked.chosen, prompt, self.hparams, self.plain_settings, cuts_prompts=self.cuts_prompts)
 
-    @lazy
+    @cached_property
     def uncut(self) -> LlamacppOpened:
         """The request for layers that a policy leaves alone."""
         kept = self.evicted is None or self.unshifted is None
         return self if kept else of_llamacpp(self.without_policy())
 
-    @lazy
+    @cached_property
     def plain_stack(self) -> Stack:
         """What llama.cpp keeps for each block of the file in the context that is planned."""
         read, drafts = self.hparams, self.plain_settings.drafts
         made: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
         return made
 
-    @lazy
+    @cached_property
     def place_options(self) -> PlaceOptions:
         """The options that say where layers lie."""
         fits_itself = self.settings.server
@@ -121,7 +120,7 @@ class LlamacppOpened(Opened):
         gpu = self.request.hardware.gpu
         return 0 if gpu is not None and gpu.is_host else self.request.gpus
 
-    @lazy
+    @cached_property
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""
         from hwcalc.engines.llamacpp.groups import weight_tensors
@@ -129,14 +128,14 @@ class LlamacppOpened(Opened):
         tensors: tuple[WeightTensor, ...] | None = self.shared("weight tensors", lambda: weight_tensors(self))
         return tensors
 
-    @lazy
+    @cached_property
     def weight_groups(self) -> tuple[WeightGroup, ...] | None:
         """The same tensors, alike ones together."""
         from hwcalc.engines.llamacpp.groups import weight_groups
 
         return weight_groups(self.model, format_name(self.request.weights))
 
-    @lazy
+    @cached_property
     def largest_tensors(self) -> tuple[tuple[int, int], ...]:
         """Bytes of the largest tensor of each block: among its experts, and among all else. Empty if they are not known."""
         largest: tuple[tuple[int, int], ...] = self.model.once(("llamacpp largest", self.request.weights), self._largest_tensors)
@@ -151,7 +150,7 @@ class LlamacppOpened(Opened):
                     most[layer][not tensor.expert] = max(most[layer][not tensor.expert], tensor.bytes)
         return tuple((experts, other) for experts, other in most)
 
-    @lazy
+    @cached_property
     def kind_bytes(self) -> dict[LayerKind, int]:
         """Bytes of cache and states of one layer of each kind."""
         return {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
@@ -163,7 +162,7 @@ class LlamacppOpened(Opened):
         answer: T = self._answers[key]
         return answer
 
-    @lazy
+    @cached_property
     def _answers(self) -> dict[str, Any]:
         return {}
 

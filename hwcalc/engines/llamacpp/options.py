@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType
-from hwcalc.formulas.hints import Final
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from hwcalc.engines.devices import check_stages
 from hwcalc.engines.llamacpp.options import switch
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final, Literal
 from hwcalc.text import brief
 from hwcalc.units import MIB, parse_bytes
 

@@ -7,6 +7,8 @@ device, of one context or of an array of them; the form and the curve ask it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
@@ -18,8 +20,6 @@ from hwcalc.engines.llamacpp.placement import ends_of
 from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.formulas.arithmetic import either, larger
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
-from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment
@@ -129,12 +129,12 @@ class Places:
         gpu = self._opened.request.hardware.gpu
         return placed.on_gpus(end) if gpu is not None and gpu.shares_host_memory else 0
 
-    @lazy
+    @cached_property
     def host_rooms(self) -> dict[str, int]:
         """What the host has at each end, if GPUs take nothing of it."""
         return {end: host_room(self._opened.request, self._opened.place_options, lambda _: 0, end) for end in ENDS}
 
-    @lazy
+    @cached_property
     def _process(self) -> dict[tuple[bool, str], int]:
         opened, gpu = self._opened, self._opened.request.hardware.gpu
         host = () if opened.gpus else repacked_output(opened)
@@ -198,7 +198,7 @@ class _PlacedMemory(Memory):
         super().__init__(form, tokens, sequences)
         self._placed, self._host_rooms = placed, None if form.without_gpu else form.places.host_rooms
 
-    @lazy
+    @cached_property
     def needed_bytes(self) -> int:
         return self._placed.cache_on_fullest
 
@@ -212,6 +212,6 @@ class _PlacedMemory(Memory):
         host = None if self._host_rooms is None else self._host_rooms[end]
         return self.allowed & self._placed.holds(self.form.usable[ENDS.index(end)], end, host)
 
-    @lazy
+    @cached_property
     def devices_bytes(self) -> int:
         return self._placed.together

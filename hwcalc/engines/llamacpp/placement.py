@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import HOST, LATE_PARTS, DeviceShare, Placement
@@ -15,7 +16,6 @@ from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import record, replace
-from hwcalc.formulas.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened

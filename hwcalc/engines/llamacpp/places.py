@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar
+
 from hwcalc.engines.budget import Section
 from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
@@ -14,7 +16,6 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar
 from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 

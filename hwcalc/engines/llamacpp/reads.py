@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 from hwcalc.engines.devices import HOST, DeviceReads, WeightRead
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, device_of
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.hints import TYPE_CHECKING, Literal
 from hwcalc.model import Note
 from hwcalc.profiles.llamacpp import llamacpp_profile
 from hwcalc.quantization.ggml import GGML

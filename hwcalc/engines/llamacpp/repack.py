@@ -6,8 +6,9 @@ src/llama-model.cpp). Each tensor is needed once: the pages of the file that it 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.llamacpp.opened import LlamacppOpened
 from hwcalc.engines.llamacpp.settings import STATE_DTYPE
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.parsers.gguf.layers import CSA_RATIO
 
 if TYPE_CHECKING:

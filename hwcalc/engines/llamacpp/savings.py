@@ -7,10 +7,10 @@ token's work they are the smallest part.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.options import is_on
 from hwcalc.engines.saving import Cost, Saving, host_holds
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any, Final
 
 from hwcalc.engines.llamacpp.options import OPTIONS, cache_type
 from hwcalc.engines.options import is_auto
@@ -14,7 +15,6 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen, record
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.parsers.gguf.hparams import Hparams
 
 __all__ = [

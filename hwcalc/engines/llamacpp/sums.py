@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 from operator import attrgetter
-
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings

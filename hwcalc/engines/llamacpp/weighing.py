@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.llamacpp.assignment import Weighed, weigh
-from hwcalc.formulas.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened

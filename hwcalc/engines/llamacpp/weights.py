@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any, Final
 
 from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
 from hwcalc.formulas.frozen import record, replace
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.quantization.converted import Conversion

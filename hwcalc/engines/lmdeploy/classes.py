@@ -5,8 +5,9 @@ Sources: lmdeploy/pytorch/models/module_map.py (without drafts and reward models
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
@@ -25,7 +26,6 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, GatedDeltaNet, LayerKind, Role, SlidingAttention
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar, Final
 from hwcalc.formulas.tensor import Once
 from hwcalc.formulas.weights import Weight
 from hwcalc.model import Definition, ModelSpec, Note

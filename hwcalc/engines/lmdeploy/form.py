@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
 from hwcalc.engines.general_form import form_with
@@ -13,7 +14,6 @@ from hwcalc.engines.request import is_plain
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers
 from hwcalc.formulas.arithmetic import mapped
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 
 __all__ = ["SessionPools", "plan_curve", "plan_form"]
 

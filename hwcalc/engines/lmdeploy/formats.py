@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.lmdeploy.classes import PYTORCH
 from hwcalc.engines.options import is_auto
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.text import brief, shown
 
 __all__ = ["FORMATS", "NONE", "KvFormat", "parse_policy", "read_format"]

@@ -10,6 +10,7 @@ src/turbomind/models/llama/SequenceManager.cc, src/turbomind/kernels/attention/b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from hwcalc.engines.heads import check_heads
 from hwcalc.engines.lmdeploy.formats import KvFormat
@@ -28,8 +29,6 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
 
 __all__ = ["KINDS", "Piece", "PoolLayout", "Shape", "aligned", "kept_by", "plan_layout", "pytorch_pieces", "turbomind_pieces"]

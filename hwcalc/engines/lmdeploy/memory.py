@@ -9,6 +9,8 @@ Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs; src/
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import communication, estimated
 from hwcalc.engines.extra_models import beside
@@ -18,7 +20,6 @@ from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
 

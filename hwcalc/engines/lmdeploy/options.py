@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.lmdeploy.classes import BACKENDS, PYTORCH
 from hwcalc.engines.lmdeploy.formats import parse_policy
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.text import brief
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ src/turbomind/models/llama/BlockManager.cc and engine/engine.cc of 0.14.0.
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 

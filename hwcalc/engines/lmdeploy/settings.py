@@ -6,6 +6,8 @@ _adjust_block_size, pytorch/configurations/.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.lmdeploy.classes import PYTORCH, TURBOMIND, frees_window
 from hwcalc.engines.lmdeploy.formats import NONE, KvFormat, read_format
@@ -15,7 +17,6 @@ from hwcalc.engines.request import Request
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LatentAttention, SlidingAttention, SparseIndexer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ Sources: pytorch/paging/block_trie.py match, pytorch/engine/executor/base.py, me
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.policies import Support
 from hwcalc.engines.sharing import SharedBlocks, blocks_in_common
-from hwcalc.formulas.hints import Final
 
 __all__ = ["blocks_of_group", "sharing_support"]
 

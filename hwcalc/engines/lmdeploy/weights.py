@@ -6,11 +6,12 @@ turbomind/builders/text_model.py.
 
 from __future__ import annotations
 
+from typing import ClassVar, Final
+
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
-from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.units import MIB
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
@@ -20,7 +21,6 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, GatedDeltaNet, LatentAttention, LayerKind, Role, SlidingAttention
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar, Final
 from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.amounts import Amount, OwnAmount
 from hwcalc.engines.budget import Section
 from hwcalc.engines.curves import Curve, StagedCurve
@@ -13,7 +15,6 @@ from hwcalc.engines.mistral_rs.opened import slots_for
 from hwcalc.engines.mistral_rs.pool import blocks_of
 from hwcalc.formulas.arithmetic import larger, largest, mapped, smaller
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.opened import MistralOpened

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, STATE_COPIES, counts_states_as_attention, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import MistralOpened
@@ -31,7 +32,6 @@ from hwcalc.formulas import (
     Span,
 )
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.tensor import Once
 

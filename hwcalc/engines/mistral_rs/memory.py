@@ -9,6 +9,8 @@ the user maps, nothing is predicted, so that activations have the share that sta
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.amounts import OwnAmount, passed_tokens
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import chunk_tokens, forward
@@ -19,7 +21,6 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:

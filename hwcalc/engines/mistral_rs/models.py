@@ -7,6 +7,7 @@ of 0.9.2 (commit 9e922623f24b).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
@@ -18,7 +19,6 @@ from hwcalc.formulas import (
     SlidingAttention,
     Stack,
 )
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 

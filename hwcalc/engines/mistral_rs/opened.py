@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING, Final, cast
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, as_built, layer_types
@@ -10,7 +11,6 @@ from hwcalc.engines.model_dtypes import model_dtype
 from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final, cast
 from hwcalc.text import brief
 
 if TYPE_CHECKING:

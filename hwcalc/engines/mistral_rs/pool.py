@@ -6,6 +6,8 @@ bytes, and its divisions are those of whole numbers.
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.mistral_rs.layers import counted_elements, is_state, layer_tensors, shard
 from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
 from hwcalc.engines.pages import request_steps
@@ -16,7 +18,6 @@ from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Role
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 from hwcalc.units import MIB
 

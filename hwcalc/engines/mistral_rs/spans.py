@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.formulas.stairs import Stair, stairs_at
 from hwcalc.formulas.tensor import Span
 

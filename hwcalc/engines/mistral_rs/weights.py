@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.mistral_rs.layers import shard
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import Rank
 from hwcalc.formulas import LayerKind
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Weight
 from hwcalc.model import ModelSpec
 

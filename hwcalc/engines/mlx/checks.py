@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.capability import check_generation
 from hwcalc.engines.mlx.models import (
@@ -25,7 +27,6 @@ from hwcalc.formulas import (
     SlidingAttention,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
 
 __all__ = ["check"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.command import CommandInput, check_one_replica
@@ -12,7 +13,6 @@ from hwcalc.engines.mlx.windows import keeps_windows
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LatentAttention, SlidingAttention
-from hwcalc.formulas.hints import Final
 
 __all__ = ["flag", "savings", "serve"]
 

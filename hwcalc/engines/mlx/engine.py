@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
@@ -18,7 +19,6 @@ from hwcalc.engines.options import Choices, EngineOption, is_auto
 from hwcalc.engines.policies import Support
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of
@@ -32,7 +33,6 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 
 __all__ = ["PREFILL_STEP", "RULES", "pieces", "quantized_at"]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import SparseIndexer, Stack
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 
 __all__ = [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.mlx.models import OWN_CACHE, file_of
 from hwcalc.engines.options import EngineOption, integer_option, is_auto
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.text import brief
 
 __all__ = ["DECODE_CONCURRENCY", "FLOATS", "GROUPS", "OPTIONS", "Bits", "bits_of", "checked_dtype", "number_of", "window_of"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Final
 
 from hwcalc.engines.amounts import Amount, Asked, Constant
 from hwcalc.engines.base import Opened
@@ -17,7 +18,6 @@ from hwcalc.engines.steps import step
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Definition
 
 __all__ = ["parts"]

@@ -9,8 +9,8 @@ Source: mlx-lm 0.32.2 models/cache.py.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import Rank, Sharding
-from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.weights import Block, Part, Weight, Weights
 from hwcalc.model import ModelSpec
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.mlx.models import file_of
 from hwcalc.formulas import SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 

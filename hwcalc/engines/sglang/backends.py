@@ -6,10 +6,11 @@ constraints of ``arg_groups/overrides.py``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.sglang.models import MINIMAX_SPARSE, is_compressed, is_sparse_latent
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 
 __all__ = ["ATTENTION_BACKENDS", "BLACKWELL", "HOPPER", "attention_backend", "is_blackwell", "page_size", "pages_states"]

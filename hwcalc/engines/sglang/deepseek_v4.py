@@ -7,6 +7,7 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``de
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import stage_spans
 from hwcalc.engines.sglang.settings import SglangSettings
@@ -15,8 +16,6 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
 from hwcalc.formulas.arithmetic import either, floored, larger
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = [
     "CompressedLayout",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget
@@ -22,7 +23,6 @@ from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.supported import check_class, check_supported
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import LayerKind, Role, SlidingAttention
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar
 from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import SWA
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation

@@ -6,6 +6,7 @@ Source: SGLang 0.5.23, ``model_executor/pool_configurator.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from hwcalc.engines.sglang.backends import HOPPER
 from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WHOLE_GROUP_STATES, WINDOW_LESS_ONE, is_sparse_latent, splits_windows
@@ -26,7 +27,6 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 
 __all__ = ["FULL", "KINDS", "SWA", "PoolLayout", "StageCells", "plan_layout", "stage_spans"]

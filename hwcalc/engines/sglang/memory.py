@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import ceil
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import communication, device_context, exact, ranked
@@ -23,7 +24,6 @@ from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:

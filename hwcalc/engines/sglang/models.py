@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
 from hwcalc.engines.sglang.backends import ATTENTION_BACKENDS
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.text import brief
 
 __all__ = ["ARGUMENTS", "DSA_BACKENDS", "OPTIONS", "STRATEGIES", "SWITCHES", "eagle_of", "share"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import PoolLayout, StageCells
 from hwcalc.engines.sglang.settings import SglangSettings
@@ -29,8 +30,6 @@ from hwcalc.engines.sglang.sizes import (
 )
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["Demand", "PoolRoom", "Room", "around", "with_a_window"]
 

@@ -6,12 +6,12 @@ down, at least one a rank; a latent and an indexer are whole on every rank.
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from hwcalc.engines.sglang.backends import BLACKWELL
 from hwcalc.engines.sglang.settings import FOUR_BITS, SglangSettings
 from hwcalc.formulas import ChunkedAttention, FullAttention, LatentAttention, LayerKind, Role, SlidingAttention, SparseIndexer
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["INDEX_BLOCK", "ROW_KINDS", "Row", "attention_elements", "rows_of", "workspace_bytes"]
 

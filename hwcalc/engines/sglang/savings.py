@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.engines.policies import Support
 from hwcalc.engines.saving import Cost, Saving, computes_fp8
 from hwcalc.engines.sglang.opened import SglangOpened
-from hwcalc.formulas.hints import Final
 
 __all__ = ["savings", "sharing_support"]
 

@@ -7,6 +7,7 @@ nothing is settled: a bare byte budget is divided as the arguments say, and kern
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.options import is_auto, is_on
@@ -23,7 +24,6 @@ from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.states import STATE_RULES
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.text import shown
 

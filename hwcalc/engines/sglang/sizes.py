@@ -7,13 +7,12 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and `
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import PoolLayout, StageCells
 from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.units import GIB
 
 __all__ = [

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import GatedDeltaNet, KimiDeltaAttention, LayerKind, LightningAttention, Mamba1, Mamba2, ShortConvolution
-from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["CONFIG_NAMES_DTYPE", "CONV_BYTES", "STATE_RULES", "state_elements"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.engines.capability import check_generation
 from hwcalc.engines.heads import check_heads
@@ -14,7 +15,6 @@ from hwcalc.engines.sglang.models import COPIES_STATES, is_sparse_latent
 from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, NoCache, SlidingAttention
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec, Note
 
 __all__ = ["check_class", "check_supported"]

@@ -6,9 +6,10 @@ Sources: SGLang 0.5.23, ``models/deepseek_v2.py`` (MLPs have the sizes of the wh
 
 from __future__ import annotations
 
+from typing import ClassVar, Final
+
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import GroupRank, Rank
-from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 
 __all__ = ["SGLANG"]

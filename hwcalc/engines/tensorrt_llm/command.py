@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.command import check_one_replica
 from hwcalc.engines.options import is_on
 from hwcalc.engines.tensorrt_llm.options import is_attention_dp
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
@@ -24,7 +25,6 @@ from hwcalc.engines.tensorrt_llm.stored import buffers, extra_tensors, stored_pi
 from hwcalc.engines.tensorrt_llm.supported import check_class, check_supported, runs_states
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import ChunkedAttention, LayerKind, Role, SlidingAttention
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar
 from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:

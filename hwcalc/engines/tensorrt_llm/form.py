@@ -7,6 +7,7 @@ is a share of what the other parts leave.
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.amounts import Amount, OwnAmount
 from hwcalc.engines.budget import Section
@@ -21,7 +22,6 @@ from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.arithmetic import either, every, floored, larger, some
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.settings import Settings
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.arithmetic import ceil_div, ceiled, either, floored, largest, picked, smaller, some
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.storage import Dealt, Storage

@@ -7,6 +7,8 @@ that stays free is a part of its own here. Its ends are those of what is left, s
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, forward
 from hwcalc.engines.extra_models import beside
@@ -16,7 +18,6 @@ from hwcalc.engines.steps import step
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.hints import Final
 from hwcalc.profiles.engines import runtime_profile
 
 __all__ = ["KEPT_FREE", "dummy_rows", "plan_budget"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.tensorrt_llm.layout import FOREVER
 from hwcalc.formulas.arithmetic import ceil_div, either, larger, largest, smaller, some
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sharing import Blocks, Held, held_blocks
@@ -13,7 +14,6 @@ from hwcalc.engines.tensorrt_llm.settings import Settings, read_settings
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.arithmetic import ceil_div
-from hwcalc.formulas.hints import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.storage import Storage

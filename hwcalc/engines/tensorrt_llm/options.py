@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.text import brief
 
 __all__ = ["OPTIONS", "is_attention_dp", "read_fraction", "read_windows"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.tensorrt_llm.settings import ITEM_BYTES, Settings
 from hwcalc.errors import UnsupportedError, UsageError
@@ -27,7 +28,6 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 
 __all__ = ["RULES", "Piece", "pieces_of"]
 

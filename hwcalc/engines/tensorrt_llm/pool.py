@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
@@ -10,7 +11,6 @@ from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
-from hwcalc.formulas.hints import Final
 
 __all__ = ["savings"]
 

@@ -7,6 +7,7 @@ pyexecutor/py_executor_creator.py (64 tokens in a block for FlashMLA) of the sou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO, is_auto, is_on
@@ -26,7 +27,6 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec, Note
 from hwcalc.text import shown
 from hwcalc.units import parse_tokens

@@ -15,11 +15,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, reduce
 from operator import or_
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.formulas.arithmetic import Table, ceil_div, either, larger, last_good, mapped, nearest, smaller, some
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.named import NamedTuple
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -6,9 +6,10 @@ _torch/pyexecutor/_util.py of the sources of 1.4. A model that is there for Auto
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.capability import check_generation
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.formulas.hints import ClassVar, Final
 
 __all__ = ["TENSORRT"]
 

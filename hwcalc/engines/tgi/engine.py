@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.capability import check_generation
@@ -24,7 +25,6 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar, Final
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief

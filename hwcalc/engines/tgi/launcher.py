@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:

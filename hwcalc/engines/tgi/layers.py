@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.tgi.models import is_native, keeps_whole_heads
@@ -24,7 +25,6 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.formulas.tensor import Once
 
 if TYPE_CHECKING:

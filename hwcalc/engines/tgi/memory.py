@@ -7,12 +7,13 @@ CUDA graphs are captured into it afterwards.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.costs import forward
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
-from hwcalc.formulas.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hwcalc.engines.tgi.opened import TgiOpened

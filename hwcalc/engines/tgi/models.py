@@ -6,8 +6,9 @@ of transformers 4.51, that its image has, are ``is_backend_compatible``.
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
+from typing import Final, cast
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.options import AUTO, integer_option, is_on, number_option, share_option
@@ -17,7 +18,6 @@ from hwcalc.engines.tgi.models import is_bf16, is_native, published_format
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, Mamba1
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final, cast
 
 __all__ = ["BLOCKS", "FRACTION", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi", "wiggle_room"]
 

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
+from typing import Any, Final, NamedTuple
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Asked, AskedCurve, Curve, PartForm
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BlockPool", "FirstParts", "Lengths", "asked_curve", "asked_parts", "lengths_of"]
 

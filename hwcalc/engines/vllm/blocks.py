@@ -5,11 +5,12 @@ Source: vLLM 0.33, platforms/cuda.py (order of backends), platforms/interface.py
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
-from hwcalc.formulas.hints import Final
 
 __all__ = ["backend_block", "compressed_block", "hybrid_block", "kernel_block", "sparse_kv_dtype"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import lcm
+from typing import Final
 
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.vllm import formats
@@ -38,7 +39,6 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 
 __all__ = ["KINDS", "SpecBuilder"]

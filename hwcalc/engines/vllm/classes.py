@@ -8,16 +8,17 @@ is the first release that ran the class through this backend before its own regi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
-from hwcalc.beside import json_beside
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CrossAttention
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
 
@@ -54,7 +55,7 @@ _EXPANDED_LATENTS: Final = frozenset({"MiniCPM3ForCausalLM"})
 
 @lru_cache(maxsize=1)
 def _releases() -> Mapping[str, Mapping[str, str]]:
-    return MappingProxyType(json_beside(__file__, "architectures.json"))
+    return MappingProxyType(json.loads(Path(__file__).with_name("architectures.json").read_text("utf-8")))
 
 
 def expands_latents(model: ModelSpec, rules: Rules) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.options import AUTO, is_on
 from hwcalc.engines.vllm.flags import FLAGS, flag_words, switch_words
@@ -10,7 +12,6 @@ from hwcalc.engines.vllm.speculation import DRAFTED, model_and_tokens
 from hwcalc.engines.vllm.versions import NEWEST, since
 from hwcalc.engines.vllm.weight_formats import ALWAYS_MADE, made_of_published
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas.hints import Final
 from hwcalc.profiles.engines import planned_version
 
 __all__ = ["flag_text", "serve"]

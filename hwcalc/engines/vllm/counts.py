@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import lcm
+from typing import Final, NamedTuple, Self
 
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.specs import LayerSpec, Limits
-from hwcalc.formulas.hints import Final, Self
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BlockCounts", "longest"]
 

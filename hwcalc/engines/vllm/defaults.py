@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.vllm.rules import rules_of
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.profiles.engines import planned_version, vllm_profile
 from hwcalc.units import GIB
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
@@ -28,7 +29,6 @@ from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, hits_of
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar, Final
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 

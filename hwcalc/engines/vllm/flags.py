@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
 

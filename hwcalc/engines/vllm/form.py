@@ -7,6 +7,7 @@ each takes so many blocks of the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Self
 
 from hwcalc.engines.budget import Budget
 from hwcalc.engines.forms import ENDS, Blocks, Curve, Early, MemoryForm, PartForm, Term
@@ -17,8 +18,6 @@ from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.hints import Self
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.stairs import Stair
 
 __all__ = ["plan_curve", "plan_form"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any, Final
 
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError
@@ -25,7 +26,6 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import ModelSpec
 from hwcalc.text import shown
 

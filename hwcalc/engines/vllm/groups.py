@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from hwcalc.engines.vllm.placed import Sorted
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["BlockGroup", "form_groups"]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from hwcalc.engines.steps import Step
 from hwcalc.engines.vllm.builder import SpecBuilder
@@ -18,9 +20,6 @@ from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.lazy import lazy
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
 
 __all__ = ["PoolLayout", "RequestBytes", "bytes_of_pages", "plan_layout"]
@@ -109,7 +108,7 @@ class PoolLayout:
             drafts=sum(number * size for number, size in zip(blocks, pages.drafts, strict=True)),
         )
 
-    @lazy
+    @cached_property
     def _pages(self) -> _Pages:
         kinds: dict[tuple[int, str], tuple[int, LayerCache, LayerSpec]] = {}
         counts: Counter[tuple[int, str]] = Counter()
@@ -154,7 +153,7 @@ class PoolLayout:
             return sum(self.blocks(group, length) for group in self.stage_groups[0])
         return self.counts.at(length)
 
-    @lazy
+    @cached_property
     def counts(self) -> BlockCounts:
         """How :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
         return BlockCounts.of(self.stage_groups[0], self.limits)
@@ -169,7 +168,7 @@ class PoolLayout:
             return width * self.total_blocks(length)
         return width * sum(self.blocks(group, length) for group in groups)
 
-    @lazy
+    @cached_property
     def _declared(self) -> tuple[tuple[tuple[LayerSpec, int], ...], ...]:
         """The specs of each stage's caches before they are grouped, and how many caches have them."""
         # Told apart by identity: layers of one sort share their spec.
@@ -180,14 +179,14 @@ class PoolLayout:
             for stage in range(len(self.stage_bytes))
         )
 
-    @lazy
+    @cached_property
     def _checked_groups(self) -> tuple[BlockGroup, ...]:
         """The groups that the check before start-up counts."""
         if self.rules.check not in ("groups", "tokens"):
             return self.groups[:1]
         return self.stage_groups[0] if self.stage_groups[0] == self.groups else self.groups
 
-    @lazy
+    @cached_property
     def _checked_widths(self) -> tuple[int | None, ...]:
         return tuple(map(self._checked_width, range(len(self.stage_bytes))))
 

@@ -6,8 +6,9 @@ Source: vLLM, ``_get_and_verify_max_len`` of config.py, since 0.11 of config/mod
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.vllm.rules import Rules
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 
 __all__ = ["LONGER", "longest_accepted"]

@@ -9,6 +9,8 @@ classes that name their tables also get slots for the embedding (``vocab_paralle
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.lora import Lora
 from hwcalc.engines.lora_weights import adapted, adapter_numbers, most_on_a_stage
 from hwcalc.engines.rank_weights import RankBytes, cut_blocks
@@ -18,7 +20,6 @@ from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

@@ -9,6 +9,7 @@ its low end.
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
@@ -27,7 +28,6 @@ from hwcalc.engines.vllm.overhead import graphs, outside_torch
 from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
 from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, padded_expert_bytes_rank, param_bytes_rank
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import human_bytes

@@ -8,11 +8,11 @@ is only host memory: it is a second level of the cache (``config/cache.py``) and
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final, NamedTuple
+
 from hwcalc.engines.rank_weights import RankBytes, block_bytes, stages_of
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.vllm.weights import VLLM
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.formulas.weights import Block, Part
 from hwcalc.model import ModelSpec
 from hwcalc.units import GIB

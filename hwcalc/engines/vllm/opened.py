@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sharing import Held
@@ -14,8 +16,6 @@ from hwcalc.engines.vllm.sharing import group_held
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING
-from hwcalc.formulas.lazy import lazy
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.evicting import PromptPeak
@@ -26,13 +26,13 @@ __all__ = ["VllmOpened", "of_vllm"]
 class VllmOpened(Opened):
     """An opened request with the values that the rules of vLLM use again and again."""
 
-    @lazy
+    @cached_property
     def settings(self) -> VllmSettings:
         """The settings with every default filled in. Within a family only the batch sizes differ."""
         first = self.shared("settings", lambda: read_settings(self.model, self.request, self.version))
         return first.sized(self.request)
 
-    @lazy
+    @cached_property
     def layout(self) -> PoolLayout:
         """The layers in groups. If the layout is the same at every length, as for most models, the model keeps it."""
         settings, length = self.settings, self.request.seq
@@ -49,7 +49,7 @@ class VllmOpened(Opened):
             self.model.worked_out[key] = self.family[own] = layout
         return layout
 
-    @lazy
+    @cached_property
     def held(self) -> PoolLayout:
         """The layout with what a request holds of it: under a policy less than the tokens of its length, in groups that the policy cuts."""
         if self.evicted is None:
@@ -63,7 +63,7 @@ class VllmOpened(Opened):
         """What a request holds under a policy while its prompt is read, where that is more."""
         return self.counts[1]
 
-    @lazy
+    @cached_property
     def counts(self) -> tuple[int, PromptPeak | None]:
         """Blocks of one request, and while its prompt is read. Under a policy the family keeps them by length."""
         if self.request.policy is None:
@@ -86,7 +86,7 @@ class VllmOpened(Opened):
         """Blocks of one request, in all groups together."""
         return self.counts[0]
 
-    @lazy
+    @cached_property
     def by_kind(self) -> PoolLayout:
         """The layout with the kinds of layers as the request has them."""
         if self.evicted is None:
@@ -104,7 +104,7 @@ class VllmOpened(Opened):
         replica: VllmOpened = self.replica.sized(batch=requests)  # type: ignore[assignment]
         return replica.all_blocks + reading
 
-    @lazy
+    @cached_property
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
         return self.by_kind.request_bytes(self.tokens)
@@ -113,21 +113,21 @@ class VllmOpened(Opened):
         """The blocks that all sequences together take in one group."""
         return group_held(self.held, self.settings, group, self.together)
 
-    @lazy
+    @cached_property
     def all_blocks(self) -> int:
         """The blocks that all sequences together take in all groups."""
         if not self.together.unlike:
             return self.batch * self.blocks
         return sum(self.held_in(group).total for group in self.layout.stage_groups[0])
 
-    @lazy
+    @cached_property
     def all_bytes(self) -> RequestBytes:
         """What all sequences together take on one rank of every stage, all stages together."""
         if not self.together.unlike:
             return self.request_bytes.times(self.batch)
         return self.by_kind.taken(lambda group: self.held_in(group).total)
 
-    @lazy
+    @cached_property
     def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int, int]]]:
         """The caches of one layer of each kind, with the blocks of one sequence and of all."""
         kinds = [group.kind for group in self.stack.groups]

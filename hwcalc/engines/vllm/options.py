@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
-from hwcalc.formulas.hints import Final
 
 __all__ = ["BACK_ENDS", "OPTIONS"]
 

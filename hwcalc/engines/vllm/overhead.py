@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import estimated
@@ -10,7 +11,6 @@ from hwcalc.engines.request import Parallel
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.runner import has_states
 from hwcalc.formulas import SparseIndexer
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.profiles.engines import vllm_profile
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, repeat
+from typing import Final, NamedTuple
 
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Stack
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import ModelSpec
 
 __all__ = ["LayerCache", "LayerSort", "LayerSorts", "Placed", "Sorted", "place_caches", "sorts_of_layers", "stage_layers"]

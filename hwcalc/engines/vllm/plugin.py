@@ -5,7 +5,7 @@ Source: WeianMao/triattention c3744ee, triattention/vllm/runtime.
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen

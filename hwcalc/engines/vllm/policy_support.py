@@ -8,11 +8,12 @@ Source: WeianMao/triattention c3744ee, triattention/vllm/runtime, beside vLLM 0.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.options import is_on
 from hwcalc.engines.policies import Support
 from hwcalc.engines.vllm.plugin import is_plugin
 from hwcalc.engines.vllm.versions import since
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.policies.asked import FILL, NO_COMPACTION
 from hwcalc.policies.base import Chosen, Effect
 from hwcalc.profiles.engines import planned_version

@@ -7,6 +7,7 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import LATE_STEPS, Step, step
@@ -17,7 +18,6 @@ from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import record
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 

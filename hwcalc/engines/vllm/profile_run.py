@@ -8,6 +8,7 @@ stay allocated, too (``v1/worker/workspace.py``).
 from __future__ import annotations
 
 from math import ceil
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.families import kept
@@ -20,7 +21,6 @@ from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.engines.widths import encoder_width, expert_width, layer_width
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.profiles.engines import planned_version, vllm_profile
 
 if TYPE_CHECKING:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.counts import longest
 from hwcalc.engines.vllm.pool import usable_blocks
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.opened import VllmOpened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import usable_bytes
@@ -14,7 +15,6 @@ from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.pool import starts_with, usable_blocks
 from hwcalc.engines.vllm.specs import FullSpec, LatentSpec, ceil_div
-from hwcalc.formulas.hints import Any, Final
 
 __all__ = ["InRooms", "plan_room"]
 

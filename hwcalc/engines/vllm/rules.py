@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from hwcalc.engines.vllm.versions import since
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.profiles.engines import Version
 
 __all__ = ["TABLE", "Period", "Rule", "Rules", "periods", "rules_of"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.request import Parallel
 from hwcalc.formulas import Role
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.profiles.engines import planned_version, vllm_profile
 
 if TYPE_CHECKING:

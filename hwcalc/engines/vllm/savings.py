@@ -7,6 +7,7 @@ GPUs is in :mod:`~hwcalc.engines.vllm.weight_formats`. NVFP4 is offered from com
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.capability import compute_capability
@@ -15,7 +16,6 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.weight_formats import runs_weights
-from hwcalc.formulas.hints import Final
 from hwcalc.units import GIB
 
 __all__ = ["savings"]

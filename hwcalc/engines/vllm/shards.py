@@ -8,11 +8,11 @@ or fewer tensors whole.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from typing import ClassVar, Final
 
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

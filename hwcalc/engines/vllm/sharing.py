@@ -10,6 +10,7 @@ states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2
 from __future__ import annotations
 
 from math import lcm
+from typing import Final, NamedTuple
 
 from hwcalc.engines.policies import Support
 from hwcalc.engines.request import Request
@@ -20,8 +21,6 @@ from hwcalc.engines.vllm.plugin import is_plugin
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
 from hwcalc.errors import UsageError
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 
 __all__ = ["Hits", "blocks_of_groups", "check_sharing", "group_held", "hits_of", "sharing_support"]
 

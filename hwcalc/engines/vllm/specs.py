@@ -12,12 +12,12 @@ Source: vLLM 0.33, v1/kv_cache_interface.py.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar, Final, Self
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.formulas.frozen import fields, frozen, replace
-from hwcalc.formulas.hints import Any, ClassVar, Final, Self
-from hwcalc.formulas.lazy import lazy
 from hwcalc.formulas.stairs import Stair, blocks_stair
 
 __all__ = [
@@ -138,7 +138,7 @@ class LayerSpec:
             return replace(self, block_size=self.block_size * ratio, page=page)
         return replace(self, page=page) if rules.pads_attention and not self.is_latent else None
 
-    @lazy
+    @cached_property
     def _hash(self) -> int:
         return hash((type(self), *(vars(self)[each.name] for each in fields(self) if each.compare)))
 

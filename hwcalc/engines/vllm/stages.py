@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.stages import Tables
 from hwcalc.formulas import pipeline_stages
-from hwcalc.formulas.hints import Final
 
 __all__ = ["HASHED", "TABLES", "layers_of_stages"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.errors import UsageError
@@ -23,7 +24,6 @@ from hwcalc.formulas import (
     ShortConvolution,
 )
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec
 
 __all__ = [

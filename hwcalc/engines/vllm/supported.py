@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.heads import check_heads
@@ -19,7 +20,6 @@ from hwcalc.engines.vllm.weight_formats import check_weights
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 

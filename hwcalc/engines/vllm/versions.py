@@ -6,11 +6,11 @@ The rules that changed between releases are in :mod:`hwcalc.engines.vllm.rules`,
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
+from typing import Final
 
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
 from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
 
@@ -28,7 +28,7 @@ RELEASES: Final = (
     *("0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"),
 )
 """The releases whose code was read for the rules, oldest first."""
-_UNRELEASED: Final = pattern(r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?(?:\+[\w.]+)?")
+_UNRELEASED: Final = re.compile(r"v?(0\.[0-9]{1,3}\.[0-9]{1,3})(?:\.?(?:rc|a|b|dev)[0-9]*)?(?:\+[\w.]+)?")
 """A candidate, a development version or a build with a local label."""
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from hwcalc.engines.vllm.formats import LONG_NAMES
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.hints import Final
-from hwcalc.formulas.named import NamedTuple
 from hwcalc.model import Note
 from hwcalc.profiles.engines import planned_version
 

@@ -7,6 +7,7 @@ has the rules for tensors, and :mod:`hwcalc.engines.vllm.stages` those for pipel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
@@ -18,7 +19,6 @@ from hwcalc.engines.widths import expert_width
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import TYPE_CHECKING, ClassVar, Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 

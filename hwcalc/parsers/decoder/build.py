@@ -7,10 +7,10 @@ Names of tensors are those of the checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final, TypeVar
 from hwcalc.formulas.weights import (
     Block,
     Part,

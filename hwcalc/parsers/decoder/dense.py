@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -8,9 +8,9 @@ window that is set, whether the class has such a key or not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.formulas import ChunkedAttention, Layer
-from hwcalc.formulas.hints import Final
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, build_layers, dims_of, every, read_layer_types, windowed
 

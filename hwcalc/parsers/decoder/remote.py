@@ -26,10 +26,10 @@ model's own modeling file; where a catalog gives a published size, it is met to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import attention, gated_mlp, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed, rms_norms, tied_head
 from hwcalc.parsers.config import Config

@@ -8,10 +8,10 @@ table of embeddings. Without it encoder, decoder and head have one each, and the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, layer_norm, linear, plain_mlp
 from hwcalc.formulas.weights_state import convolution
 from hwcalc.parsers.blocks import Named, Switch, Weighed, repeated, switched, tied_head

@@ -9,10 +9,10 @@ here. A class named ``...ForCausalLM`` is the decoder alone, which has no encode
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer, NoCache
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block
 from hwcalc.model import Note
 from hwcalc.parsers.classes import architecture, form

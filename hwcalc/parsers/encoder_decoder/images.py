@@ -5,7 +5,8 @@ Mirrors ``modeling_*.py`` of those names and of ViT in transformers 5.23.
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.parsers.bert import BLIP_TEXT as BLIP_BERT
 from hwcalc.parsers.blocks import Weighed

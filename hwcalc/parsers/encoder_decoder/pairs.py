@@ -7,10 +7,10 @@ The parameters of a pair are not counted if the type of either side has no weigh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SlidingAttention
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, linear
 from hwcalc.parsers.bert import Bert
 from hwcalc.parsers.config import Config

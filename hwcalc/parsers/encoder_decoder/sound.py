@@ -7,9 +7,10 @@ that speak have vocoders, which nobody weighs.
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas import CrossAttention, Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import (
     Block,
     Part,

@@ -8,10 +8,10 @@ T5Gemma has two stacks of Gemma 2 or 3. The second one attends to the output of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Named, Weighed, repeated, tied_head
 from hwcalc.parsers.config import Config

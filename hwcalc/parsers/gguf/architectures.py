@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-
-from hwcalc.formulas.hints import Final, Literal, TypeAlias
-from hwcalc.formulas.named import NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 __all__ = ["ARCHITECTURES", "Architecture", "Graph", "Latents", "Memory", "Pattern", "Recurrence", "States", "SwaType", "Window"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
-from hwcalc.formulas.lazy import lazy
 from hwcalc.model import GGUF_ARCHITECTURE
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, SwaType
 from hwcalc.text import shown
@@ -135,14 +135,14 @@ class Hparams:
         """Numbers that a token's values have in a layer."""
         return self.head_width_v(layer) * self.n_head_kv[layer]
 
-    @lazy
+    @cached_property
     def query_width(self) -> int:
         """Numbers of a token's queries in the widest layer."""
         if self.is_mla:
             return max(self.n_head) * self.key_length_mla
         return max((self.n_head[n] * self.head_width_k(n) for n in range(self.n_layer)), default=0)
 
-    @lazy
+    @cached_property
     def attention_width(self) -> int:
         """Numbers that the attention gives for a token in the widest layer."""
         if self.is_mla:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY
 from hwcalc.text import quoted, shown
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import ClassVar, Final
 
 from hwcalc import formulas
 from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import ClassVar, Final
 from hwcalc.formulas.tensor import CacheTensor
 from hwcalc.parsers.gguf.architectures import States
 from hwcalc.parsers.gguf.hparams import Hparams

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import Stack
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import (
     GGUF_ARCHITECTURE,

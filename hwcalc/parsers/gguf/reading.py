@@ -5,8 +5,8 @@ and ``load_arch_hparams`` (src/models/*.cpp).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.parsers.gguf.architectures import Architecture, Window
 from hwcalc.parsers.gguf.keys import MAX_LAYERS, Keys
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import GgufTensor
 from hwcalc.parsers.gguf.hparams import Hparams
-from hwcalc.patterns import pattern
 from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed, without_prefix
 
 __all__ = ["counted_weights"]
@@ -16,7 +16,7 @@ __all__ = ["counted_weights"]
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
 _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})
 _CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
-_NORM: Final = pattern(r"norm|(^|_)ln(_|$)")
+_NORM: Final = re.compile(r"norm|(^|_)ln(_|$)")
 
 _Key = tuple[str, Part, tuple[Weight, ...]]
 

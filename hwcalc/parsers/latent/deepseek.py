@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import AFTER_PREFIX, ROUTED, Decoder, mtp_copies, mtp_shared, sparse_by_types
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights

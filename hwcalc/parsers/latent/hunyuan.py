@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas import LatentAttention, Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import linear, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind, SparseIndexer
 from hwcalc.formulas import weights as formula
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
 from hwcalc.parsers.blocks import Weighed, attention_of
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, mlp_blocks, mlp_weights

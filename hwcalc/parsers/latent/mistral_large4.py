@@ -5,9 +5,10 @@ Every fourth layer has no rotary positions: there the rotary part of the keys co
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas import LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import layer_norm, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.parsers.blocks import Named, Weighed, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Reading, build_layers, read_layer_types

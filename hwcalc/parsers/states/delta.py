@@ -9,10 +9,10 @@ streams that are joined by gates, and embeddings of n-grams on some layers.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.formulas import GatedDeltaNet, Layer, LayerKind, ShortConvolution, SparseIndexer
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, linear, rms_norm
 from hwcalc.formulas.weights_state import convolution, gated_delta_net
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms

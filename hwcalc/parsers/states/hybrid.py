@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import Layer, Mamba1, Mamba2
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.weights import Block, attention, gated_mlp, linear, rms_norm
 from hwcalc.formulas.weights_state import mamba2
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms

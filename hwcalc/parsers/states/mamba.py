@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, Final
 
 from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, linear, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import mamba1, mamba2
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, repeated, rms_norms

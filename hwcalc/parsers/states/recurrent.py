@@ -17,6 +17,7 @@ models:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.formulas import (
     LatentAttention,
@@ -29,7 +30,6 @@ from hwcalc.formulas import (
     ShortConvolution,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Weight, WeightRole, gated_mlp, layer_norm, linear, parameter
 from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms

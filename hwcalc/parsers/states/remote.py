@@ -13,10 +13,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache, SharedCache
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Weight, WeightRole, attention, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution, mamba1
 from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
+from typing import Final
 
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import gated_mlp, layer_norm, linear
 from hwcalc.parsers.blocks import Weighed, norm
 from hwcalc.parsers.config import MAX_LAYERS, Config

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.formulas.weights import Block, WeightRole, embedding, layer_norm, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import combinations, pairwise
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, layer_norm, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

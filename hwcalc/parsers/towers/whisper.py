@@ -5,8 +5,9 @@ Sinusoidal positions have no parameters.
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import Final
 from hwcalc.formulas.weights import Block, Part, linear, parameter
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
 from hwcalc.parsers.config import Config

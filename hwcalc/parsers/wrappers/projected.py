@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.formulas.weights import embedding, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.towers.build import UnknownTowerError, conv, integers, linears, mlp_chain, needed, pair

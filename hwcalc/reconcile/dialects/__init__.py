@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.hints import TYPE_CHECKING, Final, Protocol
 from hwcalc.reconcile.dialects import (
     llamacpp,
     llamacpp_rows,

@@ -8,10 +8,10 @@ Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cac
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, number_after, number_at
 from hwcalc.units import MIB
 
@@ -38,35 +38,35 @@ _BUFFERS: Final[Mapping[str, str]] = {
     "output buffer size": "output_bytes",
 }
 """What stands between the device and its size -> the name of the fact. ik_llama.cpp's ``CUDA0 buffer size`` is a model's."""
-_BUFFER: Final = pattern(
+_BUFFER: Final = re.compile(
     r"([A-Za-z][A-Za-z0-9_]{0,30}(?:\[[^\]\s]{1,60}\])?) +(?:DSV4 [a-z]{1,8} )?((?:model |KV |RS |state |compute |output )?buffer size) *[:=]"
 )
-_KV_TOTAL: Final = pattern(
+_KV_TOTAL: Final = re.compile(
     r"size = {0,8}[0-9.]{1,20} MiB \( *([0-9]{1,12}) cells, *([0-9]{1,4}) layers, *([0-9]{1,4})(?:/([0-9]{1,4}))? seqs"
 )
-_KV_TYPES: Final = pattern(r"\bK \(([a-z0-9_]{2,8})\): *[0-9.]{1,20} MiB, V \(([a-z0-9_]{2,8})\)")
-_SELF: Final = pattern(r"KV self size *= *[0-9.]{1,20} MiB, (?:K|c\^KV) \(([a-z0-9_]{2,8})\)")
-_RECURRENT: Final = pattern(r"seqs *([0-9]{1,4}) rs_seq\)")
-_OFFLOADED: Final = pattern(r"offloaded ([0-9]{1,5})/([0-9]{1,5}) layers to GPU")
-_SETTING: Final = pattern(
+_KV_TYPES: Final = re.compile(r"\bK \(([a-z0-9_]{2,8})\): *[0-9.]{1,20} MiB, V \(([a-z0-9_]{2,8})\)")
+_SELF: Final = re.compile(r"KV self size *= *[0-9.]{1,20} MiB, (?:K|c\^KV) \(([a-z0-9_]{2,8})\)")
+_RECURRENT: Final = re.compile(r"seqs *([0-9]{1,4}) rs_seq\)")
+_OFFLOADED: Final = re.compile(r"offloaded ([0-9]{1,5})/([0-9]{1,5}) layers to GPU")
+_SETTING: Final = re.compile(
     r"\b(n_seq_max|n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|flash_attn|kv_unified|n_rs_seq|n_outputs_max|mla_attn) *= *([0-9A-Za-z]{1,12})\b"
 )
 _SETTING_LINES: Final = ("llama_context:", "llama_new_context_with_model:", "llama_init_from_model:")
-_CONTEXT: Final = pattern(r"(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
+_CONTEXT: Final = re.compile(r"(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
 """Older releases do not announce a context."""
-_DRY_RUN: Final = pattern(r"no_alloc *= *1\b")
-_KV_INIT: Final = pattern(r"type_k = '([a-z0-9_]{2,8})', type_v = '([a-z0-9_]{2,8})'")
-_BREAKDOWN: Final = pattern(r"\|\s+- ([^|]{1,80}?)\s*\|")
-_GPU_ROW: Final = pattern(
+_DRY_RUN: Final = re.compile(r"no_alloc *= *1\b")
+_KV_INIT: Final = re.compile(r"type_k = '([a-z0-9_]{2,8})', type_v = '([a-z0-9_]{2,8})'")
+_BREAKDOWN: Final = re.compile(r"\|\s+- ([^|]{1,80}?)\s*\|")
+_GPU_ROW: Final = re.compile(
     r"\| *([0-9]{1,9}) = +(-?[0-9]{1,20}) \+ \( *([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9})\) \+ +(-?[0-9]{1,20})"
 )
-_HOST_ROW: Final = pattern(r"\| +([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9}) +\|")
-_BUILD: Final = pattern(r"\bbuild(?:_info)?: (?:b)?([0-9]{1,6})\b")
-_OLLAMA: Final = pattern(
+_HOST_ROW: Final = re.compile(r"\| +([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9}) +\|")
+_BUILD: Final = re.compile(r"\bbuild(?:_info)?: (?:b)?([0-9]{1,6})\b")
+_OLLAMA: Final = re.compile(
     r'msg="(model weights|kv cache|compute graph|total memory)"(?: [a-z_]{1,20}=[^ "]{1,40})*? (?:device|buffer|backend)=([A-Za-z0-9:_.-]{1,40}) (?:buffer_type=[^ ]{1,40} )?size="([^"]{1,20})"'
 )
 _OLLAMA_NAMES: Final = {"model weights": "model_bytes", "kv cache": "kv_bytes", "compute graph": "compute_bytes"}
-_OLLAMA_COMMAND: Final = pattern(
+_OLLAMA_COMMAND: Final = re.compile(
     r"--(ctx-size|batch-size|ubatch-size|n-gpu-layers|gpu-layers|parallel|kv-cache-type|cache-type-k|cache-type-v) ([A-Za-z0-9_]{1,12})\b"
 )
 _OLLAMA_SETTINGS: Final = {

@@ -6,12 +6,12 @@ With several GPUs the layers are divided by what was free on each, which no line
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import DeviceShare, Placement
 from hwcalc.formulas import Role
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts
 from hwcalc.reconcile.rows import Range, Row, compared, spread

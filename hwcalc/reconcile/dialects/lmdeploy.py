@@ -9,12 +9,12 @@ of 0.16.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
-from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Fact, Facts, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 from hwcalc.units import MIB
@@ -37,12 +37,12 @@ _WHOLE: Final[Mapping[str, str]] = {
     "estimated max runtime memory:": "runtime_bytes",
 }
 """What stands before a size in whole MiB -> the name of the fact."""
-_SETTING: Final = pattern(
+_SETTING: Final = re.compile(
     r"\b(max_batches|block_size|num_gpu_blocks|max_prefill_token_num|kernel_block_size|prefix_cache_state_budget|num_state_caches)=([0-9]{1,15})\b"
 )
-_RATIO: Final = pattern(r"\bcache_max_entry_count=(0\.[0-9]{1,18})\b")
-_POLICY: Final = pattern(r"\bquant_policy=(?:<QuantPolicy\.[A-Z0-9_]{1,20}: )?([0-9]{1,3})\b")
-_CACHING: Final = pattern(r"\benable_prefix_caching=(True|False)\b")
+_RATIO: Final = re.compile(r"\bcache_max_entry_count=(0\.[0-9]{1,18})\b")
+_POLICY: Final = re.compile(r"\bquant_policy=(?:<QuantPolicy\.[A-Z0-9_]{1,20}: )?([0-9]{1,3})\b")
+_CACHING: Final = re.compile(r"\benable_prefix_caching=(True|False)\b")
 _COUNTS: Final[Mapping[str, str]] = {"max_block_count =": "num_gpu_blocks", "max cached tokens:": "cached_tokens"}
 _SIZES: Final[Mapping[str, str]] = {
     "Object cache budget:": "cache_bytes",
@@ -50,7 +50,7 @@ _SIZES: Final[Mapping[str, str]] = {
     "free_before": "free_bytes",
     "linear-state combined total:": "state_bytes",
 }
-_TURBOMIND: Final = pattern(r"\b(session_len|max_batch_size|tp|quant_policy|cache_block_seq_len)=([0-9]{1,12})\b")
+_TURBOMIND: Final = re.compile(r"\b(session_len|max_batch_size|tp|quant_policy|cache_block_seq_len)=([0-9]{1,12})\b")
 _OPTIONS: Final[Mapping[str, str]] = {
     "max_batches": "max_batch_size",
     "block_size": "cache_block_seq_len",

@@ -5,7 +5,8 @@ Read in ``mistralrs-core/src/paged_attention/mod.rs`` of 0.9.2: its MB are 2^20 
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
 from hwcalc.reconcile.facts import Facts, number_after, number_before
 from hwcalc.reconcile.rows import Row, compared, spread

@@ -6,11 +6,12 @@ Source: mlx-lm 0.32.2 generate.py (generate, wired_limit).
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
-from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.rows import Range, Row, compared
 from hwcalc.units import MIB
@@ -26,9 +27,11 @@ SOUGHT: Final = (
     "[WARNING] Generating with a model that requires 15000 MB which is close to the maximum recommended size of 16384 MB",
 )
 _LONGEST: Final = 4096
-_PEAK: Final = pattern(r"^Peak memory: ([0-9]{1,6})\.([0-9]{1,6}) GB")
-_TOKENS: Final = pattern(r"^(Prompt|Generation): ([0-9]{1,12}) tokens, [0-9.]{1,20} tokens-per-sec")
-_CLOSE: Final = pattern(r"model that requires ([0-9]{1,9}) MB which is close to the maximum recommended size of ([0-9]{1,9}) MB")
+_PEAK: Final = re.compile(r"^Peak memory: ([0-9]{1,6})\.([0-9]{1,6}) GB")
+_TOKENS: Final = re.compile(r"^(Prompt|Generation): ([0-9]{1,12}) tokens, [0-9.]{1,20} tokens-per-sec")
+_CLOSE: Final = re.compile(
+    r"model that requires ([0-9]{1,9}) MB which is close to the maximum recommended size of ([0-9]{1,9}) MB"
+)
 _GB: Final = 10**9
 
 

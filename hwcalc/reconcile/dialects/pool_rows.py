@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING
+from typing import TYPE_CHECKING
+
 from hwcalc.model import Note
 from hwcalc.reconcile.rows import Row, compared, spread
 

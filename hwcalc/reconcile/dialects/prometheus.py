@@ -5,7 +5,8 @@ Since vLLM's V1 engine, the label ``block_size`` is the smallest block of any gr
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.reconcile.dialects.vllm_settings import NUMBERS, WORDS, set_word
 from hwcalc.reconcile.dialects.vllm_settings import plan_inputs as stated_inputs
 from hwcalc.reconcile.facts import Facts, number_at

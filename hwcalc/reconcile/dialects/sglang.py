@@ -7,13 +7,12 @@ wordings: SGLang ``model_executor/model_runner.py``, ``mem_cache/memory_pool.py`
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.formulas import Role
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Note
-from hwcalc.patterns import pattern
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 
@@ -52,7 +51,7 @@ _SIZES: Final = (
     ("value_bytes", "V size:"),
     ("latent_bytes", "KV size:"),
 )
-_ARGUMENT: Final = pattern(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/-]{1,120})\2[,)]", re.ASCII)
+_ARGUMENT: Final = re.compile(r"\b([a-z_]{4,40})=('?)([A-Za-z0-9_.:/-]{1,120})\2[,)]", re.ASCII)
 _KEYWORDS: Final = {"tp_size": "tp", "pp_size": "pp", "context_length": "seq"}
 _POOL: Final = ("tokens", "key_bytes", "latent_bytes")
 

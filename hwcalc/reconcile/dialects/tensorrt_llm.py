@@ -7,8 +7,9 @@ the wordings: pyexecutor/_util.py configure_kv_cache_capacity, kv_cache_manager_
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.engines.budget import Budget, Section
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread

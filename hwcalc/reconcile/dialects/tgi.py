@@ -5,7 +5,8 @@ Read in ``launcher/src/main.rs``, ``models/flash_causal_lm.py`` and ``backends/v
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
 from hwcalc.reconcile.facts import Facts, number_after
 

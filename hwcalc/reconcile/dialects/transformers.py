@@ -7,10 +7,11 @@ memory runs out (``c10/cuda/CUDACachingAllocator.cpp``). A size in GB may mean 1
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, Section
 from hwcalc.engines.calibration import CONTEXT, NON_TORCH
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, byte_range, number_after, number_at
 from hwcalc.reconcile.rows import Range, Row, compared, spread

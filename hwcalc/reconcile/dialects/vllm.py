@@ -7,7 +7,8 @@ requests and issues named in ``tests/logs/SOURCES.md``.
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import Final
+from typing import Final
+
 from hwcalc.reconcile.dialects.vllm_settings import read_arguments
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after, number_before
 

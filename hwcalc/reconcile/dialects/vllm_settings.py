@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.reconcile.facts import Facts, number_at
 
 __all__ = ["NUMBERS", "WORDS", "plan_inputs", "read_arguments", "set_word"]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note, RawModel
-from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
 from hwcalc.sources.gguf.choose import quantization_of
@@ -20,7 +19,7 @@ from hwcalc.text import shown
 
 __all__ = ["base_models", "find_base", "other_format"]
 
-_ENDING: Final = pattern(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
+_ENDING: Final = re.compile(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
 """What publishers of GGUF files add to the name of a model."""
 _DEFAULT: Final = "Q4_K_M"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from hwcalc.errors import ModelNotFoundError
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.text import operand, shown
 
@@ -17,7 +16,7 @@ _DEFAULTS: Final = ("Q4_K_M", "Q8_0")
 """The quantisations that llama.cpp takes first where none is named (``find_best_model`` in common/download.cpp)."""
 _LISTED: Final = 12
 _EDGE: Final = r"(?:^|[-._/])"
-_QUANTIZATION: Final = pattern(r"[-.]((?:UD-)?[A-Z0-9_]+)$", re.IGNORECASE)
+_QUANTIZATION: Final = re.compile(r"[-.]((?:UD-)?[A-Z0-9_]+)$", re.IGNORECASE)
 
 
 def choose(names: Iterable[str], wanted: str, repository: str) -> str:

@@ -7,10 +7,10 @@ in ggml/src/gguf.cpp of 0c1e57098), but for the order of the bytes. Of tokens, s
 from __future__ import annotations
 
 import struct
+from typing import Any, Final, NoReturn
 
 from hwcalc.errors import ConfigError, UnsupportedError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final, NoReturn
 from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY, GgufTensor
 from hwcalc.quantization.ggml import GGML_TYPES
 from hwcalc.sources.gguf.strings import skip_strings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.gguf.choose import matching, word_for
 from hwcalc.sources.gguf.hub import described

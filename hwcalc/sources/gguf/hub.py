@@ -6,10 +6,10 @@ What was read is kept (:mod:`hwcalc.sources.gguf.kept`), so that :mod:`hwcalc.so
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.hints import Final
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.document import LARGEST_DOCUMENT
 from hwcalc.sources.gguf.choose import choose, word_for

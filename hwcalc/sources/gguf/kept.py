@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import GgufTensor
 from hwcalc.quantization.ggml import GGML_TYPES
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document

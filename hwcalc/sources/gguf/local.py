@@ -7,11 +7,10 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError
-from hwcalc.formulas.hints import IO, Final
 from hwcalc.model import Note, RawModel
-from hwcalc.patterns import pattern
 from hwcalc.sources.gguf.header import MAGIC, Header, read_header
 from hwcalc.sources.gguf.model import check_whole, given_name, joined, raw_model
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
@@ -21,9 +20,9 @@ from hwcalc.text import printable, shown
 __all__ = ["begins_as_gguf", "from_file", "from_folder", "from_open_file", "gguf_files", "read_file"]
 
 _LISTED: Final = 8
-_NO_NAME: Final = pattern(r"(ggml-)?model\b.*|sha256-.*|[0-9a-f]{32,}", re.IGNORECASE)
+_NO_NAME: Final = re.compile(r"(ggml-)?model\b.*|sha256-.*|[0-9a-f]{32,}", re.IGNORECASE)
 """Stems that say nothing about the model."""
-_SNAPSHOT: Final = pattern(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
+_SNAPSHOT: Final = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
 _PIECE: Final = 1024**2
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError, UnsupportedError
-from hwcalc.formulas.hints import Any, Final
 from hwcalc.model import GGUF_ARCHITECTURE, GgufTensor, Note, RawModel, WeightFacts
 from hwcalc.sources.gguf.header import Header
 from hwcalc.sources.gguf.names import Part

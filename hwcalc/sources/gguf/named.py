@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 from urllib.parse import unquote
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.gguf.names import is_gguf
 
 __all__ = ["GgufName", "gguf_name"]
 
-_HUB: Final = pattern(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.+)", re.DOTALL | re.IGNORECASE)
-_ADDRESS: Final = pattern(r"([^/]+/[^/]+)/(?:resolve|blob|raw)/([^/]+)/(.+)", re.DOTALL)
-_REPOSITORY: Final = pattern(r"([^/:@]+/[^/:@]+)(?:@([^:]+))?:([^:@]+)(?:@(.+))?", re.DOTALL)
-_PATH: Final = pattern(r"([^/:@]+/[^/:@]+)/([^:@]+)(?:@(.+))?", re.DOTALL)
-_WORD: Final = pattern(r"[A-Za-z0-9_][A-Za-z0-9_. +()/-]{0,199}")
+_HUB: Final = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.+)", re.DOTALL | re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"([^/]+/[^/]+)/(?:resolve|blob|raw)/([^/]+)/(.+)", re.DOTALL)
+_REPOSITORY: Final = re.compile(r"([^/:@]+/[^/:@]+)(?:@([^:]+))?:([^:@]+)(?:@(.+))?", re.DOTALL)
+_PATH: Final = re.compile(r"([^/:@]+/[^/:@]+)/([^:@]+)(?:@(.+))?", re.DOTALL)
+_WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +()/-]{0,199}")
 _LATEST: Final = "latest"
 
 

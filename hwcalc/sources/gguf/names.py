@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Final
-from hwcalc.patterns import pattern
 
 __all__ = ["MOST_PARTS", "SUFFIX", "Part", "beside_models", "is_gguf", "models_of", "part_of"]
 
@@ -15,7 +14,7 @@ SUFFIX: Final = ".gguf"
 MOST_PARTS: Final = 999
 """Most files of one model. The largest published models have under 100."""
 
-_PART: Final = pattern(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
+_PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
 _BESIDE: Final = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Words in the names of files that belong to a model beside it (``gguf_filename_is_model`` in common/download.cpp of llama.cpp)."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from struct import Struct
+from typing import Final
 
-from hwcalc.formulas.hints import Final
 from hwcalc.sources.gguf.window import Window
 
 __all__ = ["skip_strings"]

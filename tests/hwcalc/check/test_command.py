@@ -397,11 +397,11 @@ def test_the_example_holds(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_nothing_heavy_is_loaded_for_json(tmp_path: Path) -> None:
-    """YAML has to be read; tables, schemas and the Hub have not."""
+    """YAML has to be read; the Hub and arrays have not."""
     program = "import sys; from hwcalc.cli import main; main(); print(*sorted(m.partition('.')[0] for m in sys.modules), file=sys.stderr)"
     path = check_file(tmp_path, CHECK)
     done = python("-c", program, "check", path, "--json", "-o", f"junit={tmp_path / 'o'}", "-o", f"sarif={tmp_path / 'p'}")
     loaded = set(done.stderr.split())
 
     assert json.loads(done.stdout)["summary"]["passed"] == 1
-    assert not {"rich", "pydantic", "typer", "click", "huggingface_hub", "numpy", "torch"} & loaded
+    assert not {"huggingface_hub", "numpy", "torch"} & loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import jsonschema
@@ -16,7 +17,6 @@ from hwcalc.check.schema import check_file_schema
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.options import PLANNING
 from hwcalc.planner.options import DIMENSIONS
-from hwcalc.units import Ratio
 
 HEAD = "schema_version: 1\nchecks:\n"
 
@@ -49,7 +49,7 @@ checks:
 
     assert first.model == "meta-llama/Llama-3.1-8B"
     assert first.options == {"seq": 32 * 1024, "batch": 4, "dtype": "fp8", "engine": "vllm", "gpu": "l4"}
-    assert required(first) == {"fits": True, "headroom": Headroom(share=Ratio(1, 20))}
+    assert required(first) == {"fits": True, "headroom": Headroom(share=Fraction(1, 20))}
     assert second.options == {"seq": 128 * 1024, "dtype": "fp8", "engine": "vllm", "gpu": "h100-sxm5-80gb"}
     assert required(second) == {"fits": True, "max_cache": 20 * 2**30}
     assert [(check.line, check.column) for check in (first, second)] == [(4, 5), (5, 5)]

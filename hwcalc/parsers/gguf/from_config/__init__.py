@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import ConfigError, UnsupportedError
-from hwcalc.formulas.hints import TYPE_CHECKING, Any
 from hwcalc.model import FIDELITY, GGUF_ARCHITECTURE, VOCABULARY, ModelSpec
 from hwcalc.parsers.gguf.from_config.common import common_keys
 from hwcalc.parsers.gguf.from_config.source import source_of

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc import formulas
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.model import VOCABULARY
 
 if TYPE_CHECKING:

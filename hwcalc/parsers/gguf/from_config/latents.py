@@ -5,8 +5,9 @@ Every rule is that of ``set_gguf_parameters`` of the named class in conversion/*
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.parsers.gguf.from_config.common import nextn, pattern, window_keys
 from hwcalc.parsers.gguf.from_config.shared import experts_as_wide, given, leading_dense, mtp, scalar_heads
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from hwcalc.formulas.hints import TYPE_CHECKING
 from hwcalc.parsers.gguf.from_config.common import nextn
 
 if TYPE_CHECKING:

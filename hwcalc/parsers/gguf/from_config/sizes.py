@@ -6,8 +6,8 @@ Every rule is that of ``set_gguf_parameters`` of the named class in conversion/*
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.hints import TYPE_CHECKING, Any, Final
 from hwcalc.parsers.gguf.from_config.shared import given, mtp
 
 if TYPE_CHECKING:

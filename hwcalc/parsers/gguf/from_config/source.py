@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any, TypeVar
 
 from hwcalc import formulas
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import AttentionKind, LayerKind, SharedCache, SlidingAttention
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.hints import Any, TypeVar
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers.config import Config
 

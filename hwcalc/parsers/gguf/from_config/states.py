@@ -5,8 +5,9 @@ Every rule is that of ``set_gguf_parameters`` of the named class in conversion/*
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from hwcalc.formulas import Mamba2, NoCache
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
 from hwcalc.parsers.gguf.from_config.common import nextn
 from hwcalc.parsers.gguf.from_config.shared import given, scalar_heads, shared_expert
 

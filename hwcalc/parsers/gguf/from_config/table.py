@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-
-from hwcalc.formulas.hints import TYPE_CHECKING, Final
-from hwcalc.formulas.modules import import_module
-from hwcalc.formulas.named import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from hwcalc.parsers.gguf.from_config.source import Keys, Source

@@ -5,7 +5,8 @@ Every rule is that of ``set_gguf_parameters`` of the named class in conversion/*
 
 from __future__ import annotations
 
-from hwcalc.formulas.hints import TYPE_CHECKING
+from typing import TYPE_CHECKING
+
 from hwcalc.parsers.gguf.from_config.common import nextn, pattern, window_keys
 from hwcalc.parsers.gguf.from_config.shared import experts_as_wide, given, granite_moe, leading_dense, mtp
 
