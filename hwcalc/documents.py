@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import fields, is_frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
 from hwcalc.masking import without_tokens
 from hwcalc.text import json_for
@@ -30,8 +30,8 @@ def document_of(value: Any) -> Any:
         return value.text
     if isinstance(value, enum.Enum):
         return value.value
-    if is_frozen(value):
-        return {field.name: document_of(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Record):
+        return {name: document_of(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
         return {key: document_of(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

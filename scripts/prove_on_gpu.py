@@ -34,7 +34,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hwcalc.errors import UsageError  # noqa: E402 - after the path is known
-from hwcalc.formulas.frozen import frozen  # noqa: E402
+from hwcalc.formulas.record import Record  # noqa: E402
 from hwcalc.units import parse_bytes  # noqa: E402
 from scripts.gpu_proof.child import CHECK, inside, records_of  # noqa: E402
 from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, SKIPPED, Receipt, UnwritableError, failed, skipped  # noqa: E402
@@ -54,8 +54,7 @@ class RefusedError(Exception):
     """Nothing can be measured: what is wrong, and what to do."""
 
 
-@frozen
-class Options:
+class Options(Record):
     """What the command line says."""
 
     out: Path

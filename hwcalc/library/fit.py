@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import AT_HOME
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.candidates import candidates, sources
 from hwcalc.library.fit_order import alike, best_of_families, ordered
 from hwcalc.library.fit_search import Search

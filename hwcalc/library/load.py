@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import IO, Any
 
+from msgspec.structs import asdict
+
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec, RawModel
 from hwcalc.parsers.limits import MAX_NAME
 from hwcalc.parsers.parse import parse
@@ -22,8 +24,7 @@ __all__ = ["Missing", "ModelLike", "load", "load_each", "load_model", "with_dime
 ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
 
 
-@frozen
-class Missing:
+class Missing(Record):
     """A model among several that could not be read. It becomes a row with the reason."""
 
     id: str
@@ -134,7 +135,7 @@ def _described(model: Any, access: Access, revision: str | None, *, headers: boo
     from hwcalc.sources import resolve, resolve_stream
 
     if isinstance(model, (str, os.PathLike)):
-        return resolve(model, revision=revision, weights=headers, **vars(access))
+        return resolve(model, revision=revision, weights=headers, **asdict(access))
     if hasattr(model, "read"):
         return resolve_stream(model)
     raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")

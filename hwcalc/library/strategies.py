@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, Note

@@ -18,7 +18,7 @@ from hwcalc.documents import dumps
 from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import KINDS
-from hwcalc.formulas.frozen import fields
+from hwcalc.formulas.record import fields
 from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
 from hwcalc.library.glossary import MEANINGS

@@ -19,7 +19,7 @@ import pytest
 from scripts import prove_on_gpu
 from scripts.gpu_proof import child, record
 from scripts.gpu_proof.child import records_of
-from scripts.gpu_proof.record import Receipt, Record, exact, judged, known, scrubbed, skipped
+from scripts.gpu_proof.record import CaseRecord, Receipt, exact, judged, known, scrubbed, skipped
 from scripts.gpu_proof.steps import STEPS
 from tests.paths import ROOT
 
@@ -253,7 +253,7 @@ def test_a_whole_file_is_kept_until_there_is_another(tmp_path: Path) -> None:
     """A second run that is cut, or compares nothing, does not touch it; one that comes to its end replaces it."""
     whole = tmp_path / "r.json"
 
-    def started(*cases: Record) -> Receipt:
+    def started(*cases: CaseRecord) -> Receipt:
         receipt = Receipt(whole, "s", "w", {})
         for case in cases:
             receipt.add(case)
