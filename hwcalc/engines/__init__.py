@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
 from hwcalc.model import OLLAMA, ModelSpec
 from hwcalc.text import brief, shown
+
+if TYPE_CHECKING:
+    from hwcalc.engines.engine import Engine
 
 __all__ = ["ALL", "AT_HOME", "DEFAULT", "ENGINES", "every_engine", "find_engine", "spelled", "usual_engine"]
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["ITEM_BYTES", "Allocation"]
-
 ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "uint8": 1, "int64": 8}
 """Bytes of a number in the formats that store each number by itself.
 

@@ -13,10 +13,8 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.amounts import Amount
+    from hwcalc.engines.forms import Amount
     from hwcalc.profiles.gpus import VisibleMemory
-
-__all__ = ["Budget", "BudgetPart", "Section", "part_of", "usable_bytes"]
 
 
 class Section(enum.StrEnum):

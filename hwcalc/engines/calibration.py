@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import Parallel, Request
 from hwcalc.model import Definition, Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.setup import Parallel, Request
     from hwcalc.profiles.calibration import Calibration
-
-__all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measured_passes", "measurements"]
 
 NON_TORCH: Final = ("non-torch", "communication", "expert exchange")
 """Parts that an engine counts as memory outside torch."""

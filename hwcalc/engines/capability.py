@@ -9,8 +9,6 @@ from hwcalc.errors import UnsupportedError
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["check_generation", "compute_capability"]
-
 _HOPPER: Final = 90
 
 

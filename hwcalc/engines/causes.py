@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.ranks import rank_bytes_of
 from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.formulas import LatentAttention, LayerKind, Role
 from hwcalc.formulas.record import Record
 
-__all__ = ["Cause", "causes", "growth_bytes", "request_bytes", "stored_words"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 _STEP: Final = 2**10 * 3**2 * 5 * 7 * 11
 """Tokens beyond the planned ones: whole blocks of nearly every size, and more than any window."""
@@ -57,7 +57,7 @@ class Cause(Record):
     bytes: int
 
 
-def causes(opened: Opened, formulas: Opened) -> tuple[Cause, ...]:
+def causes(opened: Occupancy, formulas: Occupancy) -> tuple[Cause, ...]:
     """Why ``opened`` keeps other bytes on all GPUs together than ``formulas``, the reference's answer to the same request, keeps once.
 
     Largest first; causes in the same words are one. What a policy drops is one cause, and so is what sequences have in common, beside those
@@ -76,18 +76,18 @@ def causes(opened: Opened, formulas: Opened) -> tuple[Cause, ...]:
     return tuple(Cause(words=words, bytes=added) for words, added in sorted(found.items(), key=lambda one: -abs(one[1])) if added)
 
 
-def request_bytes(opened: Opened) -> int:
+def request_bytes(opened: Occupancy) -> int:
     """The cache on all GPUs together, each counted as the fullest."""
     return opened.request.gpus * opened.needed_bytes
 
 
-def growth_bytes(opened: Opened) -> int:
+def growth_bytes(opened: Occupancy) -> int:
     """Bytes that a token more takes of one sequence in the long run, blocks spread over their tokens, on the GPUs that hold it together."""
     near, far = _farther(opened.single), _farther(opened.single, 2)
     return round((_held_bytes(far) - _held_bytes(near)) / _STEP)
 
 
-def _held_bytes(opened: Opened) -> int:
+def _held_bytes(opened: Occupancy) -> int:
     """Bytes on the GPUs that hold a sequence, what each of them keeps counted for each."""
     tp = opened.request.parallel.tp
     if tp == 1 or opened.engine.counts_copies:
@@ -95,7 +95,7 @@ def _held_bytes(opened: Opened) -> int:
     return tp * sum(group.count * bytes_of(opened.rank_tensors[group.kind]) for group in opened.stack.groups)
 
 
-def stored_words(opened: Opened) -> str:
+def stored_words(opened: Occupancy) -> str:
     """What the engine stores, by role and format: ``K, V bf16; state fp32``."""
     formats: dict[str, dict[str, None]] = {}
     for tensor in (one for tensors in opened.kind_tensors.values() for one in tensors):
@@ -108,14 +108,14 @@ def _names(tensor: StoredTensor) -> tuple[str, ...]:
     return ("keys", "values") if tensor.name == "keys_values" else (_NAMES[tensor.role],)
 
 
-def _farther(opened: Opened, steps: int = 1) -> Opened:
+def _farther(opened: Occupancy, steps: int = 1) -> Occupancy:
     return opened.beyond(opened.tokens + steps * _STEP)
 
 
 class _Layer:
     """What a request keeps of one layer, now and at lengths far beyond."""
 
-    def __init__(self, kind: LayerKind, opened: Opened, tensors: Sequence[StoredTensor] | None = None) -> None:
+    def __init__(self, kind: LayerKind, opened: Occupancy, tensors: Sequence[StoredTensor] | None = None) -> None:
         self.kind, self.opened = kind, opened
         self.tensors = opened.kind_tensors[kind] if tensors is None else tuple(tensors)
         self.bytes = bytes_of(self.tensors)
@@ -148,7 +148,7 @@ class _Layer:
         """
         opened, dcp = self.opened, self.opened.request.parallel.dcp
         counted = dcp * self.copies
-        tensors = opened.engine.weight_rules(opened).shard(opened.model, self.kind, counted).tensors()
+        tensors = opened.weight_rules().shard(opened.model, self.kind, counted).tensors()
         if len({tensor.span for tensor in tensors}) != 1 or {tensor.role for tensor in tensors} & _FIXED:
             return 0
         return self.copies * sum(tensor.bytes_per_position(opened.dtypes.roles[tensor.role]) for tensor in tensors)
@@ -165,14 +165,14 @@ class _Layer:
         return None if rest else kept
 
 
-def _counts(opened: Opened) -> dict[LayerKind, int]:
+def _counts(opened: Occupancy) -> dict[LayerKind, int]:
     found = {group.kind: 0 for group in opened.stack.groups}
     for group in opened.stack.groups:
         found[group.kind] += group.count
     return found
 
 
-def _of_layers(opened: Opened, formulas: Opened) -> Iterator[tuple[str, int]]:
+def _of_layers(opened: Occupancy, formulas: Occupancy) -> Iterator[tuple[str, int]]:
     """The differences of layers: of equal kinds, then of kinds that have a name in common, then of those that took another's place."""
     own, plain = _counts(opened), _counts(formulas)
     for alike in (_same, _same_name, _both_attention):
@@ -211,12 +211,12 @@ def _both_attention(kind: LayerKind, other: LayerKind) -> bool:
     return {tensor.role for tensor in kind.tensors()} == {tensor.role for tensor in other.tensors()} == _KEYS_VALUES
 
 
-def _of_extras(opened: Opened) -> Iterator[tuple[str, int]]:
+def _of_extras(opened: Occupancy) -> Iterator[tuple[str, int]]:
     for tensor in opened.extras:
         yield tensor.why or _OTHERWISE, tensor.bytes
 
 
-def _of_ranks(opened: Opened) -> Iterator[tuple[str, int]]:
+def _of_ranks(opened: Occupancy) -> Iterator[tuple[str, int]]:
     """What GPUs hold beyond their share, where each is counted as the fullest one."""
     parallel, left = opened.request.parallel, request_bytes(opened) - opened.stored_bytes
     if left and parallel.tp == opened.request.gpus and not opened.engine.counts_copies:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from hwcalc.engines.pool import Try
-from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 
-__all__ = ["CommandInput", "Commands", "EmittedFile", "check_one_replica"]
+if TYPE_CHECKING:
+    from hwcalc.engines.pool import Try
+    from hwcalc.engines.setup import Parallel
 
 OpenedT = TypeVar("OpenedT")
 """The opened request of an engine, whose module imports this one."""
@@ -66,30 +66,3 @@ class EmittedFile(Record):
     environment: tuple[str, ...]
     command: tuple[str, ...]
     as_is: tuple[str, ...] | None = None
-
-
-class Commands(Generic[OpenedT]):
-    """What an engine is asked about its command line. The defaults are those of an engine without one."""
-
-    label: ClassVar[str]
-    """The name that people use for it."""
-    has_command: ClassVar[bool] = False
-    """Whether :meth:`command` can write a plan as the engine's command line."""
-    file_remark: ClassVar[str] = ""
-    """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
-
-    def command(self, planned: CommandInput) -> list[str]:
-        """The words of the engine's command line for a plan. Raises an error unless :attr:`has_command`."""
-        raise UsageError(f"{self.label} has no command line.", hint="Leave out --emit.")
-
-    def command_file(self, planned: CommandInput) -> EmittedFile | None:
-        """The file that starts a plan, for an engine that has one in place of a command line."""
-        return None
-
-    def own_settings(self, opened: OpenedT, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings of a plan as this engine counts them, where several together are one of its own."""
-        return settings
-
-    def flag(self, name: str, value: object) -> str:
-        """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
-        return f"--{name.replace('_', '-')} {value}"

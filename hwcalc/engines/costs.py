@@ -18,23 +18,10 @@ from hwcalc.profiles.engines import Estimate, runtime_profile
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.rank_weights import RankBytes, Rules
-    from hwcalc.engines.request import Parallel
+    from hwcalc.engines.setup import Parallel
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
-
-__all__ = [
-    "chunk_tokens",
-    "communication",
-    "device_context",
-    "estimated",
-    "exact",
-    "forward",
-    "memory_of",
-    "model_width",
-    "ranked",
-    "workspaces",
-]
 
 _CONTEXTS: Final = {"nvidia": "cuda", "amd": "rocm"}
 """Vendor -> the profile's entry for its context, where one was measured."""
@@ -157,7 +144,7 @@ def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
 
 
 def forward(
-    opened: Opened, chunks: tuple[int | None, int | None, int | None], rows: int, *, dtype: str | None = None
+    opened: Occupancy, chunks: tuple[int | None, int | None, int | None], rows: int, *, dtype: str | None = None
 ) -> BudgetPart:
     """Activations of one forward pass of ``rows`` sequences, in ``chunks``, with the logits of each.
 
@@ -165,9 +152,9 @@ def forward(
     its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
     bytes. ``dtype`` is the dtype that the model runs in; by default the model's own.
     """
-    from hwcalc.engines.passes import Pass
+    from hwcalc.engines.forms import Pass
 
-    model, parallel, rules, profile = opened.model, opened.parallel, opened.engine.weight_rules(opened), runtime_profile()
+    model, parallel, rules, profile = opened.model, opened.parallel, opened.weight_rules(), runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
     logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))

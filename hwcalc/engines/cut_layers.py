@@ -6,15 +6,15 @@ A search tries hundreds of lengths, and PyramidKV leaves another number of token
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Layer, LayerKind, Role
 from hwcalc.formulas.record import Record
 
-__all__ = ["CutLayers", "cut_layers", "first_alike"]
+if TYPE_CHECKING:
+    from hwcalc.engines.stored import StoredTensor
 
 
 class CutLayers(Record):
@@ -28,9 +28,9 @@ def cut_layers(opened: Any) -> CutLayers | None:
     """The layers of a replica, counted from what one token more takes; ``None`` where they are not that simple, or nothing is cut."""
     local = opened.replica
     evicted, parallel = local.evicted, opened.request.parallel
-    if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.engine.sizes_by_token(opened):
+    if evicted is None or parallel.dcp > 1 or local.together.unlike or not opened.sizes_by_token():
         return None
-    rules = opened.engine.weight_rules(opened)
+    rules = opened.weight_rules()
 
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
         found: tuple[StoredTensor, ...] = opened.engine.tensors(rules.shard(opened.model, kind, parallel.tp), local)

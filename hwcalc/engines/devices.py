@@ -5,36 +5,19 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from msgspec import field
 from msgspec.structs import asdict
 
-from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
-from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.budget import BudgetPart
-    from hwcalc.profiles.gpus import Gpu
-
-__all__ = [
-    "HOST",
-    "HOST_SHARE",
-    "DeviceReads",
-    "DeviceShare",
-    "ModelWeights",
-    "Placement",
-    "Places",
-    "TensorGroup",
-    "WeightRead",
-    "check_stages",
-]
+    from hwcalc.engines.setup import Parallel
+    from hwcalc.model import Definition
 
 HOST_SHARE: Final = 4
 """Times the memory of its GPUs that a host may well have (:func:`hwcalc.engines.saving.host_holds` says of which machines)."""
@@ -157,56 +140,3 @@ class DeviceReads(Record):
     at_once: int = 1
     pass_tokens: int | None = None
     last_layer_bytes: int = 0
-
-
-class Places(Generic[OpenedT]):
-    """What the planner asks an engine about places. The defaults are those of an engine that holds everything on its GPUs."""
-
-    splits_layers: ClassVar[bool] = False
-    """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
-    alike_on_gpus: ClassVar[bool] = False
-    """Whether two GPUs of the same :func:`~hwcalc.engines.costs.outside_kind` differ in nothing but their memory: no check, no default and
-    no setting looks at a GPU, the equation is the general one, and there is no pool."""
-
-    def preallocates(self, opened: OpenedT) -> bool:
-        """Whether each sequence has the place of all its tokens from the start."""
-        return False
-
-    def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
-        """Check that the engine can plan a machine without a GPU. Raises :class:`~hwcalc.errors.UsageError`; by default always."""
-        raise UsageError(
-            f"--gpu {host.id}: kvplan plans a machine without a GPU as llama.cpp and Ollama run there.",
-            hint="Add: --engine llamacpp",
-        )
-
-    def placement(self, opened: OpenedT) -> Placement | None:
-        """The share of each device for the planned sequences; ``None`` without hardware, or if the engine places nothing."""
-        return None
-
-    def model_weights(self, opened: OpenedT) -> ModelWeights | None:
-        """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
-        return None
-
-    def reads(self, opened: OpenedT) -> Noted[tuple[DeviceReads, ...]]:
-        """What a pass reads on each device; nothing if the weights are those that the model was published with, on GPUs alike."""
-        return Noted(())
-
-    def lacking(self, opened: OpenedT, end: str) -> str | None:
-        """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
-        return None
-
-    def entire(self, opened: OpenedT) -> OpenedT:
-        """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
-        return opened
-
-    def pinned(self, opened: OpenedT) -> OpenedT:
-        """The same request, whose other lengths and numbers of sequences keep every layer where the planned ones have it."""
-        return opened
-
-    def names_length(self, gpu: Gpu | None) -> bool:
-        """Whether the engine has a length of its own where the user names none: :meth:`fitting_length`."""
-        return self.splits_layers and gpu is not None
-
-    def fitting_length(self, opened: OpenedT) -> Noted[int | None]:
-        """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
-        return Noted(None)

@@ -11,14 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, block_bytes, cut_blocks, rank_weight_bytes
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
-
-__all__ = ["dflash_bytes_rank", "draft_bytes_rank", "eagle_bytes_rank", "mtp_bytes_rank"]
 
 
 def draft_bytes_rank(

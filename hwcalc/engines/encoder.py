@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import Request
 from hwcalc.formulas import Encoder
 from hwcalc.model import ModelSpec, Note
 
-__all__ = ["encoder_length", "follows_output", "has_cross"]
+if TYPE_CHECKING:
+    from hwcalc.engines.setup import Request
 
 
 def has_cross(model: ModelSpec) -> bool:

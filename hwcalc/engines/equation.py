@@ -10,15 +10,14 @@ from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.amounts import passed_tokens
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, exact, forward
 from hwcalc.engines.extra_models import beside
+from hwcalc.engines.forms import passed_tokens
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import rank_weight_bytes
-from hwcalc.engines.request import ALONE, Hardware, Parallel
+from hwcalc.engines.setup import ALONE, Hardware, Parallel
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
@@ -27,12 +26,11 @@ from hwcalc.units import parse_share
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["margin_of", "plan_equation", "rank_weights_part"]
 
-
-def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | None]) -> Noted[Budget | None]:
+def plan_equation(opened: Occupancy, chunks: tuple[int | None, int | None, int | None]) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
 
     ``chunks`` are the most tokens of one forward pass of a replica: low, expected and high.
@@ -52,7 +50,7 @@ def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | No
         *weights,
         *extra.value,
         forward(opened, chunks, rows, dtype=weight_format if weight_format in FLOATS else None),
-        *opened.engine.working(opened),
+        *opened.working(),
         *_policy_part(opened),
         *outside(opened, gpu),
     )
@@ -62,7 +60,7 @@ def plan_equation(opened: Opened, chunks: tuple[int | None, int | None, int | No
     return Noted(budget, (*found.notes, *extra.notes, *measured, *margin.notes))
 
 
-def _policy_part(opened: Opened) -> tuple[BudgetPart, ...]:
+def _policy_part(opened: Occupancy) -> tuple[BudgetPart, ...]:
     if opened.evicted is None:
         return ()
     from hwcalc.engines.peaks import policy_part
@@ -87,7 +85,7 @@ def _default_margin() -> Noted[Fraction | int]:
     return Noted(margin, (Note(code="default-margin", message=message),))
 
 
-def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
+def rank_weights_part(opened: Occupancy) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
 
     If the size of the published files is known and the user asks for no other format, that size is divided over the ranks in the
@@ -99,7 +97,7 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     weight_format = format_name(opened.request.weights)
     weight_dtype = weight_format if weight_format in FLOATS else None
     scheme, known = planned_scheme(model, weight_format)
-    rules = opened.engine.weight_rules(opened)
+    rules = opened.weight_rules()
     held = None if scheme is None else rules.held(scheme)
     unpacked = scheme is not None and held is None
 

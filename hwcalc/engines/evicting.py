@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -15,9 +15,9 @@ from hwcalc.formulas.kind import BY_TOKEN
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Setting, State
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
-from hwcalc.policies.walks import Ends
 
-__all__ = ["Evicted", "acted_on", "courses_of", "ends_by_layer", "evicted_of", "shapes_of"]
+if TYPE_CHECKING:
+    from hwcalc.policies.walks import Ends
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 _Start: TypeAlias = tuple[int, int]

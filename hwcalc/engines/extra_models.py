@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import asdict
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import exact, ranked
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.model import Note
 
-__all__ = ["beside"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 
-def beside(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
+def beside(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     """The adapters, and the draft with its cache. The draft caches every token that the planned model caches."""
     adapters, draft = _adapters(opened), _draft(opened)
     return Noted((*adapters.value, *draft.value), (*adapters.notes, *draft.notes))
 
 
-def _adapters(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
+def _adapters(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     """Adapters of ``--lora`` on the fullest rank. If the layers of the model are not counted, a note says that adapters are missing."""
     model, lora = opened.model, opened.request.lora
     if lora is None:
         return Noted(())
     from hwcalc.engines.lora_weights import lora_bytes_rank
 
-    size = lora_bytes_rank(model, lora, opened.parallel, rules=opened.engine.weight_rules(opened))
+    size = lora_bytes_rank(model, lora, opened.parallel, rules=opened.weight_rules())
     if size is None:
         message = f"--lora is not counted: the layers of {model.id} are not known."
         return Noted((), (Note(code="lora-unknown", message=message),))
     return Noted((ranked("adapters", Section.WEIGHTS, size),))
 
 
-def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
+def _draft(opened: Occupancy) -> Noted[tuple[BudgetPart, ...]]:
     engine, request, draft = opened.engine, opened.request, opened.request.draft
     if draft is None:
         return Noted(())
@@ -42,7 +44,7 @@ def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
     from hwcalc.quantization.planned import planned_scheme
 
     scheme, known = planned_scheme(draft, None)
-    rules = engine.weight_rules(opened)
+    rules = opened.weight_rules()
     weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
     draft_request = request.changed(
         parallel=Parallel(**{**asdict(request.parallel), "pp": 1, "ep": 1}),

@@ -9,59 +9,321 @@ form in a browser. A sweep calls it with arrays of lengths and of numbers of seq
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from hwcalc.engines.amounts import (
-    DRAWN,
-    Amount,
-    Asked,
-    Constant,
-    Early,
-    Largest,
-    Measured,
-    OwnAmount,
-    Pass,
-    PerGpu,
-    passed_tokens,
-)
-from hwcalc.engines.curves import AskedCurve, Curve, Term
-from hwcalc.engines.moments import Fullest
-from hwcalc.formulas.arithmetic import either, larger, mapped
+from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, mapped, smaller, some
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.stairs import Stair, stairs_at, together
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import BudgetPart
+    from collections.abc import Mapping
 
-__all__ = [
-    "ENDS",
-    "HOST",
-    "OPPOSITE",
-    "Amount",
-    "Asked",
-    "AskedCurve",
-    "Blocks",
-    "Constant",
-    "Curve",
-    "Early",
-    "Fullest",
-    "HostRoom",
-    "Largest",
-    "Measured",
-    "Memory",
-    "MemoryForm",
-    "OwnAmount",
-    "PartForm",
-    "Pass",
-    "PerGpu",
-    "Pool",
-    "Pools",
-    "Term",
-    "passed_tokens",
-]
+    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.formulas import LayerNumbers
+    from hwcalc.formulas.stairs import Stair
+
+
+class Term(Record):
+    """Layers of one kind that grow alike. A unit is a position, or a block of ``unit_tokens`` tokens.
+
+    ``stairs`` are the units that one layer takes of one sequence; of several sums the largest counts. ``rule`` says it in words, where
+    ``n`` is the number of tokens.
+    """
+
+    kind: str
+    layers: LayerNumbers
+    count: int
+    unit_bytes: int
+    stairs: tuple[tuple[Stair, ...], ...]
+    rule: str
+    unit_tokens: int = 1
+
+    def units(self, tokens: int) -> int:
+        """Positions or blocks of one layer and one sequence."""
+        units: int = largest(stairs_at(sums, tokens) for sums in self.stairs)
+        return units
+
+    def bytes(self, tokens: int) -> int:
+        """Bytes of all these layers for one sequence."""
+        return self.count * self.unit_bytes * self.units(tokens)
+
+
+class _Sum(NamedTuple):
+    """Some terms: those of one sum of stairs as a single sum, in bytes, and the others."""
+
+    stairs: tuple[Stair, ...]
+    others: tuple[Term, ...]
+
+    @classmethod
+    def of(cls, terms: Iterable[Term]) -> _Sum:
+        found = tuple(terms)
+        single = ((term.count * term.unit_bytes, term.stairs[0]) for term in found if len(term.stairs) == 1)
+        return cls(together(single), tuple(term for term in found if len(term.stairs) > 1))
+
+    def bytes(self, tokens: int) -> int:
+        """Bytes of all of them for one sequence."""
+        size = stairs_at(self.stairs, tokens)
+        return size + sum(term.bytes(tokens) for term in self.others) if self.others else size
+
+
+class Curve(Record):
+    """The cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` are those of all GPUs.
+
+    ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are. Sequences of more than ``most_tokens``, and
+    more than ``most_sequences`` of them, are refused. An engine with another rule has a subclass.
+    """
+
+    gpus: tuple[tuple[Term, ...], ...]
+    total: tuple[Term, ...]
+    once_bytes: int = 0
+    total_once_bytes: int = 0
+    most_tokens: int | None = None
+    most_sequences: int | None = None
+
+    @cached_property
+    def _on_gpus(self) -> tuple[_Sum, ...]:
+        return tuple(dict.fromkeys(map(_Sum.of, self.gpus)))
+
+    @cached_property
+    def _in_all(self) -> _Sum:
+        return _Sum.of(self.total)
+
+    @cached_property
+    def _by_gpu(self) -> tuple[_Sum, ...]:
+        return tuple(map(_Sum.of, self.gpus))
+
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        """Bytes on one of the GPUs, for so many sequences of a replica."""
+        return sequences * self._by_gpu[gpu].bytes(tokens) + self.once_bytes
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes on the fullest GPU, for so many sequences of a replica."""
+        sums = self._on_gpus
+        most: int = sums[0].bytes(tokens) if len(sums) == 1 else largest(one.bytes(tokens) for one in sums)
+        return sequences * most + self.once_bytes
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        """Bytes on all GPUs, for all sequences."""
+        return sequences * self._in_all.bytes(tokens) + self.total_once_bytes
+
+
+class StagedCurve(Curve):
+    """A cache in which what is there once is not the same on each GPU: ``once_on`` are those bytes in place of ``once_bytes``."""
+
+    once_on: tuple[int, ...]
+
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        return sequences * self._by_gpu[gpu].bytes(tokens) + self.once_on[gpu]
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        most: int = largest(self.bytes_on(gpu, tokens, sequences) for gpu in range(len(self.gpus)))
+        return most
+
+
+class AskedCurve(Curve):
+    """A cache that is no sum of stairs, but as much for each sequence as for one: the engine is asked once for each length.
+
+    ``one`` is a sequence of a replica on the fullest GPU, and ``whole`` a sequence on all GPUs.
+    """
+
+    gpus: tuple[tuple[Term, ...], ...] = ((),)
+    total: tuple[Term, ...] = ()
+    one: Callable[[int], int]
+    whole: Callable[[int], int]
+
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        return self.needed_bytes(tokens, sequences)
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        size: int = sequences * mapped(self.one, tokens) + self.once_bytes
+        return size
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        size: int = sequences * mapped(self.whole, tokens) + self.total_once_bytes
+        return size
+
+
+Factor = Literal["passed", "sequences", "each", "alone"]
+"""Tokens that are processed at once; sequences; of the former those of one sequence; 1 if there is one sequence, 0 if more."""
+
+
+class Product(NamedTuple):
+    """``bytes x stairs``, times the factors. Without any stairs that is ``bytes`` times the factors."""
+
+    bytes: int
+    factors: tuple[Factor, ...] = ()
+    stairs: tuple[Stair, ...] = ()
+
+    def at(self, tokens: int, factors: Mapping[Factor, int]) -> int:
+        """The value for so many tokens of a sequence."""
+        value = self.bytes * (stairs_at(self.stairs, tokens) if self.stairs else 1)
+        for name in self.factors:
+            value = value * factors[name]  # not in place: an array would keep its shape
+        return value
+
+
+class Moment(NamedTuple):
+    """``share x`` the sum of the products: one multiplication in floating point, of a whole number."""
+
+    share: float
+    products: tuple[Product, ...]
+
+
+class Fullest(Record):
+    """The largest of the moments, rounded ``up`` or down to whole bytes. At most ``chunk`` tokens are processed at once."""
+
+    moments: tuple[Moment, ...]
+    chunk: int | None
+    up: bool
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        passed = sequences * tokens if self.chunk is None else smaller(sequences * tokens, self.chunk)
+        factors: dict[Factor, int] = {
+            "passed": passed,
+            "sequences": sequences,
+            "each": -(-passed // sequences),
+            "alone": (sequences == 1) * 1,
+        }
+        most = largest(one.share * sum(product.at(tokens, factors) for product in one.products) for one in self.moments)
+        rounded: int = ceiled(most) if self.up else floored(most)
+        return rounded
+
+
+def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
+    """Tokens of one forward pass: all, or at most ``chunk`` of them, but one for each sequence."""
+    passed = sequences * tokens
+    most: int = passed if chunk is None else smaller(passed, larger(sequences, chunk))
+    return most
+
+
+class Pass(Record):
+    """A forward pass: ``int(element_bytes x passed x width + sequences x logits x logit_bytes)``.
+
+    ``passed`` are the tokens that are processed at once: all, or at most ``chunk`` of them (but one for each sequence). The products are
+    formed in floating point and in this order, so that every language gives the same integer.
+    """
+
+    element_bytes: int
+    width: float
+    chunk: int | None
+    logits: int
+    logit_bytes: float
+
+    def passed(self, tokens: int, sequences: int) -> int:
+        """Tokens that are processed at once."""
+        return passed_tokens(tokens, sequences, self.chunk)
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        passed = self.passed(tokens, sequences)
+        size: int = floored(self.element_bytes * passed * self.width + sequences * self.logits * self.logit_bytes)
+        return size
+
+
+class Constant(Record):
+    """The same at every length and for every number of sequences."""
+
+    bytes: int
+
+    @classmethod
+    def of(cls, size: int) -> Constant:
+        """So many bytes."""
+        return cls(bytes=size)
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        return self.bytes
+
+
+class Largest(Record):
+    """The largest of some terms, for all sequences: a tensor that exists twice while it grows."""
+
+    terms: tuple[Term, ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        most: int = largest(term.bytes(tokens) for term in self.terms) if self.terms else 0
+        return sequences * most
+
+
+class Measured(Record):
+    """A rule, but the bytes that were measured where a forward pass is one of the ``readings``: its tokens, its sequences, bytes.
+
+    At most ``chunk`` tokens are processed at once, as in :class:`Pass`.
+    """
+
+    rule: Amount
+    chunk: int | None
+    readings: tuple[tuple[int, int, int], ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        passed = passed_tokens(tokens, sequences, self.chunk)
+        size = self.rule.at(tokens, sequences)
+        for tokens_at_once, rows, measured in reversed(self.readings):
+            size = either((tokens_at_once == passed) & (rows == sequences), measured, size)
+        return size
+
+
+class Early(Record):
+    """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
+
+    first: Sequence[int]
+    rule: Amount
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        last = len(self.first)
+        if isinstance(tokens, int):
+            return self.first[tokens - 1] if 1 <= tokens <= last else self.rule.at(tokens, sequences)
+        is_early = tokens <= last
+        if not some(is_early):
+            return self.rule.at(tokens, sequences)
+        early = mapped(lambda length: self.first[length - 1] if length <= last else 0, smaller(tokens, last + 1))
+        size: int = either(is_early, early, self.rule.at(tokens, sequences))
+        return size
+
+
+class PerGpu(Record):
+    """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
+
+    amounts: tuple[Amount, ...]
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """The largest of them."""
+        most: int = largest(amount.at(tokens, sequences) for amount in self.amounts)
+        return most
+
+
+class OwnAmount:
+    """A rule of one engine, which nobody else knows."""
+
+    def at(self, tokens: int, sequences: int) -> int:
+        """Bytes for so many sequences of a replica."""
+        raise NotImplementedError
+
+
+class Asked(OwnAmount, Record):
+    """What an engine says of one sequence, for each sequence: it is asked once for each length."""
+
+    rule: Callable[[int], int]
+    alone: bool = False
+    """Whether it says it of all sequences together."""
+
+    def at(self, tokens: int, sequences: int) -> int:
+        size: int = mapped(self.rule, tokens)
+        return size if self.alone else sequences * size
+
+
+DRAWN: Final = (Constant, Pass, Largest, Fullest, PerGpu, Measured, Early)
+"""Those that the page of ``kvplan explore`` can evaluate."""
+Amount = Constant | Pass | Largest | Fullest | PerGpu | Measured | Early | OwnAmount
+
 
 ENDS: Final = ("low", "expected", "high")
 HOST: Final = "host"

@@ -8,36 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.amounts import Constant, Largest, Measured
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.calibration import calibrated, measured_passes, measurements
-from hwcalc.engines.curves import AskedCurve, Curve, StagedCurve, Term
-from hwcalc.engines.forms import Blocks, MemoryForm, PartForm, Pool
+from hwcalc.engines.forms import (
+    AskedCurve,
+    Blocks,
+    Constant,
+    Curve,
+    Largest,
+    Measured,
+    MemoryForm,
+    PartForm,
+    Pool,
+    StagedCurve,
+    Term,
+)
 from hwcalc.engines.ranks import DEALT
-from hwcalc.engines.request import is_plain
-from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind
 
-__all__ = ["asked_curve", "form_with", "general_curve", "general_form", "growing", "growing_parts"]
+if TYPE_CHECKING:
+    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.stored import StoredTensor
+    from hwcalc.formulas.hybrid import Group
 
 Stairs: TypeAlias = tuple[Stair, ...]
 
 
-def general_form(opened: Opened, chunk: int | None) -> MemoryForm | None:
+def general_form(opened: Occupancy, chunk: int | None) -> MemoryForm | None:
     """The form of a request to a general engine; ``None`` if it has none. A forward pass is expected to take ``chunk`` tokens at most."""
     return form_with(opened, lambda: growing_parts(opened, chunk))
 
 
 def form_with(
-    opened: Opened,
+    opened: Occupancy,
     parts: Callable[[], tuple[PartForm, ...] | None] | None = None,
     *,
     blocks: Blocks | None = None,
@@ -47,7 +58,7 @@ def form_with(
 
     By default the parts are those of the budget, of which nothing depends on length or batch. A budget of the user's own has none.
     """
-    curve, given = opened.engine.curve(opened), opened.request.hardware.kv_memory
+    curve, given = opened.curve(), opened.request.hardware.kv_memory
     budget = opened.budget if curve is not None and given is None and opened.request.hardware.gpu is not None else None
     if curve is None or (given is None and budget is None):
         return None
@@ -57,7 +68,7 @@ def form_with(
     if beside is None:
         return None
     size = given or 0
-    most, limited_by = opened.engine.most_sequences(opened) or (None, None)
+    most, limited_by = opened.most_sequences() or (None, None)
     return MemoryForm(
         curve=curve,
         parts=beside,
@@ -68,11 +79,11 @@ def form_with(
         most_sequences=most,
         limited_by=limited_by,
         dp=opened.request.parallel.dp,
-        crests=tuple(sorted(opened.engine.periods(opened))),
+        crests=tuple(sorted(opened.periods())),
     )
 
 
-def growing_parts(opened: Opened, chunk: int | None) -> tuple[PartForm, ...]:
+def growing_parts(opened: Occupancy, chunk: int | None) -> tuple[PartForm, ...]:
     """The parts of the equation as rules, with what was measured in their place. The budget is known."""
     request, about = opened.request, (opened.engine.name, opened.model.id)
     gpu = request.hardware.gpu
@@ -97,12 +108,12 @@ def _part(part: BudgetPart, chunk: int | None, readings: tuple[tuple[int, int, i
     return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
 
-def general_curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | None:
+def general_curve(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> Curve | None:
     """The cache of a request to a general engine, with these layers on each GPU that differs.
 
     ``None`` if the bytes of a tensor are no product; nor has a policy, a draft, or sequences of unlike lengths a curve.
     """
-    if not is_plain(opened.request):
+    if not opened.request.is_plain:
         return None
     held, ranked, extras = opened.kind_tensors, opened.rank_tensors, opened.replica.extras
     stored = [tensor for tensors in (*held.values(), *ranked.values(), extras, opened.extras) for tensor in tensors]
@@ -123,9 +134,9 @@ def general_curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | 
     return curve if len(set(once)) == 1 else StagedCurve(**asdict(curve), once_on=once)
 
 
-def asked_curve(opened: Opened) -> Curve | None:
+def asked_curve(opened: Occupancy) -> Curve | None:
     """The cache of an engine that is no sum of stairs, but as much for each sequence as for one."""
-    if not is_plain(opened.request):
+    if not opened.request.is_plain:
         return None
     return AskedCurve(
         one=cache(lambda tokens: opened.sized(seq=tokens, batch=1).needed_bytes),
@@ -137,7 +148,7 @@ def _once(groups: Iterable[Group], stored: Mapping[LayerKind, tuple[StoredTensor
     return sum(group.count * tensor.bytes for group in groups for tensor in stored[group.kind] if tensor.once)
 
 
-def _stairs(opened: Opened, tensor: StoredTensor, dcp: int = 1) -> Stairs | None:
+def _stairs(opened: Occupancy, tensor: StoredTensor, dcp: int = 1) -> Stairs | None:
     """The positions of a tensor on the fullest of the ranks that share its tokens; ``None`` if they are no stairs."""
     stairs = tensor.span.stairs(opened.growing_encoder_tokens)
     if dcp == 1 or tensor.role not in DEALT:
@@ -147,7 +158,7 @@ def _stairs(opened: Opened, tensor: StoredTensor, dcp: int = 1) -> Stairs | None
 
 
 def _terms(
-    opened: Opened, groups: Iterable[Group], stored: Mapping[LayerKind, tuple[StoredTensor, ...]], dcp: int = 1
+    opened: Occupancy, groups: Iterable[Group], stored: Mapping[LayerKind, tuple[StoredTensor, ...]], dcp: int = 1
 ) -> tuple[Term, ...]:
     """A term for each way in which tensors of these layers grow."""
     return tuple(
@@ -157,13 +168,13 @@ def _terms(
     )
 
 
-def _outside(opened: Opened, tensors: Iterable[StoredTensor]) -> tuple[Term, ...]:
+def _outside(opened: Occupancy, tensors: Iterable[StoredTensor]) -> tuple[Term, ...]:
     """The terms of tensors that belong to no layer."""
     return _alike(opened, tensors, kind="model", layers=LayerNumbers(), count=1)
 
 
 def _alike(
-    opened: Opened, tensors: Iterable[StoredTensor], dcp: int = 1, *, kind: str, layers: LayerNumbers, count: int
+    opened: Occupancy, tensors: Iterable[StoredTensor], dcp: int = 1, *, kind: str, layers: LayerNumbers, count: int
 ) -> tuple[Term, ...]:
     sizes: dict[Stairs, int] = {}
     rules: dict[Stairs, str] = {}
@@ -173,12 +184,13 @@ def _alike(
             continue
         sizes[stairs] = sizes.get(stairs, 0) + tensor.position_bytes
         rules.setdefault(stairs, tensor.span.text)
-    # A sweep makes thousands.
-    alike = {"kind": kind, "layers": layers, "count": count, "unit_tokens": 1}
-    return tuple(Term(**alike, unit_bytes=size, stairs=(stairs,), rule=rules[stairs]) for stairs, size in sizes.items())
+    return tuple(
+        Term(kind=kind, layers=layers, count=count, unit_tokens=1, unit_bytes=size, stairs=(stairs,), rule=rules[stairs])
+        for stairs, size in sizes.items()
+    )
 
 
-def growing(opened: Opened, tensors: Iterable[StoredTensor]) -> Largest | None:
+def growing(opened: Occupancy, tensors: Iterable[StoredTensor]) -> Largest | None:
     """The largest of some tensors of the fullest rank, for all sequences of a replica; ``None`` if the bytes of one are no product."""
     found = tuple(tensors)
     if any(tensor.position_bytes is None for tensor in found):

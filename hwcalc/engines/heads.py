@@ -6,8 +6,6 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import LatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
 
-__all__ = ["check_heads"]
-
 
 def check_heads(engine: str, kind: LayerKind, tp: int) -> None:
     """Check that ``tp`` ranks share the heads of a layer evenly. Raises :class:`~hwcalc.errors.UsageError`.

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, memory_of, workspaces
-from hwcalc.engines.families import is_unmeasured
 from hwcalc.engines.noted import Noted
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
-
-__all__ = ["Loaded", "budget_of", "loaded", "outside"]
 
 
 class Loaded(NamedTuple):
@@ -27,7 +24,7 @@ class Loaded(NamedTuple):
     weights: tuple[BudgetPart, ...]
 
 
-def loaded(opened: Opened) -> Noted[Loaded | None]:
+def loaded(opened: Occupancy) -> Noted[Loaded | None]:
     """``None`` without a GPU, or if its memory or the size of the weights is unknown; notes say which."""
     gpu = opened.request.hardware.gpu
     if gpu is None:
@@ -40,13 +37,13 @@ def loaded(opened: Opened) -> Noted[Loaded | None]:
     return Noted(Loaded(gpu, memory, weights.value), notes)
 
 
-def outside(opened: Opened, gpu: Gpu) -> tuple[BudgetPart, ...]:
+def outside(opened: Occupancy, gpu: Gpu) -> tuple[BudgetPart, ...]:
     """What lies outside of the engine's own tensors: the context, workspaces, and buffers for communication."""
     return device_context(gpu), *workspaces(gpu), *communication(opened.request.parallel, gpu)
 
 
 def budget_of(
-    opened: Opened,
+    opened: Occupancy,
     memory: VisibleMemory,
     parts: tuple[BudgetPart, ...],
     *,
@@ -60,10 +57,6 @@ def budget_of(
     ``margin`` is the share that stays free, by default what the user says.
     """
     request = opened.request
-    measured = (
-        Noted(parts)
-        if is_unmeasured(opened.family)
-        else calibrated(opened.engine.name, opened.model.id, request, parts, tokens=tokens, rows=rows)
-    )
+    measured = calibrated(opened.engine.name, opened.model.id, request, parts, tokens=tokens, rows=rows)
     margin = request.hardware.margin or 0 if margin is None else margin
     return Noted(Budget.of(memory, share, margin, measured.value), measured.notes)

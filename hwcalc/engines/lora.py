@@ -10,8 +10,6 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
-__all__ = ["Lora", "parse_lora"]
-
 _LARGEST_RANK: Final = 8192
 _LARGEST_COUNT: Final = 100_000
 _TARGETS: Final = ("all", "attention", "mlp")

@@ -8,16 +8,16 @@ B is cut; if it is cut by inputs, A is cut and B is whole. With expert paralleli
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.lora import Lora
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, cut_blocks, on_stages
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.shards import module_of
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
-__all__ = ["adapted", "adapter_numbers", "lora_bytes_rank", "most_on_a_stage"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lora import Lora
+    from hwcalc.model import ModelSpec
 
 _MLP_PARTS: Final = frozenset({"mlp", "experts", "feed_forward", "block_sparse_moe", "shared_expert", "shared_experts"})
 

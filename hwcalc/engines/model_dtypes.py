@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO
-from hwcalc.formulas import DType
 from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.dtypes import find_dtype
 
-__all__ = ["known_dtype", "model_dtype", "plain_format"]
+if TYPE_CHECKING:
+    from hwcalc.formulas import DType
 
 _DEFAULT_MODEL_DTYPE = "bf16"
 

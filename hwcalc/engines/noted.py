@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from hwcalc.model import Note
 
-__all__ = ["Noted"]
-
 T = TypeVar("T")
 
 

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError, UsageError
-from hwcalc.formulas import DType
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_packed, packed_names
 from hwcalc.text import brief, shown
 
-__all__ = [
-    "AUTO",
-    "Choices",
-    "EngineOption",
-    "choice_option",
-    "integer_option",
-    "is_auto",
-    "is_on",
-    "number_option",
-    "parse_kv_dtype",
-    "share_option",
-]
+if TYPE_CHECKING:
+    from hwcalc.formulas import DType
 
 AUTO: Final = "auto"
 """The value of ``--dtype`` that stands for the default of the engine."""

@@ -9,9 +9,7 @@ from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
-
-__all__ = ["Pages", "blocks_of_requests", "request_steps"]
+    from hwcalc.engines.deployment import Occupancy
 
 
 class Pages(Span):
@@ -41,7 +39,7 @@ class Pages(Span):
         return "n" if self.numbers[0] == 1 else f"roundup(n, {self.numbers[0]:,})"
 
 
-def blocks_of_requests(opened: Opened, block_size: int) -> int:
+def blocks_of_requests(opened: Occupancy, block_size: int) -> int:
     """Blocks that the sequences of the fullest replica take, each with blocks of its own."""
     request = opened.replica.request
     return sum(count * request.sharing.branches * -(-tokens // block_size) for tokens, count in request.lengths_of)

@@ -8,11 +8,10 @@ memory equation, :func:`policy_part`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import model_width
 from hwcalc.engines.cut_layers import first_alike
@@ -28,18 +27,8 @@ from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import Beside, beside_of
 from hwcalc.quantization.planned import format_name
 
-__all__ = [
-    "PART",
-    "Peaks",
-    "inner_vectors",
-    "page_keys_bytes",
-    "pages_bytes",
-    "peak_steps",
-    "peaks_of",
-    "policy_part",
-    "stage_prefill_bytes",
-    "whole_bytes",
-]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 PART: Final = "policy prefill"
 Layers = range | LayerNumbers
@@ -74,7 +63,7 @@ class Peaks(Record):
         return max(0, self.prefill - inner_vectors - self.cache, self.held)
 
 
-def peaks_of(opened: Opened) -> Peaks:
+def peaks_of(opened: Occupancy) -> Peaks:
     """What the policy of the request needs at its fullest."""
     evicted = opened.evicted
     assert evicted is not None
@@ -84,35 +73,35 @@ def peaks_of(opened: Opened) -> Peaks:
         found = _beside(opened, span)
         if found is None:
             continue
-        cache = opened.engine.prefill_bytes(opened, number)
+        cache = opened.prefill_bytes(number)
         if cache + found.prefill > scored + beside or not extras:
             scored, beside, extras = cache, found.prefill, found.extras
         held = max(held, found.decoding)
     return Peaks(cache=opened.needed_bytes, scored=scored, beside=beside, held=held, extras=extras)
 
 
-def whole_bytes(opened: Opened) -> int:
+def whole_bytes(opened: Occupancy) -> int:
     """The same moment without the policy."""
     plain = opened.without_policy()
-    return max(plain.engine.prefill_bytes(plain, stage) for stage in range(len(stage_spans(opened))))
+    return max(plain.prefill_bytes(stage) for stage in range(len(stage_spans(opened))))
 
 
-def _beside(opened: Opened, span: Layers) -> Beside | None:
+def _beside(opened: Occupancy, span: Layers) -> Beside | None:
     """What lies beside the cache of these layers on a tensor-parallel rank; ``None`` where the policy acts on none of them."""
     evicted, local = opened.evicted, opened.replica
     setting = _rank_setting(local, span)
     if evicted is None or not setting.layers:
         return None
-    at_once, longest = opened.engine.scored_at_once(local), max(evicted.most.values(), default=0)
+    at_once, longest = local.scored_at_once(), max(evicted.most.values(), default=0)
     return beside_of(evicted.chosen, setting, evicted.state, longest=longest, cuts=evicted.cuts, at_once=at_once)
 
 
-def _rank_setting(opened: Opened, span: Layers) -> Setting:
+def _rank_setting(opened: Occupancy, span: Layers) -> Setting:
     """What a policy is told of these layers, on one tensor-parallel rank."""
     assert opened.evicted is not None
     whole, rules, tp, plain = (
         opened.evicted.setting,
-        opened.engine.weight_rules(opened),
+        opened.weight_rules(),
         opened.request.parallel.tp,
         opened.plain_stack,
     )
@@ -126,12 +115,12 @@ def _rank_setting(opened: Opened, span: Layers) -> Setting:
     return replace(whole, layers=layers, batch=opened.batch)
 
 
-def pages_bytes(opened: Opened) -> int:
+def pages_bytes(opened: Occupancy) -> int:
     """The keys of pages of one sequence, which a decode step reads beside the cache, on one tensor-parallel rank."""
     return page_keys_bytes(opened, replace(_rank_setting(opened, range(len(opened.plain_stack))), batch=1))
 
 
-def page_keys_bytes(opened: Opened, setting: Setting) -> int:
+def page_keys_bytes(opened: Occupancy, setting: Setting) -> int:
     """The keys of all pages of these layers; none where a policy does not choose what is read."""
     evicted = opened.evicted
     assert evicted is not None
@@ -140,7 +129,7 @@ def page_keys_bytes(opened: Opened, setting: Setting) -> int:
     return beside_of(evicted.chosen, setting, evicted.state, longest=opened.tokens, cuts=False).decoding
 
 
-def stage_prefill_bytes(opened: Opened, stage: int) -> int:
+def stage_prefill_bytes(opened: Occupancy, stage: int) -> int:
     """Bytes of cache on a rank of a pipeline stage at the fullest, if each layer is cut before the next one begins."""
     local = opened.replica.sized(seq=opened.request.prompt_tokens)
     alike = first_alike(local)
@@ -158,17 +147,17 @@ def stage_prefill_bytes(opened: Opened, stage: int) -> int:
     return max(fullest, before) + bytes_of(local.extras)
 
 
-def _sizes(local: Opened, layers: Sequence[Layer], numbers: Iterable[int]) -> dict[int, int]:
+def _sizes(local: Occupancy, layers: Sequence[Layer], numbers: Iterable[int]) -> dict[int, int]:
     """Bytes on a rank of the layers with these numbers."""
-    rules, tp = local.engine.weight_rules(local), local.request.parallel.tp
+    rules, tp = local.weight_rules(), local.request.parallel.tp
     known: dict[Layer, int] = {}
     for layer in {layers[number]: None for number in numbers}:
         shards = (rules.shard(local.model, kind, tp) for kind in layer)
-        known[layer] = sum(rank_bytes_of(local, local.engine.tensors(shard, local)) for shard in shards)
+        known[layer] = sum(rank_bytes_of(local, local.tensors(shard)) for shard in shards)
     return {number: known[layers[number]] for number in numbers}
 
 
-def policy_part(opened: Opened, device: Layers | None = None) -> tuple[BudgetPart, ...]:
+def policy_part(opened: Occupancy, device: Layers | None = None) -> tuple[BudgetPart, ...]:
     """What the policy needs on top of the cache that the plan counts, as a part of the memory equation; nothing without a policy.
 
     While a layer is scored, its inner vectors are not there, which the equation counts with the activations. ``device`` are the layers of
@@ -203,19 +192,17 @@ def policy_part(opened: Opened, device: Layers | None = None) -> tuple[BudgetPar
     )
 
 
-def inner_vectors(opened: Opened) -> tuple[int, int, int]:
+def inner_vectors(opened: Occupancy) -> tuple[int, int, int]:
     """Bytes of the activations that are not there while a layer's cache is scored: those inside its MLP.
 
     A compute buffer is set aside before, as one.
     """
     if opened.engine.splits_layers:
         return 0, 0, 0
-    model, rules, parallel = opened.model, opened.engine.weight_rules(opened), opened.parallel
+    model, rules, parallel = opened.model, opened.weight_rules(), opened.parallel
     asked = format_name(opened.request.weights)
     element_bytes = rules.weight_format(model, asked if asked in FLOATS else None).bits // 8
-    low, expected, high = (
-        tokens * element_bytes * model_width(rules, model, parallel) for tokens in opened.engine.forward_tokens(opened)
-    )
+    low, expected, high = (tokens * element_bytes * model_width(rules, model, parallel) for tokens in opened.forward_tokens())
     return low, expected, high
 
 

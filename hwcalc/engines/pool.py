@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
-from hwcalc.model import Definition
 
-__all__ = ["PoolGroup", "PoolInfo", "Try"]
+if TYPE_CHECKING:
+    from hwcalc.formulas import LayerNumbers
+    from hwcalc.model import Definition
 
 
 class PoolGroup(Record):

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation
-from hwcalc.engines.base import Opened
 from hwcalc.engines.ranks import rank_share
-from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.profiles.dtypes import find_dtype
 
-__all__ = ["allocations_of", "layer_allocations"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.stored import StoredTensor
 
 _TORCH_NAMES: Final = {"fp8": "fp8_e4m3"}
 _PER_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE, Role.INDEX})
 
 
-def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
+def layer_allocations(opened: Occupancy, stage: int) -> tuple[Allocation, ...]:
     """The stored tensors of one tensor-parallel rank of pipeline stage ``stage`` (from 0).
 
     ``tp`` divides heads, ``dp`` sequences, and ``dcp`` the tokens of attention. What does not divide evenly is rounded up, as on the
@@ -29,10 +29,10 @@ def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
     parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
         raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    return allocations_of(opened, opened.engine.weight_rules(opened).spans(len(layers), parallel.pp)[stage])
+    return allocations_of(opened, opened.weight_rules().spans(len(layers), parallel.pp)[stage])
 
 
-def allocations_of(opened: Opened, numbers: Iterable[int], *, extras: bool = True) -> tuple[Allocation, ...]:
+def allocations_of(opened: Occupancy, numbers: Iterable[int], *, extras: bool = True) -> tuple[Allocation, ...]:
     """The stored tensors of the layers with these numbers, and those beside the layers."""
     layers, local, kind_tensors = opened.stack.layers, opened.replica, opened.rank_tensors
     out: list[Allocation] = []
@@ -48,7 +48,7 @@ def allocations_of(opened: Opened, numbers: Iterable[int], *, extras: bool = Tru
     return tuple(out)
 
 
-def _allocations(name: str, layer: int, tensor: StoredTensor, opened: Opened) -> Iterable[Allocation]:
+def _allocations(name: str, layer: int, tensor: StoredTensor, opened: Occupancy) -> Iterable[Allocation]:
     size, positions, dcp = tensor.bytes, tensor.positions, opened.request.parallel.dcp
     if dcp > 1 and tensor.role in _PER_TOKEN - {Role.INDEX} and positions:
         # With seven tokens on two ranks, the fullest rank has four.

@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.families import kept
 from hwcalc.engines.model_dtypes import plain_format
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.shards import Rank, Sharding, has_few_blocks, once_of_few
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
 from hwcalc.formulas.formats import FP32, WeightFormat
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
-from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
-
-__all__ = ["REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes", "stages_of"]
 
 
 class RankBytes(Record):
@@ -143,7 +140,7 @@ def stages_of(model: ModelSpec, parallel: Parallel, rules: Rules) -> tuple[tuple
         return tuple(on_stages(model, blocks, parallel.pp, rules))
 
     # Several formats are tried in each layout.
-    return kept(model, "stages", (rules, *rules.sizes(model, parallel)), cut) if has_few_blocks(model) else cut()
+    return model.once(("stages", (rules, *rules.sizes(model, parallel))), cut) if has_few_blocks(model) else cut()
 
 
 def _built(model: ModelSpec, rules: Rules, pp: int) -> tuple[tuple[Block, tuple[tuple[Weight, Sharding], ...]], ...]:

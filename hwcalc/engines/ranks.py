@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
-from hwcalc.formulas.hybrid import Group
 
-__all__ = ["DEALT", "cut_rank_bytes", "fullest_rank_bytes", "rank_bytes_of", "rank_share", "stage_groups", "stage_spans"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.formulas.hybrid import Group
 
 DEALT = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles whose tokens decode context parallelism divides over ranks. States and indexer keys are whole on every rank."""
 
 
-def fullest_rank_bytes(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> int:
+def fullest_rank_bytes(opened: Occupancy, gpus: Iterable[tuple[Group, ...]]) -> int:
     """Bytes of cache on the fullest of ``gpus``: its shard of each of its layers, for the sequences of its replica.
 
     Llama-3.1-8B, four tokens in bf16, tp 2 and pp 2: 16 layers x 4 tokens x 4 heads x 256 x 2 bytes = 131,072, a quarter of all.
@@ -26,14 +27,14 @@ def fullest_rank_bytes(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> int
     return fullest + bytes_of(opened.replica.extras)
 
 
-def cut_rank_bytes(opened: Opened) -> int:
+def cut_rank_bytes(opened: Occupancy) -> int:
     """The same where a policy has cut the layers, each by itself."""
     assert opened.cut_layers is not None
     fullest = max(sum(opened.cut_layers.sizes[span.start : span.stop]) for span in stage_spans(opened))
     return fullest + bytes_of(opened.replica.extras)
 
 
-def stage_groups(opened: Opened) -> tuple[tuple[Group, ...], ...]:
+def stage_groups(opened: Occupancy) -> tuple[tuple[Group, ...], ...]:
     """The layers of each pipeline stage, by kind. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers."""
     stack, spans = opened.stack, stage_spans(opened)
     if len(spans) == 1:
@@ -42,15 +43,15 @@ def stage_groups(opened: Opened) -> tuple[tuple[Group, ...], ...]:
     return opened.of_stack(key, lambda: tuple(map(stack.groups_of, spans)))
 
 
-def stage_spans(opened: Opened) -> tuple[range, ...]:
+def stage_spans(opened: Occupancy) -> tuple[range, ...]:
     """The layers of each pipeline stage. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers."""
     stages, layers = opened.request.parallel.pp, len(opened.plain_stack)
     if stages > layers:
         raise UsageError(f"pp {stages:,} is more than the model's {layers:,} layers.", hint="Use a smaller pp.")
-    return (range(layers),) if stages == 1 else tuple(opened.engine.weight_rules(opened).spans(layers, stages))
+    return (range(layers),) if stages == 1 else tuple(opened.weight_rules().spans(layers, stages))
 
 
-def rank_bytes_of(opened: Opened, tensors: Iterable[StoredTensor]) -> int:
+def rank_bytes_of(opened: Occupancy, tensors: Iterable[StoredTensor]) -> int:
     """The bytes of these tensors of a tensor-parallel rank, with its share of the tokens."""
     return sum(rank_share(tensor, opened.request.parallel.dcp) for tensor in tensors)
 

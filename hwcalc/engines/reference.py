@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.general import GeneralEngine, GeneralOccupancy
 from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
@@ -20,10 +19,9 @@ from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
-
-__all__ = ["Reference"]
 
 _DEFAULT_STATE_DTYPE = "fp32"
 _INDEX_DTYPE = "fp8_scaled_128"
@@ -53,30 +51,18 @@ def _own_fp8(model: ModelSpec, spelled: str) -> Noted[str]:
     return Noted(spelled, (Note(code="own-fp8", message=message),))
 
 
-class Reference(GeneralEngine):
-    """The sum of the formulas over the layers."""
+class ReferenceOccupancy(GeneralOccupancy):
+    """ReferenceOccupancy."""
 
-    name: ClassVar[str] = "reference"
-    title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
-    label: ClassVar[str] = "reference"
-    definition: ClassVar[Definition] = Definition.EXACT
-    cache_is: ClassVar[str] = "what must be kept, to the token"
-    versions: ClassVar[tuple[str, ...]] = ()
-    source: ClassVar[str] = "formulas/"
-    kinds: ClassVar[frozenset[type[LayerKind]] | None] = None
-    choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4"))
-    beams_and_samples: ClassVar[bool] = True
-    alike_on_gpus: ClassVar[bool] = True
-
-    def sharing_support(self, opened: Opened) -> Support:
+    def support_of_sharing(self) -> Support:
         """The least that any engine must keep."""
         return Support(offered=True, how="the ideal: what sequences have in common is kept once, to the token")
 
-    def deals_experts(self, opened: Opened) -> bool:
+    def deals_experts(self) -> bool:
         return True
 
-    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
-        model, request = opened.model, opened.request
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        model, request = self.model, self.request
         default, notes = model_dtype(model, request.dtype)
         if is_auto(request.dtype):
             spelled = default.name
@@ -95,41 +81,41 @@ class Reference(GeneralEngine):
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
         return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
 
-    def check(self, opened: Opened) -> None:
-        roles = opened.dtypes.roles
-        for group in opened.plain_stack.groups:
+    def check(self) -> None:
+        roles = self.dtypes.roles
+        for group in self.plain_stack.groups:
             missing = [tensor.name for tensor in group.kind.tensors() if tensor.role not in roles]
             if missing:
                 raise UnsupportedError(
-                    f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; {group.kind.title} has {missing[0]}.",
+                    f"--dtype {self.dtypes.kv} packs a latent and its rotary key; {group.kind.title} has {missing[0]}.",
                     hint="Use a plain dtype such as fp8 for this model. See: kvplan dtypes",
                 )
-        latent = any(tensor.role is Role.LATENT for group in opened.model.stack.groups for tensor in group.kind.tensors())
+        latent = any(tensor.role is Role.LATENT for group in self.model.stack.groups for tensor in group.kind.tensors())
         if latent and Role.KEY in roles and roles[Role.KEY] != roles[Role.VALUE]:
             raise UsageError(
-                f"--dtype {brief(opened.dtypes.kv, 40)} names two dtypes, but a latent is key and value at once.",
+                f"--dtype {brief(self.dtypes.kv, 40)} names two dtypes, but a latent is key and value at once.",
                 hint=f"Give one: --dtype {roles[Role.KEY].name}",
             )
 
-    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        return opened.store_all(kind.tensors())
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        return self.store_all(kind.tensors())
 
-    def sizes_by_token(self, opened: Opened) -> bool:
+    def sizes_by_token(self) -> bool:
         return True
 
-    def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
+    def policy_support(self, chosen: Chosen) -> Support:
         """The formulas have every policy: they are what its own code leaves."""
         return Support(offered=True, how="the formulas: what the policy's own code leaves, in tensors that shrink with it.")
 
-    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
         """Formats that some engine has on this GPU: eight bits, and then four."""
         from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 
-        gpu = opened.request.hardware.gpu
+        gpu = self.request.hardware.gpu
         eight = _FP8 if computes_fp8(gpu) else "q8_0"
         yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})
         native, few_native = computes_fp8(gpu), computes_fp4(gpu)
-        named = (opened.request.weights or "").lower().startswith(("q", "iq"))
+        named = (self.request.weights or "").lower().startswith(("q", "iq"))
         gguf = named or (gpu is not None and gpu.category in _LLAMA_CPP)
         weights = "q8_0" if named or (gguf and not native) else _FP8 if native else "int8"
         few = "q4_k_m" if named or (gguf and not few_native) else "nvfp4" if few_native else "int4"
@@ -137,3 +123,20 @@ class Reference(GeneralEngine):
         for cost, form in ((Cost.WEIGHTS, weights), (Cost.FEW_BITS, few), *fewer):
             yield Saving(cost, f"{form} weights", {"weights": form})
         yield Saving(Cost.FEW_CACHE_BITS, "q4_0 cache", {"dtype": "q4_0"})
+
+
+class Reference(GeneralEngine):
+    """The sum of the formulas over the layers."""
+
+    occupancy: ClassVar[type[Occupancy]] = ReferenceOccupancy
+    name: ClassVar[str] = "reference"
+    title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
+    label: ClassVar[str] = "reference"
+    definition: ClassVar[Definition] = Definition.EXACT
+    cache_is: ClassVar[str] = "what must be kept, to the token"
+    versions: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = "formulas/"
+    kinds: ClassVar[frozenset[type[LayerKind]] | None] = None
+    choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4"))
+    beams_and_samples: ClassVar[bool] = True
+    alike_on_gpus: ClassVar[bool] = True

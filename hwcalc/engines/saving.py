@@ -12,8 +12,6 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Cost", "Saving", "computes_fp4", "computes_fp8", "host_holds"]
-
 
 class Cost(enum.IntEnum):
     """What a change takes away, the least first: nothing, digits that are hardly missed, money, use, and quality."""

@@ -11,27 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache
-from typing import ClassVar, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas import Mamba2
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
-__all__ = [
-    "ROW_PARALLEL",
-    "GroupRank",
-    "Rank",
-    "Sharding",
-    "cut_inputs",
-    "cut_outputs",
-    "distribute_experts",
-    "has_few_blocks",
-    "module_of",
-    "once_of_few",
-]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 T = TypeVar("T")
 

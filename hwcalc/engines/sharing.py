@@ -7,34 +7,16 @@ runs of tokens: the prefix once, the rest of a prompt once for a request, and wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar
 
-from msgspec.structs import replace
-
-from hwcalc.engines.policies import Dropping, EngineOfPolicy, Support
-from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import Run
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Encoder, Kept, Span
 
-__all__ = [
-    "Alive",
-    "Blocks",
-    "Held",
-    "Part",
-    "SharedBlocks",
-    "Sharers",
-    "Together",
-    "blocks_in_common",
-    "held_blocks",
-    "words_of",
-]
-
 OpenedT = TypeVar("OpenedT")
-_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
+NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class Together(Record):
@@ -83,7 +65,7 @@ class Together(Record):
         """Copies of the prompt of a request: one on each replica that has a branch of it."""
         return min(self.branches, self.scattered)
 
-    def runs(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = _NOTHING) -> tuple[Run, ...]:
+    def runs(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> tuple[Run, ...]:
         """The positions of one tensor. ``alike`` says how many of the tokens that a policy leaves all branches of a request share."""
         if isinstance(span, Encoder):
             copies = self.prompts if self.forks else self.branches
@@ -107,7 +89,7 @@ class Together(Record):
             return min(prefix, kept), max(min(prefix, kept), min(kept, tokens, alike.get(kept, 0)) if self.forks else 0)
         return span.of_first(prefix, tokens), span.of_first(max(prefix, prompt), tokens)
 
-    def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = _NOTHING) -> int:
+    def positions(self, span: Span, encoder_tokens: int = 0, alike: Mapping[int, int] = NOTHING) -> int:
         """The positions of one tensor, of all sequences."""
         return sum(run.positions for run in self.runs(span, encoder_tokens, alike))
 
@@ -220,108 +202,6 @@ def blocks_in_common(kind: str, block_size: int, held: Held, together: Together,
         total=held.total,
         steps=(counted,) if len(held.parts) == 1 else (),
     )
-
-
-class Sharers(Generic[OpenedT]):
-    """The part of an engine that is about what sequences have in common. By default it keeps every sequence by itself."""
-
-    beams_and_samples: ClassVar[bool] = False
-    """Whether a request may have both."""
-    scatters: ClassVar[bool] = False
-    """Whether the branches of a request may run on several data-parallel replicas."""
-
-    def pads(self, opened: OpenedT) -> bool:
-        """Whether every sequence of a batch takes as much as the longest of them."""
-        return False
-
-    def sharing_support(self, opened: OpenedT) -> Support:
-        """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
-        return Support(offered=False, how="every sequence is kept by itself")
-
-    def shared_tokens(self, opened: OpenedT) -> tuple[int, int]:
-        """Tokens that are kept once for all sequences, and once for the branches of a request; of the longest, before windows cut it."""
-        together: Together = cast("Alive", opened).together
-        longest = together.lengths[0][0]
-        prefix = min(together.prefix, longest)
-        return prefix, max(prefix, min(together.prompt, longest)) if together.forks else prefix
-
-    def shared_blocks(self, opened: OpenedT) -> tuple[SharedBlocks, ...]:
-        """The blocks of each group of layers, where the engine keeps what is alike in whole blocks."""
-        return ()
-
-
-class _Engine(EngineOfPolicy, Protocol):
-    """What is asked of the engine of an opened request; its module imports this one."""
-
-    scatters: ClassVar[bool]
-
-    def pads(self, opened: Any) -> bool: ...
-
-    def sharing_support(self, opened: Any) -> Support: ...
-
-
-class Alive(Dropping):
-    """The part of an opened request that is about all its sequences together, each with what its policy leaves."""
-
-    engine: _Engine
-
-    @cached_property
-    def sharing_support(self) -> Support:
-        """Whether the engine keeps what sequences have in common once, and how."""
-        return self.engine.sharing_support(self)
-
-    @property
-    def _shares(self) -> bool:
-        sharing = self.request.sharing
-        return sharing.asked and not sharing.apart and self.sharing_support.offered
-
-    @cached_property
-    def together(self) -> Together:
-        """The planned sequences, as the engine keeps them."""
-        request, sharing, shares = self.request, self.request.sharing, self._shares
-        return Together(
-            lengths=((request.seq, request.batch),) if request.lengths and self.engine.pads(self) else request.lengths_of,
-            branches=sharing.branches,
-            prefix=sharing.prefix if shares else 0,
-            prompt=request.prompt_tokens if shares else 0,
-            # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
-            forks=shares
-            and sharing.branches > 1
-            and not (self.engine.pooled and self.evicted is not None and self.evicted.drops),
-            replicas=request.parallel.dp,
-            scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
-        )
-
-    @property
-    def replica(self) -> Self:
-        """The same request with only the sequences of the fullest data-parallel replica."""
-        if self.request.parallel.dp == 1:
-            return self
-        request = self.request
-        sharing = replace(request.sharing, scattered=self.together.scattered) if request.sharing.asked else request.sharing
-        return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
-
-    @property
-    def single(self) -> Self:
-        """The same request with one sequence."""
-        return self.with_request(replace(self.request, batch=1, sharing=UNSHARED, lengths=()))
-
-    @property
-    def unshared(self) -> Self:
-        """The same request, with every sequence by itself."""
-        if not self._shares:
-            return self
-        return self.with_request(replace(self.request, sharing=replace(self.request.sharing, apart=True)))
-
-    @property
-    def ahead(self) -> int:
-        """Tokens of a prefix that the engine keeps once, on which no policy can act."""
-        return self.request.sharing.prefix if self._shares else 0
-
-    def runs(self, span: Span, encoder_tokens: int) -> tuple[Run, ...]:
-        """The positions of a tensor with this span, of all sequences."""
-        alike = _NOTHING if self.evicted is None else self.evicted.alike
-        return self.together.runs(span, encoder_tokens, alike)
 
 
 def words_of(runs: Iterable[Run]) -> str:

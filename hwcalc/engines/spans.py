@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hwcalc.formulas.tensor import Span
 
-__all__ = ["OwnRule"]
-
 
 class OwnRule(Span):
     """A number of positions that an engine computes for one request by its own rule, with the rule in words. It has no stairs."""

@@ -7,13 +7,13 @@ Some engines build tables on other stages too; :class:`Tables` lists the familie
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part
-from hwcalc.model import ModelSpec
 
-__all__ = ["Tables", "count_on_stage", "layers_on_stage"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _FIRST: Final = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
 _RUN_BY_LAYERS: Final = frozenset({"attention", "mlp", "moe"})

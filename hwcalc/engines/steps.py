@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["Ends", "Number", "Step", "Term", "step"]
-
 Number = int | float
 Ends = Number | tuple[Number, Number, Number]
 """A number, or its low, expected and high value."""

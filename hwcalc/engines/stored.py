@@ -9,8 +9,6 @@ from hwcalc.formulas import DType, Role
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Once, Span
 
-__all__ = ["Dtypes", "Run", "StoredTensor", "beside_layers", "bytes_of"]
-
 
 class Dtypes(Record):
     """The format of each role. ``kv`` spells the formats of keys and values as in ``--dtype``."""

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.kinds import BY_MODEL
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import BY_MODEL
+from hwcalc.engines.general import GeneralEngine, GeneralOccupancy
 from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
-from hwcalc.engines.policies import Policies, Support
+from hwcalc.engines.policies import Support
 from hwcalc.engines.ranks import fullest_rank_bytes
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, room_tokens, version_numbers
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Group
     from hwcalc.policies.base import Chosen
 
-__all__ = ["Transformers"]
-
 _FP32_STATES_SINCE: Final = (5, 14)
 _FP8_SINCE: Final = (5, 22)
 _FLOATS: Final = ("fp32", "fp16", "bf16")
@@ -74,9 +72,210 @@ _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", 
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
 
+class TransformersOccupancy(GeneralOccupancy):
+    """TransformersOccupancy."""
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        """The cache has the dtype that the model runs in, so ``--dtype`` sets that dtype."""
+        model, request = self.model, self.request
+        own, notes = model_dtype(model, request.dtype)
+        if request.dtype is not None and not is_auto(request.dtype):
+            parsed = parse_kv_dtype(request.dtype)
+            if not isinstance(parsed, tuple) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
+                raise UnknownNameError(
+                    f"transformers keeps its cache in the model's dtype, never in {brief(request.dtype, 40)}.",
+                    option="dtype",
+                    hint="Use --dtype auto, bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
+                    "--engine-option quant_backend=quanto|hqq|fp8",
+                )
+            own, notes = parsed[0], ()
+        old = (version_numbers(self.version) or ()) < _FP32_STATES_SINCE
+        state = own if old or model.model_type in _MODEL_DTYPE_STATES else known_dtype("fp32")
+        roles = dict.fromkeys(Role, own)
+        roles[Role.STATE] = state
+        if model.model_type in _FP32_CONVS:
+            roles[Role.CONV] = known_dtype("fp32")
+        if model.model_type in _FP32_INDEXERS:
+            roles[Role.INDEX] = known_dtype("fp32")
+        return Noted(Dtypes(kv=own.name, roles=MappingProxyType(roles)), notes)
+
+    def check(self) -> None:
+        if self.request.parallel.dcp > 1:
+            raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
+        if self.request.gpus * self.request.parallel.ep > 1:
+            from hwcalc.engines.transformers_weights import check_layout
+
+            check_layout(self.model, self.request.parallel)
+        _check_weights(self.request.weights)
+        cache = cache_class(self)
+        kinds = {type(group.kind) for group in self.plain_stack.groups}
+        _check_options(self.request.options, cache)
+        if cache == "quantized":
+            from hwcalc.engines.transformers_quantized import residual_note
+
+            _check_quantized(self, kinds)
+            note = residual_note(self, self.dtypes.roles[Role.KEY])
+            if note is not None:
+                self.tell(note)
+        if cache == "static" and kinds & {CompressedAttention, LightningAttention}:
+            raise UnsupportedError(
+                "transformers has no static cache for "
+                + ", ".join(sorted(kind.title for kind in kinds & {CompressedAttention, LightningAttention}))
+                + ".",
+                hint="Use: --engine-option cache=dynamic",
+            )
+        if cache == "dynamic" and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
+            self.tell(
+                Note(
+                    code="prefill-storage",
+                    message="Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
+                    "storage holds the whole prompt until the first decoded token.",
+                )
+            )
+        if cache == "offloaded":
+            self.tell(
+                Note(
+                    code="offloaded",
+                    message="Offloaded: these bytes live in host memory; the GPU holds the layer in use and the next one.",
+                )
+            )
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        return RULES[type(kind)](kind, self)
+
+    def model_tensors(self) -> tuple[StoredTensor, ...]:
+        if any(isinstance(group.kind, MatrixLSTM) for group in self.model.stack.groups):
+            # xLSTMCache counts its tokens in one int64.
+            return (counter("seqlen_offset"),)
+        if self.model.model_type in _CACHED_TOKEN_IDS:
+            return _token_records(self)
+        return ()
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.transformers_weights import TRANSFORMERS
+
+        return TRANSFORMERS
+
+    def fullest_bytes(self) -> int:
+        if cache_class(self) != "offloaded":
+            return super().fullest_bytes()
+        return fullest_rank_bytes(self, self.gpu_groups())
+
+    def gpu_groups(self) -> tuple[tuple[Group, ...], ...]:
+        """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
+        if cache_class(self) != "offloaded":
+            return super().gpu_groups()
+        from hwcalc.engines.transformers_offload import groups_on_gpu
+
+        return self.of_stack((self.engine.name, "groups on the GPU"), lambda: groups_on_gpu(self.stack))
+
+    def prefill_bytes(self, stage: int) -> int:
+        """A static or offloaded cache is not cut layer after layer; what is quantised is unpacked to be cut."""
+        from hwcalc.engines.peaks import stage_prefill_bytes
+
+        cache = cache_class(self)
+        if cache == "static":
+            return self.needed_bytes
+        if cache == "offloaded":
+            return Occupancy.prefill_bytes(self, stage)
+        if cache != "quantized" or self.evicted is None:
+            return stage_prefill_bytes(self, stage)
+        from hwcalc.engines.transformers_quantized import unpacked_bytes
+
+        return stage_prefill_bytes(self, stage) + unpacked_bytes(self)
+
+    def sizes_by_token(self) -> bool:
+        return cache_class(self) == "dynamic"
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        from hwcalc.engines.transformers_policies import policy_support
+
+        return policy_support(self, chosen)
+
+    def preallocates(self) -> bool:
+        return cache_class(self) == "static"
+
+    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+        if cache_class(self) == "offloaded":
+            raise UnsupportedError(
+                "an offloaded cache lies in host memory, and which two layers are on the device changes all the time.",
+                hint="Use: --engine-option cache=dynamic",
+            )
+        return super().stage_allocation(stage)
+
+    def pads(self) -> bool:
+        return True
+
+    def support_of_sharing(self) -> Support:
+        """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
+        sharing = self.request.sharing
+        how = "every row of the batch has its own cache"
+        if sharing.samples > 1:
+            how = "num_return_sequences repeats the prompt in the batch before it is read: every sample has its own cache"
+        if sharing.beams > 1:
+            how = "num_beams repeats the prompt in the batch before it is read: every beam has its own cache, and a step copies them anew"
+        if self.request.lengths:
+            how += "; shorter sequences are padded to the longest"
+        return Support(offered=False, how=how)
+
+    def chunks(self) -> tuple[int | None, int | None, int | None]:
+        """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""
+        return None, None, None
+
+    def working(self) -> tuple[BudgetPart, ...]:
+        """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
+        from hwcalc.engines.forms import Constant
+
+        if cache_class(self) == "static":
+            return ()
+        if self.cut_layers is None:
+            largest = max((tensor.bytes for tensor in _joined(self)), default=0)
+        else:
+            largest = self.cut_layers.largest
+        growth = None if self.evicted is not None else self.shared("cache growth", lambda: _growth(self))
+        source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
+        return (
+            BudgetPart(
+                name="cache growth",
+                section=Section.ACTIVATIONS,
+                low=0,
+                expected=largest,
+                high=largest,
+                source=source,
+                grows=None if growth is None else (Constant.of(0), growth, growth),
+            ),
+        )
+
+    def curve(self) -> Curve | None:
+        """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
+        if cache_class(self) == "quantized":
+            from hwcalc.engines.transformers_quantized import packs_by_position
+
+            if not packs_by_position(self):
+                return None
+        # A static cache is the same at every length for which it has room.
+        within = self.sized(seq=min(self.tokens, room_tokens(self) or self.tokens))
+        curve = GeneralOccupancy.curve(within)
+        return None if curve is None else replace(curve, most_tokens=_most_tokens(within))
+
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.transformers_savings import savings
+
+        return savings(self)
+
+    def expands_latents(self) -> bool:
+        return (version_numbers(self.version) or ()) < LATENT_SINCE
+
+    def periods(self) -> frozenset[int]:
+        """Compressed attention empties its buffers each time a group of ``compress_ratio`` tokens is full."""
+        kinds = (group.kind for group in self.model.stack.groups)
+        return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
+
+
 class Transformers(GeneralEngine):
     """The caches of the transformers library. Bytes are those of the tensors, without what the allocator adds."""
 
+    occupancy: ClassVar[type[Occupancy]] = TransformersOccupancy
     name: ClassVar[str] = "transformers"
     title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
     label: ClassVar[str] = "transformers"
@@ -140,206 +339,10 @@ class Transformers(GeneralEngine):
             hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
         )
 
-    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
-        """The cache has the dtype that the model runs in, so ``--dtype`` sets that dtype."""
-        model, request = opened.model, opened.request
-        own, notes = model_dtype(model, request.dtype)
-        if request.dtype is not None and not is_auto(request.dtype):
-            parsed = parse_kv_dtype(request.dtype)
-            if not isinstance(parsed, tuple) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
-                raise UnknownNameError(
-                    f"transformers keeps its cache in the model's dtype, never in {brief(request.dtype, 40)}.",
-                    option="dtype",
-                    hint="Use --dtype auto, bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
-                    "--engine-option quant_backend=quanto|hqq|fp8",
-                )
-            own, notes = parsed[0], ()
-        old = (version_numbers(opened.version) or ()) < _FP32_STATES_SINCE
-        state = own if old or model.model_type in _MODEL_DTYPE_STATES else known_dtype("fp32")
-        roles = dict.fromkeys(Role, own)
-        roles[Role.STATE] = state
-        if model.model_type in _FP32_CONVS:
-            roles[Role.CONV] = known_dtype("fp32")
-        if model.model_type in _FP32_INDEXERS:
-            roles[Role.INDEX] = known_dtype("fp32")
-        return Noted(Dtypes(kv=own.name, roles=MappingProxyType(roles)), notes)
-
-    def check(self, opened: Opened) -> None:
-        if opened.request.parallel.dcp > 1:
-            raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
-        if opened.request.gpus * opened.request.parallel.ep > 1:
-            from hwcalc.engines.transformers_weights import check_layout
-
-            check_layout(opened.model, opened.request.parallel)
-        _check_weights(opened.request.weights)
-        cache = cache_class(opened)
-        kinds = {type(group.kind) for group in opened.plain_stack.groups}
-        _check_options(opened.request.options, cache)
-        if cache == "quantized":
-            from hwcalc.engines.transformers_quantized import residual_note
-
-            _check_quantized(opened, kinds)
-            note = residual_note(opened, opened.dtypes.roles[Role.KEY])
-            if note is not None:
-                opened.tell(note)
-        if cache == "static" and kinds & {CompressedAttention, LightningAttention}:
-            raise UnsupportedError(
-                "transformers has no static cache for "
-                + ", ".join(sorted(kind.title for kind in kinds & {CompressedAttention, LightningAttention}))
-                + ".",
-                hint="Use: --engine-option cache=dynamic",
-            )
-        if cache == "dynamic" and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
-            opened.tell(
-                Note(
-                    code="prefill-storage",
-                    message="Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
-                    "storage holds the whole prompt until the first decoded token.",
-                )
-            )
-        if cache == "offloaded":
-            opened.tell(
-                Note(
-                    code="offloaded",
-                    message="Offloaded: these bytes live in host memory; the GPU holds the layer in use and the next one.",
-                )
-            )
-
-    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        return RULES[type(kind)](kind, opened)
-
-    def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
-        if any(isinstance(group.kind, MatrixLSTM) for group in opened.model.stack.groups):
-            # xLSTMCache counts its tokens in one int64.
-            return (counter("seqlen_offset"),)
-        if opened.model.model_type in _CACHED_TOKEN_IDS:
-            return _token_records(opened)
-        return ()
-
-    def weight_rules(self, opened: Opened) -> Rules:
-        from hwcalc.engines.transformers_weights import TRANSFORMERS
-
-        return TRANSFORMERS
-
-    def needed_bytes(self, opened: Opened) -> int:
-        if cache_class(opened) != "offloaded":
-            return super().needed_bytes(opened)
-        return fullest_rank_bytes(opened, self.gpu_groups(opened))
-
-    def gpu_groups(self, opened: Opened) -> tuple[tuple[Group, ...], ...]:
-        """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
-        if cache_class(opened) != "offloaded":
-            return super().gpu_groups(opened)
-        from hwcalc.engines.transformers_offload import groups_on_gpu
-
-        return opened.of_stack((self.name, "groups on the GPU"), lambda: groups_on_gpu(opened.stack))
-
-    def prefill_bytes(self, opened: Opened, stage: int) -> int:
-        """A static or offloaded cache is not cut layer after layer; what is quantised is unpacked to be cut."""
-        from hwcalc.engines.peaks import stage_prefill_bytes
-
-        cache = cache_class(opened)
-        if cache == "static":
-            return opened.needed_bytes
-        if cache == "offloaded":
-            return Policies.prefill_bytes(self, opened, stage)
-        if cache != "quantized" or opened.evicted is None:
-            return stage_prefill_bytes(opened, stage)
-        from hwcalc.engines.transformers_quantized import unpacked_bytes
-
-        return stage_prefill_bytes(opened, stage) + unpacked_bytes(opened)
-
-    def sizes_by_token(self, opened: Opened) -> bool:
-        return cache_class(opened) == "dynamic"
-
-    def policy_support(self, opened: Opened, chosen: Chosen) -> Support:
-        from hwcalc.engines.transformers_policies import policy_support
-
-        return policy_support(opened, chosen)
-
-    def preallocates(self, opened: Opened) -> bool:
-        return cache_class(opened) == "static"
-
-    def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
-        if cache_class(opened) == "offloaded":
-            raise UnsupportedError(
-                "an offloaded cache lies in host memory, and which two layers are on the device changes all the time.",
-                hint="Use: --engine-option cache=dynamic",
-            )
-        return super().allocation(opened, stage)
-
-    def pads(self, opened: Opened) -> bool:
-        return True
-
-    def sharing_support(self, opened: Opened) -> Support:
-        """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
-        sharing = opened.request.sharing
-        how = "every row of the batch has its own cache"
-        if sharing.samples > 1:
-            how = "num_return_sequences repeats the prompt in the batch before it is read: every sample has its own cache"
-        if sharing.beams > 1:
-            how = "num_beams repeats the prompt in the batch before it is read: every beam has its own cache, and a step copies them anew"
-        if opened.request.lengths:
-            how += "; shorter sequences are padded to the longest"
-        return Support(offered=False, how=how)
-
-    def chunks(self, opened: Opened) -> tuple[int | None, int | None, int | None]:
-        """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""
-        return None, None, None
-
-    def working(self, opened: Opened) -> tuple[BudgetPart, ...]:
-        """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
-        from hwcalc.engines.amounts import Constant
-
-        if cache_class(opened) == "static":
-            return ()
-        if opened.cut_layers is None:
-            largest = max((tensor.bytes for tensor in _joined(opened)), default=0)
-        else:
-            largest = opened.cut_layers.largest
-        growth = None if opened.evicted is not None else opened.shared("cache growth", lambda: _growth(opened))
-        source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
-        return (
-            BudgetPart(
-                name="cache growth",
-                section=Section.ACTIVATIONS,
-                low=0,
-                expected=largest,
-                high=largest,
-                source=source,
-                grows=None if growth is None else (Constant.of(0), growth, growth),
-            ),
-        )
-
-    def curve(self, opened: Opened) -> Curve | None:
-        """None where numbers of several positions are packed together: what that takes, and whether it can be, depends on how many there are."""
-        if cache_class(opened) == "quantized":
-            from hwcalc.engines.transformers_quantized import packs_by_position
-
-            if not packs_by_position(opened):
-                return None
-        # A static cache is the same at every length for which it has room.
-        within = opened.sized(seq=min(opened.tokens, room_tokens(opened) or opened.tokens))
-        curve = super().curve(within)
-        return None if curve is None else replace(curve, most_tokens=_most_tokens(within))
-
-    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.transformers_savings import savings
-
-        return savings(opened)
-
     def flag(self, name: str, value: object) -> str:
         from hwcalc.engines.transformers_savings import argument
 
         return argument(name, value)
-
-    def expands_latents(self, opened: Opened) -> bool:
-        return (version_numbers(opened.version) or ()) < LATENT_SINCE
-
-    def periods(self, opened: Opened) -> frozenset[int]:
-        """Compressed attention empties its buffers each time a group of ``compress_ratio`` tokens is full."""
-        kinds = (group.kind for group in opened.model.stack.groups)
-        return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
 
 
 def _check_weights(requested: str | None) -> None:
@@ -365,7 +368,7 @@ def _check_options(options: Mapping[str, str], cache: str) -> None:
         raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
 
 
-def _check_quantized(opened: Opened, kinds: set[type[LayerKind]]) -> None:
+def _check_quantized(opened: Occupancy, kinds: set[type[LayerKind]]) -> None:
     if kinds - {FullAttention}:
         raise UnsupportedError(
             "QuantizedCache needs full attention on every layer; this model has "
@@ -380,13 +383,13 @@ def _check_quantized(opened: Opened, kinds: set[type[LayerKind]]) -> None:
         raise UsageError(f"transformers {opened.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
 
 
-def _growth(opened: Opened) -> Largest | None:
+def _growth(opened: Occupancy) -> Largest | None:
     from hwcalc.engines.general_form import growing
 
     return growing(opened, _joined(opened))
 
 
-def _most_tokens(opened: Opened) -> int | None:
+def _most_tokens(opened: Occupancy) -> int | None:
     """The tokens for which a static cache has room; ``None`` where it grows, or where no layer keeps a tensor by the token."""
     most = room_tokens(opened)
     if most is None:
@@ -398,13 +401,13 @@ def _most_tokens(opened: Opened) -> int | None:
     return None
 
 
-def _joined(opened: Opened) -> Iterator[StoredTensor]:
+def _joined(opened: Occupancy) -> Iterator[StoredTensor]:
     """The tensors of the fullest rank that grow by concatenation."""
     fixed = (Role.STATE, Role.CONV)
     return (tensor for each in opened.rank_tensors.values() for tensor in each if tensor.role not in fixed and not tensor.once)
 
 
-def _token_records(opened: Opened) -> tuple[StoredTensor, ...]:
+def _token_records(opened: Occupancy) -> tuple[StoredTensor, ...]:
     """Qwen4's int64 records: three position ids per token for the indexers, and the last token ids for the n-grams."""
     context_tokens = (opened.model.facts.ngram_size or _DEFAULT_NGRAM) - 1
     counts = {type(group.kind): group.count for group in opened.model.stack_for("transformers").groups}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
@@ -46,7 +45,8 @@ from hwcalc.formulas import (
 from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.tensor import Once
 
-__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "room_tokens", "static_tokens", "version_numbers"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 LATENT_SINCE: Final = (5, 15)
 # Model types whose short convolutions keep only the columns that they need.
@@ -61,18 +61,18 @@ def version_numbers(version: str) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() and len(part) < 6 for part in parts[:3]) else None
 
 
-def cache_class(opened: Opened) -> str:
+def cache_class(opened: Occupancy) -> str:
     """The requested cache class: dynamic, static, quantized or offloaded."""
     return opened.request.options.get("cache", "dynamic")
 
 
-def room_tokens(opened: Opened) -> int | None:
+def room_tokens(opened: Occupancy) -> int | None:
     """The positions that the user gives a StaticCache, if any."""
     value = opened.request.options.get("max_cache_len")
     return None if value is None else integer_option(1)("max_cache_len", value)
 
 
-def static_tokens(opened: Opened) -> int | None:
+def static_tokens(opened: Occupancy) -> int | None:
     """The positions that StaticCache preallocates; ``None`` are as many as the planned tokens."""
     length = room_tokens(opened)
     if length is not None and opened.tokens > length:
@@ -99,11 +99,11 @@ def counter(name: str) -> StoredTensor:
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
-def _plain(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+def _plain(kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
     return opened.store_all(kind.tensors())
 
 
-def _growing(tensors: tuple[CacheTensor, ...], opened: Opened, window: int | None = None) -> tuple[StoredTensor, ...]:
+def _growing(tensors: tuple[CacheTensor, ...], opened: Occupancy, window: int | None = None) -> tuple[StoredTensor, ...]:
     """Store tensors with one entry per token.
 
     A dynamic sliding layer keeps ``window`` - 1 entries: with window 3 it keeps [CD] of ABCD, and the next token is the third. A static
@@ -122,7 +122,7 @@ def _growing(tensors: tuple[CacheTensor, ...], opened: Opened, window: int | Non
     return opened.store_all(replace(tensor, span=span) for tensor in tensors)
 
 
-def _full(kind: FullAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _full(kind: FullAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     if cache_class(opened) == "quantized":
         from hwcalc.engines.transformers_quantized import quantized_tensors
 
@@ -130,31 +130,31 @@ def _full(kind: FullAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened)
 
 
-def _sliding(kind: SlidingAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _sliding(kind: SlidingAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened, kind.window)
 
 
-def _chunked(kind: ChunkedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _chunked(kind: ChunkedAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened, kind.chunk)
 
 
-def _latent(kind: LatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _latent(kind: LatentAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     latent = (version_numbers(opened.version) or ()) >= LATENT_SINCE
     return _growing(kind.tensors() if latent else kind.expanded().tensors(), opened, kind.window)
 
 
-def _expanded(kind: ExpandedLatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _expanded(kind: ExpandedLatentAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened, kind.window)
 
 
-def _indexer(kind: SparseIndexer, opened: Opened) -> tuple[StoredTensor, ...]:
+def _indexer(kind: SparseIndexer, opened: Occupancy) -> tuple[StoredTensor, ...]:
     keys = _growing(kind.tensors(), opened)
     if cache_class(opened) == "static" and opened.model.model_type in _COUNTED_INDEXERS:
         return (*keys, counter("indexer_length"))
     return keys
 
 
-def _whole_kernel(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+def _whole_kernel(kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
     """LinearAttentionLayer keeps as many columns as the convolution's kernel has, one more than it needs."""
     return opened.store_all(
         replace(tensor, span=Fixed(tensor.span.positions(1) + 1)) if tensor.role is Role.CONV else tensor
@@ -162,13 +162,13 @@ def _whole_kernel(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
     )
 
 
-def _short_convolution(kind: ShortConvolution, opened: Opened) -> tuple[StoredTensor, ...]:
+def _short_convolution(kind: ShortConvolution, opened: Occupancy) -> tuple[StoredTensor, ...]:
     if opened.model.model_type in _OWN_CONV_SIZES:
         return _plain(kind, opened)
     return _whole_kernel(kind, opened)
 
 
-def _compressed(kind: CompressedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _compressed(kind: CompressedAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: compressed layers keep key and value as one tensor, layers with only a window as two."""
     dtype = opened.dtypes.roles[Role.LATENT]
     if kind.compress_ratio is None:

@@ -9,12 +9,13 @@ offload; ``generation/utils.py`` makes DynamicCache(offloading=True).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from hwcalc.formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, Layer, LayerKind, Stack
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.hybrid import Group
 
-__all__ = ["groups_on_gpu", "is_offloaded", "offloaded_gpu_bytes"]
+if TYPE_CHECKING:
+    from hwcalc.formulas.hybrid import Group
 
 _OFFLOADED = (AttentionKind, LatentAttention, ExpandedLatentAttention, CompressedAttention)
 

@@ -6,14 +6,14 @@ unpacks all of a layer, cuts, and quantises what is left; what it reads of a sta
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.policies import Support
 from hwcalc.engines.transformers_layers import cache_class, version_numbers
 from hwcalc.policies.base import KVPRESS, Chosen
 
-__all__ = ["KVPRESS_RELEASE", "policy_support"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 KVPRESS_RELEASE: Final = "kvpress 0.5.5"
 _TOO_NEW: Final = (5, 3)
@@ -32,7 +32,7 @@ _ELSEWHERE: Final = {
 """Policies that are not in kvpress, and where they are."""
 
 
-def policy_support(opened: Opened, chosen: Chosen) -> Support:
+def policy_support(opened: Occupancy, chosen: Chosen) -> Support:
     """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
     asked, cache = opened.request.policy, cache_class(opened)
     elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)

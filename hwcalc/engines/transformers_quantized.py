@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import DType, Role
-from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
-__all__ = ["CacheQuantization", "packs_by_position", "quantization", "quantized_tensors", "unpacked_bytes"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.formulas.attention import AttentionKind
 
 BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
 """Backend -> the bit widths that it supports."""
@@ -62,7 +62,7 @@ class CacheQuantization(Record):
         return f"{elements:,} / {self.q_group_size:,} groups x {self.data_bytes(self.q_group_size):,} B"
 
 
-def quantization(opened: Opened) -> CacheQuantization:
+def quantization(opened: Occupancy) -> CacheQuantization:
     """The options of ``cache=quantized`` with defaults. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
     found: CacheQuantization = opened.shared("cache quantization", lambda: _read(opened.request.options))
     return found
@@ -82,7 +82,7 @@ def _read(options: Mapping[str, str]) -> CacheQuantization:
     )
 
 
-def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tuple[StoredTensor, ...]:
+def quantized_tensors(kind: AttentionKind, opened: Occupancy, dtype: DType) -> tuple[StoredTensor, ...]:
     """Packed keys and values of one layer after a prefill of ``seq`` tokens, or of those that a policy leaves, with their scales and zero points.
 
     ``dtype`` is the model dtype. Raises :class:`~hwcalc.errors.UnsupportedError` for lengths that the backend refuses.
@@ -133,9 +133,9 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
     return tuple(out)
 
 
-def packs_by_position(opened: Opened) -> bool:
+def packs_by_position(opened: Occupancy) -> bool:
     """Whether the numbers of each position are packed by themselves."""
-    options, rules, tp = quantization(opened), opened.engine.weight_rules(opened), opened.request.parallel.tp
+    options, rules, tp = quantization(opened), opened.weight_rules(), opened.request.parallel.tp
     if options.backend == "fp8":
         return True
     kinds = [group.kind for group in opened.stack.groups]
@@ -144,9 +144,9 @@ def packs_by_position(opened: Opened) -> bool:
     return all(options.row_bytes(row) is not None for row in rows)
 
 
-def unpacked_bytes(opened: Opened) -> int:
+def unpacked_bytes(opened: Occupancy) -> int:
     """Keys and values of one layer of the prompt in the model dtype: a policy unpacks a layer to cut it (kvpress 0.5.5, dequantize_layer)."""
-    dtype, rules, tp = opened.dtypes.roles[Role.KEY], opened.engine.weight_rules(opened), opened.request.parallel.tp
+    dtype, rules, tp = opened.dtypes.roles[Role.KEY], opened.weight_rules(), opened.request.parallel.tp
     return max(
         opened.request.replica_batch * opened.request.prompt_tokens * tensor_bytes
         for tensor_bytes in (
@@ -156,7 +156,7 @@ def unpacked_bytes(opened: Opened) -> int:
     )
 
 
-def residual_note(opened: Opened, dtype: DType) -> Note | None:
+def residual_note(opened: Occupancy, dtype: DType) -> Note | None:
     """A note on the unquantised tokens that may come on top of the plan: ``residual_length`` - 1, in the model dtype."""
     options = quantization(opened)
     if options.backend == "fp8":

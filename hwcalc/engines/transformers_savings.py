@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
 
-__all__ = ["argument", "savings"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 _BITSANDBYTES: Final = ("nvidia", "amd")
 _ARGUMENTS: Final[Mapping[str, str]] = {
@@ -35,7 +35,7 @@ def argument(name: str, value: object) -> str:
     return _ARGUMENTS[name].format(value) if name in _ARGUMENTS else ""
 
 
-def savings(opened: Opened) -> Iterator[Saving]:
+def savings(opened: Occupancy) -> Iterator[Saving]:
     """The cache classes with fewer bits and the one in host memory; weights that are quantised while loading."""
     gpu, options = opened.request.hardware.gpu, opened.request.options
     if "cache" not in options:

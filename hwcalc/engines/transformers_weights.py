@@ -17,19 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, cut_inputs, cut_outputs, distribute_experts, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
-
-__all__ = ["TRANSFORMERS", "ShardPlan", "TransformersRank", "TransformersRules", "check_layout", "plan_of"]
 
 _INNER: Final = ("text", "vision", "audio")
 

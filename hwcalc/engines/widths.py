@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of, once_of_few
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
-__all__ = ["encoder_width", "expert_width", "layer_width"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
 _DECODER: Final = (Part.LANGUAGE,)

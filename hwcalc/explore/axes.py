@@ -10,7 +10,7 @@ from msgspec import field
 
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.options import Choices
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 

@@ -9,9 +9,21 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, Measured, MemoryForm, PartForm, Pass, PerGpu, Term
-from hwcalc.engines.moments import Moment
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.forms import (
+    Amount,
+    Constant,
+    Early,
+    Fullest,
+    Largest,
+    Measured,
+    MemoryForm,
+    Moment,
+    PartForm,
+    Pass,
+    PerGpu,
+    Term,
+)
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.stairs import Stair
@@ -25,7 +37,7 @@ LARGEST: Final = 2**53 - 1
 Place = tuple[int, ...]
 
 
-def drawn_form(opened: Opened) -> MemoryForm | None:
+def drawn_form(opened: Occupancy) -> MemoryForm | None:
     """The form of a request, if it has one that the page can evaluate."""
     form = form_of(opened)
     return _without_first(form) if form is not None and form.drawable else None

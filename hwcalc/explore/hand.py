@@ -22,7 +22,7 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.explore.axes import PageAxes
     from hwcalc.model import ModelSpec
 
@@ -182,7 +182,7 @@ class _Runs:
         self._engine, self._family, self._axes, self._pools, self._own = engine, family, axes, pools, own
         self._still: set[int] = set()
         self._irregular: set[tuple[Any, ...]] = set()
-        self._opened: dict[Place, Opened] = {}
+        self._opened: dict[Place, Occupancy] = {}
         self._trees: dict[tuple[Place, int], dict[str, Any]] = {}
 
     def document(self) -> dict[str, Any]:
@@ -320,7 +320,7 @@ class _Runs:
             self._trees[place, number] = _tree_of(opened)
         return self._trees[place, number]
 
-    def _open(self, place: Place, model: ModelSpec) -> Opened:
+    def _open(self, place: Place, model: ModelSpec) -> Occupancy:
         dtype, _, layout, gpu = place
         sizes = self._axes.layouts[layout].parallel(self._engine)
         name = None if dtype == 0 else self._own["dtypes"][dtype]
@@ -329,7 +329,7 @@ class _Runs:
         )
 
 
-def _tree_of(opened: Opened) -> dict[str, Any]:
+def _tree_of(opened: Occupancy) -> dict[str, Any]:
     """The form of a request as JSON, all in one."""
     form = drawn_form(opened)
     if form is None:

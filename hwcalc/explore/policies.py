@@ -17,7 +17,7 @@ from hwcalc.policies.base import Effect
 from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Verdict
@@ -89,7 +89,7 @@ def _answers(
         opened = open_request(model, seq=lengths[-1], **given)
     except KvplanError as error:
         return text(sentence(error))
-    support = opened.engine.policy_support(opened, given["policy"])
+    support = opened.policy_support(given["policy"])
     if not support.offered:
         return text(support.how)
     found = list(_points(opened, lengths))
@@ -100,7 +100,7 @@ def _answers(
     return {name: _joined(values) for name, values in columns.items()}
 
 
-def _points(opened: Opened, lengths: Sequence[int]) -> Iterator[Mapping[str, Any] | str]:
+def _points(opened: Occupancy, lengths: Sequence[int]) -> Iterator[Mapping[str, Any] | str]:
     """The answer at each point, or why there is none."""
     search = _Once()
     for seq, batch in product(lengths, BATCHES):
@@ -110,7 +110,7 @@ def _points(opened: Opened, lengths: Sequence[int]) -> Iterator[Mapping[str, Any
             yield sentence(error)
 
 
-def _point(opened: Opened, search: Search) -> Mapping[str, Any] | str:
+def _point(opened: Occupancy, search: Search) -> Mapping[str, Any] | str:
     """The numbers of a plan."""
     _, fit = plan_fit(opened, opened.needed_bytes, search=search)
     if fit is None:
@@ -128,17 +128,17 @@ class _Once(Search):
         self._most: dict[int, tuple[Most, Most]] = {}
         self._longest: dict[int, tuple[Most, Most]] = {}
 
-    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[Most, Most]:
+    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[Most, Most]:
         if opened.tokens not in self._most:
             self._most[opened.tokens] = super().most(opened, size, low, pool)
         return self._most[opened.tokens]
 
-    def longest(self, opened: Opened, size: int, low: int) -> tuple[Most, Most]:
+    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[Most, Most]:
         if opened.batch not in self._longest:
             self._longest[opened.batch] = super().longest(opened, size, low)
         return self._longest[opened.batch]
 
-    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
+    def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:
         """The page does not show it."""
         return None, None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.explore.axes import AS_PUBLISHED, PageAxes, plan_options
@@ -180,7 +180,7 @@ class _Forms:
             return error
 
 
-def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
+def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Occupancy:
     """The request on one GPU that takes it. Raises the error of the first one if none does."""
     first: KvplanError | None = None
     for gpu in axes.gpus:
@@ -191,7 +191,7 @@ def accepted(model: ModelSpec, engine: str, axes: PageAxes) -> Opened:
     raise first or UnsupportedError("the page has no accelerator.")
 
 
-def usual_request(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -> Opened:
+def usual_request(model: ModelSpec, engine: str, axes: PageAxes, **given: Any) -> Occupancy:
     """A request of the page in its default formats."""
     seq = min(_USUAL_TOKENS, model.max_position_embeddings or _USUAL_TOKENS)
     return open_request(model, seq=seq, **plan_options(engine), **given, **axes.fixed)
@@ -202,7 +202,7 @@ def _same(one: Cell, other: Cell) -> bool:
     return all(one.get(name) == other.get(name) for name in {**one, **other})
 
 
-def _unknown(opened: Opened) -> str:
+def _unknown(opened: Occupancy) -> str:
     """Why a request that the engine accepts has no form."""
     why = opened.weights.notes if opened.weights.value is None else ()
     return why[0].message if why else f"{opened.engine.label}'s memory of this request follows no rule that the page can draw."

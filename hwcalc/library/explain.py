@@ -29,7 +29,7 @@ __all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "ex
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
     from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
     from hwcalc.library.keywords import PlanOptions
@@ -173,7 +173,7 @@ def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> E
     return explained(plan_opened(opened, without_effect(request)), opened)
 
 
-def explained(plan: Plan, opened: Opened) -> Explanation:
+def explained(plan: Plan, opened: Occupancy) -> Explanation:
     """An explanation of a plan. ``opened`` is the request that was planned."""
     from hwcalc.library import explain_devices, explain_limits, explain_memory
     from hwcalc.library.explain_policy import policy
@@ -218,7 +218,7 @@ def _formulas(
 
 
 def _kind(
-    layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan, opened: Opened, layer_kind: LayerKind | None
+    layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan, opened: Occupancy, layer_kind: LayerKind | None
 ) -> KindExplanation:
     kind = KINDS.get(layer.kind) if layer is not None else None
     dims = layer.dims if layer is not None else {}
@@ -258,7 +258,7 @@ def _tensor(tensor: TensorInfo, layer: LayerInfo | None, plan: Plan) -> TensorEx
 
 
 def _with_blocks(
-    told: TensorExplanation, tensor: TensorInfo, plan: Plan, opened: Opened, kind: LayerKind | None
+    told: TensorExplanation, tensor: TensorInfo, plan: Plan, opened: Occupancy, kind: LayerKind | None
 ) -> TensorExplanation:
     """The same with what a block of one layer takes, and with how many of them a sequence takes, if its layers lie in blocks."""
     page, layers = tensor.shape[-1], set(tensor.layers)
@@ -275,7 +275,7 @@ def _with_blocks(
     return replace(told, count_formula=shown(one.formula), count_numbers=numbers, blocks=tensor.positions)
 
 
-def _block(page: int, block_size: int, opened: Opened, kind: LayerKind) -> tuple[str, str]:
+def _block(page: int, block_size: int, opened: Occupancy, kind: LayerKind) -> tuple[str, str]:
     """Formula and numbers of a block of one layer on a GPU, if it is tokens x the bytes of each; otherwise empty."""
     roles, tp = opened.dtypes.roles, opened.request.parallel.tp
     whole, kept = kind.tensors(), kind.shard(tp).tensors()

@@ -10,7 +10,7 @@ from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedS
 from hwcalc.planner.result import UNLIMITED, FitInfo, Plan
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
 
 __all__ = ["ANSWERS", "limits", "speed"]
 
@@ -41,7 +41,7 @@ _SPEED: Final = {
 """Steps of the bound whose results are fields of it."""
 
 
-def limits(plan: Plan, opened: Opened) -> tuple[ExplainedLimit, ...]:
+def limits(plan: Plan, opened: Occupancy) -> tuple[ExplainedLimit, ...]:
     """How long, how many at once, and on how few GPUs, each with what it needs and what the next one would need."""
     fit = plan.fit
     if fit is None:
@@ -56,7 +56,7 @@ def limits(plan: Plan, opened: Opened) -> tuple[ExplainedLimit, ...]:
     return (*out, *_fewest(fit, opened))
 
 
-def _limit(fit: FitInfo, opened: Opened, answer: _Answer) -> ExplainedLimit:
+def _limit(fit: FitInfo, opened: Occupancy, answer: _Answer) -> ExplainedLimit:
     value = int(getattr(fit, answer.field))
     bounded = 0 < value < UNLIMITED
     needs, of, unit = _needs(opened, answer.end, **{answer.varies: value}) if bounded else (None, None, "bytes")
@@ -64,7 +64,7 @@ def _limit(fit: FitInfo, opened: Opened, answer: _Answer) -> ExplainedLimit:
         _needs(opened, answer.end, **{answer.varies: value + 1}) if value < UNLIMITED else (None, None, unit)
     )
     limiting = getattr(fit, answer.limiting)
-    own = opened.engine.most_sequences(opened)
+    own = opened.most_sequences()
     by_memory = more is not None and more_of is not None and more > more_of and (needs is None or more_unit == unit)
     by_memory = by_memory and (own is None or limiting != own[1])
     return ExplainedLimit(
@@ -83,7 +83,7 @@ def _limit(fit: FitInfo, opened: Opened, answer: _Answer) -> ExplainedLimit:
     )
 
 
-def _fewest(fit: FitInfo, opened: Opened) -> tuple[ExplainedLimit, ...]:
+def _fewest(fit: FitInfo, opened: Occupancy) -> tuple[ExplainedLimit, ...]:
     if fit.min_gpus is None:
         return ()
     layout: Any = getattr(fit, "min_layout", None)
@@ -110,7 +110,7 @@ def _fewest(fit: FitInfo, opened: Opened) -> tuple[ExplainedLimit, ...]:
     return (answer,)
 
 
-def _needs(opened: Opened, end: str, **change: int) -> tuple[int | None, int | None, str]:
+def _needs(opened: Occupancy, end: str, **change: int) -> tuple[int | None, int | None, str]:
     """What the planned sequences need and what there is for them, with this change; nothing if the engine refuses it."""
     from hwcalc.planner.solve import budget_bytes
 
@@ -119,7 +119,7 @@ def _needs(opened: Opened, end: str, **change: int) -> tuple[int | None, int | N
         size = budget_bytes(changed, end)
         if size is None:
             return None, None, "bytes"
-        pool = changed.engine.pool(changed, max(0, size)).value
+        pool = changed.plan_pool(max(0, size)).value
         held = next((one for one in (() if pool is None else pool.steps) if one.name == "max_requests"), None)
         if held is None:
             return changed.needed_bytes, max(0, size), "bytes"

@@ -14,7 +14,7 @@ from hwcalc.planner.stored_weights import StoredWeights
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
 
 __all__ = ["activations", "bytes_figure", "overhead", "pool", "verdict", "weights"]
 
@@ -22,7 +22,7 @@ _POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
 """The steps of a pool whose results are fields of the pool."""
 
 
-def weights(plan: Plan, opened: Opened) -> ExplainedSection:
+def weights(plan: Plan, opened: Occupancy) -> ExplainedSection:
     """The blocks of the model in their formats, their sum, and what one GPU holds of them."""
     found = plan.memory.weights
     figures = [*_of_files(opened), *_of_blocks(found.parts, found.definition)] if found.bytes is not None else []
@@ -44,7 +44,7 @@ def weights(plan: Plan, opened: Opened) -> ExplainedSection:
     )
 
 
-def _of_files(opened: Opened) -> Iterator[ExplainedFigure]:
+def _of_files(opened: Occupancy) -> Iterator[ExplainedFigure]:
     """What the headers of the files say, if these are planned."""
     files = opened.model.weights
     if files is None or opened.request.weights is not None:
@@ -67,7 +67,7 @@ def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[
             yield bytes_figure(name, where, stored.bytes, formula, values, definition=definition)
 
 
-def _on_weights(plan: Plan, opened: Opened) -> Iterator[str]:
+def _on_weights(plan: Plan, opened: Occupancy) -> Iterator[str]:
     found, counted = plan.memory.weights, opened.model.counted
     if found.bytes is not None and not found.parts and counted is not None:
         blocks = [f"{block.kind} {block.elements:,}" for block in counted.blocks if block.part is not Part.MTP]
@@ -256,7 +256,7 @@ def _on_pool(plan: Plan) -> tuple[str, ...]:
     return tuple(out)
 
 
-def verdict(plan: Plan, opened: Opened) -> ExplainedSection | None:
+def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     """What the fullest GPU needs of what may be used, at both ends of the estimate; ``None`` without hardware or a budget."""
     from hwcalc.planner.solve import holds_in
 

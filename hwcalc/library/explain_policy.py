@@ -19,7 +19,7 @@ from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.evicting import Evicted
     from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
     from hwcalc.policies.base import Chosen
@@ -31,7 +31,7 @@ _SCORED: Final = "prompts_scored"
 _SEPARATOR: Final = re.compile(r"(?<=\d),(?=\d{3})")
 
 
-def policy(plan: Plan, opened: Opened) -> ExplainedSection | None:
+def policy(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     """What the policy keeps of each layer, and what that comes to; ``None`` without one."""
     info, evicted, asked = plan.policy, opened.evicted, opened.request.policy
     if info is None or evicted is None or asked is None:
@@ -126,7 +126,7 @@ def _numbers(formula: str, values: Mapping[str, Number]) -> str:
     return re.sub(r"[a-z_]+", lambda match: doubles.get(match[0], match[0]), text)
 
 
-def _of_bytes(plan: Plan, info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
+def _of_bytes(plan: Plan, info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure]:
     """The cache without the policy and with it at each moment, where it is tokens times bytes."""
     moments = (
         ("without the policy", "full_bytes", None),
@@ -171,7 +171,7 @@ def _product(layers: list[int], tokens: list[int], rows: list[int]) -> tuple[str
     return (f"batch x ({' + '.join(products)})", values) if products else ("", {})
 
 
-def _rows(info: PolicyInfo, opened: Opened) -> list[int]:
+def _rows(info: PolicyInfo, opened: Occupancy) -> list[int]:
     """Bytes of a token in one layer of each group, by the formulas."""
     found = []
     for group in info.layers:
@@ -188,7 +188,7 @@ def _rows(info: PolicyInfo, opened: Opened) -> list[int]:
     return found
 
 
-def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[ExplainedFigure]:
+def _beside(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[ExplainedFigure]:
     """Memory beside the cache while the policy works, on one GPU."""
     for number, extra in enumerate(info.beside):
         written = re.sub(r"\bn\b", "scored_tokens", _SEPARATOR.sub("", extra.formula))
@@ -207,12 +207,12 @@ def _beside(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[Expl
         )
 
 
-def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[str, Number]]:
+def _sizes(info: PolicyInfo, opened: Occupancy, evicted: Evicted) -> Iterator[dict[str, Number]]:
     """The numbers of one GPU for the formulas of scratch, with the tokens of the prompt or of the longest cache."""
     layers, tp = evicted.setting.layers, opened.request.parallel.tp
     longest = max((group.most for group in info.layers), default=0)
     # A pass of a prefill need not have all prompts.
-    (scored, rows), every = opened.engine.scored_at_once(opened.replica), opened.replica.batch
+    (scored, rows), every = opened.replica.scored_at_once(), opened.replica.batch
     first = _SCORED if scored < every else "batch"
     for tokens, name, sequences in ((info.prompt, first, scored), (info.prompt, "batch", every), (longest, "batch", every)):
         yield {
@@ -227,7 +227,7 @@ def _sizes(info: PolicyInfo, opened: Opened, evicted: Evicted) -> Iterator[dict[
         }
 
 
-def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
+def _of_prefill(info: PolicyInfo, opened: Occupancy) -> Iterator[ExplainedFigure]:
     """Cache and scratch while the last layer of the prompt is scored."""
     if not info.prefill_peak_bytes or not info.layers:
         return
@@ -265,7 +265,7 @@ def _of_prefill(info: PolicyInfo, opened: Opened) -> Iterator[ExplainedFigure]:
     )
 
 
-def _without(info: PolicyInfo, opened: Opened) -> tuple[str, Mapping[str, Number]]:
+def _without(info: PolicyInfo, opened: Occupancy) -> tuple[str, Mapping[str, Number]]:
     """The cache of the prompt in all layers, or the whole cache that the plan counts without the policy."""
     if info.full_prefill_peak_bytes == info.full_bytes:
         return "without_policy", {"without_policy": info.full_bytes}
@@ -281,7 +281,7 @@ def _without(info: PolicyInfo, opened: Opened) -> tuple[str, Mapping[str, Number
     return "", {}
 
 
-def _cut_layers(info: PolicyInfo, opened: Opened) -> dict[str, Number]:
+def _cut_layers(info: PolicyInfo, opened: Occupancy) -> dict[str, Number]:
     """Bytes of the layers that are cut while the last one is whole, where all layers of the model are on one GPU and the policy acts on all."""
     each = {
         number: (group.kept, row) for group, row in zip(info.layers, _rows(info, opened), strict=True) for number in group.layers

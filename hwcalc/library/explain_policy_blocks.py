@@ -11,7 +11,7 @@ from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explained import ExplainedFigure, figure_of, numbers_in, shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo
 
 __all__ = ["of_blocks", "on_chance", "plain_figure", "stored_formula"]
@@ -22,12 +22,12 @@ _CELLS: Final = "256 x ceil({tokens} / 256)"
 """llama.cpp's cells: ``GGML_PAD(n_ctx, 256)``."""
 
 
-def stored_formula(field: str, size: int, info: PolicyInfo, opened: Opened) -> Worked:
+def stored_formula(field: str, size: int, info: PolicyInfo, opened: Occupancy) -> Worked:
     """The bytes of a moment (a field of the policy) as blocks or cells, with their numbers; empty where neither gives them."""
     evicted = opened.evicted
     if evicted is None or not info.layers:
         return "", {}
-    moments: dict[str, Callable[[], Opened]] = {
+    moments: dict[str, Callable[[], Occupancy]] = {
         "full_bytes": opened.without_policy,
         "prefill_bytes": lambda: opened.sized(seq=info.prompt).holding(evicted.behind_prompt),
         "most_bytes": lambda: opened,
@@ -38,7 +38,7 @@ def stored_formula(field: str, size: int, info: PolicyInfo, opened: Opened) -> W
     return next(((formula, values) for formula, values in tried if value_of(formula, values) == size), ("", {}))
 
 
-def _in_blocks(at: Opened, info: PolicyInfo, *, peak: bool) -> Iterator[Worked]:
+def _in_blocks(at: Occupancy, info: PolicyInfo, *, peak: bool) -> Iterator[Worked]:
     """Blocks of every sequence; at the most with the whole prompts of those that are being read."""
     acted = {layer for group in info.layers for layer in group.layers}
     ranks, batch = at.request.parallel.tp, at.batch
@@ -53,13 +53,13 @@ def _in_blocks(at: Opened, info: PolicyInfo, *, peak: bool) -> Iterator[Worked]:
     values |= {"batch": batch, "bytes_of_block": ranks * sum(group.block_bytes for group in cut), "other_layers": others}
     more = " + other_layers" if others else ""
     yield f"batch x {_factor(counted)} x bytes_of_block{more}", values
-    together = [group for group in at.engine.shared_blocks(at) if at.ahead and group.shared]
+    together = [group for group in at.shared_blocks() if at.ahead and group.shared]
     if len(together) == len(cut) == 1 and not peak:
         once = f"copies x shared_blocks + batch x ({counted} - shared_blocks)"
         yield f"({once}) x bytes_of_block{more}", {**values, "copies": together[0].copies, "shared_blocks": together[0].shared}
     if not peak:
         return
-    chunked = {group.prompt_tokens for group in at.engine.paged_groups(at)} - {None}
+    chunked = {group.prompt_tokens for group in at.paged_groups()} - {None}
     name, tokens = "prompt", info.prompt
     if chunked and min(at.tokens, max(one for one in chunked if one is not None)) != tokens:
         name, tokens = "prompt_in_blocks", min(at.tokens, max(one for one in chunked if one is not None))
@@ -67,7 +67,7 @@ def _in_blocks(at: Opened, info: PolicyInfo, *, peak: bool) -> Iterator[Worked]:
     values = {**values, name: tokens}
     yield f"batch x {whole} x bytes_of_block{more}", values
     # A policy that cuts in the step behind has those of two steps.
-    scored, _ = at.engine.scored_at_once(at)
+    scored, _ = at.scored_at_once()
     for prompts in dict.fromkeys((scored, 2 * scored)):
         formula = f"(prompts x {whole} + (batch - prompts) x {_factor(counted)}) x bytes_of_block{more}"
         yield formula, {**values, "prompts": prompts}
@@ -82,7 +82,7 @@ def _factor(formula: str) -> str:
     return f"({formula})" if "+" in outside or "-" in outside else formula
 
 
-def _in_cells(at: Opened, info: PolicyInfo, field: str) -> Iterator[Worked]:
+def _in_cells(at: Occupancy, info: PolicyInfo, field: str) -> Iterator[Worked]:
     """Cells of a context that has room for the most that lie in a layer, and for prompts before they are cut."""
     count = {"full_bytes": None, "prefill_bytes": "kept", "most_bytes": "most", "last_bytes": "last"}[field]
     kinds = [group for group in at.stack.groups if (group.kind.acts_by_token if count is None else group.kind.kept is not None)]
@@ -99,7 +99,7 @@ def _in_cells(at: Opened, info: PolicyInfo, field: str) -> Iterator[Worked]:
     more = " + other_layers" if whole != stored else ""
     padded = "tokens_kept" if count is None else "max(prompt, tokens_kept)"
     together = "batch x tokens_kept" if count is None else "(batch x tokens_kept + prompts x max(0, prompt - tokens_kept))"
-    scored, _ = at.engine.scored_at_once(at)
+    scored, _ = at.scored_at_once()
     for tokens in lengths:
         apart: Mapping[str, Number] = {**values, "tokens_kept": tokens, "bytes_of_cell": stored // (each * at.batch)}
         yield f"batch x {_CELLS.format(tokens=padded)} x bytes_of_cell{more}", dict(apart)

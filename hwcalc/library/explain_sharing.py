@@ -12,13 +12,13 @@ from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_o
 from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.sharing_result import SharingInfo
 
 __all__ = ["sharing"]
 
 
-def sharing(plan: Plan, opened: Opened) -> ExplainedSection | None:
+def sharing(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
     """What sequences have in common, and what keeping it once saves; ``None`` where they share nothing."""
     info = plan.sharing
     if info is None:
@@ -32,7 +32,7 @@ def sharing(plan: Plan, opened: Opened) -> ExplainedSection | None:
     )
 
 
-def _of_sharing(plan: Plan, info: SharingInfo, opened: Opened) -> Iterator[ExplainedFigure]:
+def _of_sharing(plan: Plan, info: SharingInfo, opened: Occupancy) -> Iterator[ExplainedFigure]:
     known = str(info.definition)
     for number, one in enumerate(info.steps):
         name = _SHARING_WORDS.get(one.name, one.name.replace("_", " "))
@@ -52,7 +52,7 @@ def _of_sharing(plan: Plan, info: SharingInfo, opened: Opened) -> Iterator[Expla
         )
 
 
-def _apart(info: SharingInfo, opened: Opened) -> tuple[str, dict[str, int]]:
+def _apart(info: SharingInfo, opened: Occupancy) -> tuple[str, dict[str, int]]:
     """All sequences by themselves: as many times one of them, or one of each length."""
     lengths, branches = opened.unshared.together.lengths, opened.together.branches
     if len(lengths) > _LENGTHS:
@@ -68,7 +68,7 @@ def _apart(info: SharingInfo, opened: Opened) -> tuple[str, dict[str, int]]:
     return (formula, values) if value_of(formula, values) == info.unshared_bytes else ("", {})
 
 
-def _padding(opened: Opened) -> tuple[str, dict[str, int]]:
+def _padding(opened: Occupancy) -> tuple[str, dict[str, int]]:
     """As many tokens as the longest has for every sequence, less those that there are."""
     (longest, requests), *_ = opened.together.lengths
     asked = sum(tokens * count for tokens, count in opened.request.lengths_of)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Point, Room, Sizes
 from hwcalc.engines.llamacpp.settings import dtypes_asked
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.library.indexed import curves_at, formats_at, layers_at, shares_at, stack_at, step_at
 from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import decode_of

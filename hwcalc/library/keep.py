@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.evicting import acted_on, courses_of, shapes_of
 from hwcalc.engines.model_dtypes import model_dtype
 from hwcalc.engines.stored import StoredTensor
@@ -78,7 +78,7 @@ def _check_kernel(chosen: Chosen | None, kernel: str, rules: str) -> None:
         raise UsageError("kvpress 0.5.5 does not run with flex_attention.", hint="Use attention sdpa, or leave it out.")
 
 
-def _setting(opened: Opened, attention: str, rules: str) -> Setting:
+def _setting(opened: Occupancy, attention: str, rules: str) -> Setting:
     return Setting(
         layers=shapes_of(opened.stack),
         depth=len(opened.stack),
@@ -91,7 +91,7 @@ def _setting(opened: Opened, attention: str, rules: str) -> Setting:
     )
 
 
-def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
+def _kept(opened: Occupancy, chosen: Chosen | None, setting: Setting, steps: int) -> Kept:
     """The whole answer."""
     prompt, spec = opened.tokens, opened.model
     state = after_prefill(chosen, prompt, setting)
@@ -158,7 +158,7 @@ def _beside(chosen: Chosen | None, state: State, courses: Sequence[Course], sett
     return beside_of(chosen, setting, state, longest=longest, cuts=cuts).extras
 
 
-def _peak(opened: Opened, chosen: Chosen | None, state: State, setting: Setting) -> Peak | None:
+def _peak(opened: Occupancy, chosen: Chosen | None, state: State, setting: Setting) -> Peak | None:
     """The peak of a prefill: of models whose layers are all alike and were measured."""
     spec, mlp = opened.model, opened.model.config.get("intermediate_size")
     if spec.model_type not in MEASURED_MODELS or len(setting.layers) != setting.depth or setting.attention not in (EAGER, SDPA):
@@ -168,11 +168,11 @@ def _peak(opened: Opened, chosen: Chosen | None, state: State, setting: Setting)
     return peak_of(chosen, opened.tokens, state, setting, Widths(hidden=spec.hidden_size, mlp=mlp))
 
 
-def _of_layer(opened: Opened, number: int) -> list[tuple[LayerKind, tuple[StoredTensor, ...]]]:
+def _of_layer(opened: Occupancy, number: int) -> list[tuple[LayerKind, tuple[StoredTensor, ...]]]:
     return [(kind, opened.kind_tensors[kind]) for kind in opened.stack.layers[number]]
 
 
-def _lengths(opened: Opened, counts: Mapping[int, int]) -> list[int]:
+def _lengths(opened: Occupancy, counts: Mapping[int, int]) -> list[int]:
     """Tokens in each layer: those that the policy keeps, else what the layer itself keeps of keys and values."""
     found = []
     for number in range(len(opened.stack)):
@@ -181,7 +181,7 @@ def _lengths(opened: Opened, counts: Mapping[int, int]) -> list[int]:
     return found
 
 
-def _bytes(opened: Opened, counts: Mapping[int, int]) -> int:
+def _bytes(opened: Occupancy, counts: Mapping[int, int]) -> int:
     """Bytes of all layers: where the policy acts, of the tokens that it keeps."""
     total = 0
     for number in range(len(opened.stack)):
@@ -201,7 +201,7 @@ def _masked(state: State) -> MaskedPairs | None:
     return MaskedPairs(low=total.low, high=total.high, definition=Definition.ENGINE if exact else Definition.ESTIMATE)
 
 
-def _masked_rows(opened: Opened, state: State, acted: Mapping[int, LayerKind]) -> list[list[int]] | None:
+def _masked_rows(opened: Occupancy, state: State, acted: Mapping[int, LayerKind]) -> list[list[int]] | None:
     """Masked pairs by layer and head; nothing where not even their sums are known."""
     rows = {number: left.masked for number, left in zip(acted, state.layers, strict=True)}
     if not any(rows.values()) or any(row is not None and not row.split for row in rows.values()):
@@ -209,7 +209,7 @@ def _masked_rows(opened: Opened, state: State, acted: Mapping[int, LayerKind]) -
     return [list(row.split) if (row := rows.get(number)) is not None else [] for number in range(len(opened.stack))]
 
 
-def _masked_bounds(opened: Opened, state: State, acted: Mapping[int, LayerKind]) -> list[list[list[int]]] | None:
+def _masked_bounds(opened: Occupancy, state: State, acted: Mapping[int, LayerKind]) -> list[list[list[int]]] | None:
     """The least and the most of each head."""
     rows = {number: left.masked for number, left in zip(acted, state.layers, strict=True) if left.masked is not None}
     if not rows:
@@ -219,7 +219,7 @@ def _masked_bounds(opened: Opened, state: State, acted: Mapping[int, LayerKind])
     ]
 
 
-def _read(opened: Opened, acted: Mapping[int, LayerKind], reads: list[Count | None], *, high: bool) -> list[int] | None:
+def _read(opened: Occupancy, acted: Mapping[int, LayerKind], reads: list[Count | None], *, high: bool) -> list[int] | None:
     if not any(reads):
         return None
     counts = {number: read.high if high else read.low for number, read in zip(acted, reads, strict=True) if read is not None}

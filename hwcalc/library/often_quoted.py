@@ -17,7 +17,7 @@ from hwcalc.formulas import KINDS, Full, Group, Once, Role
 from hwcalc.library.explained import QuotedFormula, numbers_in, shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.result import Plan
 
 __all__ = ["QUOTED", "often_quoted"]
@@ -62,7 +62,7 @@ QUOTED: Final = (
 """Every formula that is known to be quoted. They are tried on every model."""
 
 
-def often_quoted(plan: Plan, opened: Opened) -> tuple[QuotedFormula, ...]:
+def often_quoted(plan: Plan, opened: Occupancy) -> tuple[QuotedFormula, ...]:
     """The formulas that give something else for this model, each result once."""
     symbols, actual = _symbols(plan, opened), _actual(plan, opened)
     facts = _facts(opened, symbols)
@@ -116,7 +116,7 @@ def _number(text: str, symbols: Mapping[str, int | float]) -> Fraction | None:
     return Fraction(symbols[text]) if text in symbols else None
 
 
-def _symbols(plan: Plan, opened: Opened) -> dict[str, int | float]:
+def _symbols(plan: Plan, opened: Occupancy) -> dict[str, int | float]:
     """The model's numbers by the names of the formulas, as a reader of its config would put them in: those of most of its layers."""
     groups, roles = opened.stack.groups, opened.dtypes.roles
     out: dict[str, int | float] = {"layers": len(opened.stack), "seq": opened.tokens, "batch": opened.batch}
@@ -139,7 +139,7 @@ def _symbols(plan: Plan, opened: Opened) -> dict[str, int | float]:
     return out
 
 
-def _by_the_formulas(opened: Opened, tp: int = 1) -> int:
+def _by_the_formulas(opened: Occupancy, tp: int = 1) -> int:
     """The cache without what an engine adds, of all GPUs or of the fullest of ``tp``."""
     roles, total = opened.dtypes.roles, 0
     for group in opened.stack.groups:
@@ -148,7 +148,7 @@ def _by_the_formulas(opened: Opened, tp: int = 1) -> int:
     return opened.batch * total
 
 
-def _actual(plan: Plan, opened: Opened) -> dict[str, int]:
+def _actual(plan: Plan, opened: Occupancy) -> dict[str, int]:
     """What is right, by subject."""
     parallel, size = opened.request.parallel, plan.memory.weights.bytes
     right = {_CACHE: _by_the_formulas(opened)}
@@ -157,7 +157,7 @@ def _actual(plan: Plan, opened: Opened) -> dict[str, int]:
     return right if size is None else right | {_WEIGHTS: size}
 
 
-def _facts(opened: Opened, symbols: Mapping[str, int | float]) -> dict[str, str]:
+def _facts(opened: Occupancy, symbols: Mapping[str, int | float]) -> dict[str, str]:
     """What is true of this model and passed over by some formula, by its key."""
     return dict(_of_attention(symbols)) | dict(_of_layers(opened, symbols)) | dict(_of_the_rest(opened, symbols))
 
@@ -179,7 +179,7 @@ def _of_attention(symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str
             yield "rotary key", f"a rotary key of {rope:,} numbers lies beside every latent"
 
 
-def _of_layers(opened: Opened, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
+def _of_layers(opened: Occupancy, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
     layers, tokens, encoder = symbols["layers"], opened.tokens, opened.encoder_tokens
     short: Counter[int] = Counter()
     states = without = shared = full = cross = 0
@@ -226,7 +226,7 @@ def _attends(group: Group) -> bool:
     return "num_attention_heads" in group.kind.dims() or group.kind.name == "sparse_indexer"
 
 
-def _of_the_rest(opened: Opened, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
+def _of_the_rest(opened: Occupancy, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
     roles, tp = opened.dtypes.roles, opened.request.parallel.tp
     key = roles.get(Role.KEY) or roles[Role.LATENT]
     if symbols["element_bytes"] != 4:

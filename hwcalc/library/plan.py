@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
@@ -118,7 +118,7 @@ def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | N
     return plan_model(model, advise=advise, **request_of(given, draft))
 
 
-def open_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None) -> tuple[Opened, dict[str, Any]]:
+def open_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None) -> tuple[Occupancy, dict[str, Any]]:
     """The opened request of :func:`plan_loaded`, and its parsed keywords, for those who ask more of it than a plan."""
     request = request_of(given, draft)
     return open_request(model, **request), request

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
-from hwcalc.engines.request import Request
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
@@ -40,10 +40,10 @@ class SideBySide:
     """Makes the rows of a comparison. The formulas of each workload are planned once."""
 
     def __init__(self) -> None:
-        self._formulas: dict[tuple[object, ...], tuple[ModelSpec, Opened | None]] = {}
+        self._formulas: dict[tuple[object, ...], tuple[ModelSpec, Occupancy | None]] = {}
         """Each with its model, which lives on, so that no other one gets its ``id``."""
 
-    def row(self, model: ModelSpec, opened: Opened, plan: Plan) -> EngineRow:
+    def row(self, model: ModelSpec, opened: Occupancy, plan: Plan) -> EngineRow:
         """The row of an opened request about ``model`` and its plan."""
         engine, request = opened.engine, opened.request
         formulas = None if request.lengths else self._of(model, request)
@@ -57,7 +57,7 @@ class SideBySide:
             reasons=None if formulas is None else causes(opened, formulas),
         )
 
-    def _of(self, model: ModelSpec, request: Request) -> Opened | None:
+    def _of(self, model: ModelSpec, request: Request) -> Occupancy | None:
         """The formulas for the workload of a request, whatever its hardware; ``None`` if they refuse it.
 
         A format that no formula has, such as one of a single engine, is left out: the cache is then that of the model's own dtype.
@@ -75,7 +75,7 @@ class SideBySide:
         return self._formulas[key][1]
 
 
-def _opened(model: ModelSpec, dtype: str | None, workload: Mapping[str, Any]) -> Opened | None:
+def _opened(model: ModelSpec, dtype: str | None, workload: Mapping[str, Any]) -> Occupancy | None:
     for each in dict.fromkeys((dtype, None)):
         try:
             return open_request(model, engine="reference", dtype=each, **workload)

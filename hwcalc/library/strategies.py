@@ -31,7 +31,7 @@ from hwcalc.units import parse_share, parse_tokens
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.library.keywords import StrategiesOptions
     from hwcalc.planner.asked import Asked
 
@@ -139,7 +139,7 @@ def _with_lengths(asked: Asked, named: tuple[int, ...], uniform: tuple[int, int]
     return replace(asked, given=frozenset(given), **changes)
 
 
-def _load(opened: Opened, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:
+def _load(opened: Occupancy, asked: Asked, named: tuple[int, ...], uniform: tuple[int, int] | None, share: Fraction) -> Lengths:
     seq, batch = opened.tokens, opened.batch
     prompt = 1 if asked.prompt is None else asked.prompt
     now: tuple[tuple[int, int], ...] = ()

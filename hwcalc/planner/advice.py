@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
-from hwcalc.engines.saving import Cost, Saving
+from hwcalc.engines.saving import Cost
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.advice_texts import Texts
@@ -64,7 +64,7 @@ _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
 
-def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Sizes | None, partly: bool = False) -> tuple[Try, ...]:
+def advice(opened: Occupancy, line: CommandLine, *, fits: bool, fewest: Sizes | None, partly: bool = False) -> tuple[Try, ...]:
     """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do.
 
     With ``partly``, the line is planned with a part of the model on the host, and ``opened`` is the same request with all on the GPUs.
@@ -75,12 +75,12 @@ def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Sizes | Non
     return _Adviser(opened, line, fits=fits, partly=partly).advise(fewest)
 
 
-def required(opened: Opened, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
+def required(opened: Occupancy, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
     """The flags that an engine needs to start, with the command lines that set them."""
     return tuple(_with_command(opened, line, one) for one in flags)
 
 
-def _with_command(opened: Opened, line: CommandLine, one: Try) -> Try:
+def _with_command(opened: Occupancy, line: CommandLine, one: Try) -> Try:
     name, value = next(
         ((name, value) for value in one.flag.split()[-1:] for name in opened.engine.options if opened.engine.flag(name, value) == one.flag),
         ("", ""),
@@ -92,15 +92,15 @@ def _with_command(opened: Opened, line: CommandLine, one: Try) -> Try:
 class _Adviser:
     """Tries changes of one plan, and counts them."""
 
-    def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
+    def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
         self.tries = Tries(opened, line, MOST_PLANS)
         self.offers: list[Offer] = []
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
-        offered = opened.engine.savings(opened, opened.needed_bytes - size)
-        savings = [change_of(one) for one in offered if not self._is_hopeless(one)]
+        offered = opened.savings(opened.needed_bytes - size)
+        savings = [change_of(one) for one in offered]
         savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         # All of them count as tried; most are opened when it is their turn, and some never are.
         self.savings = savings
@@ -139,7 +139,7 @@ class _Adviser:
 
     def _defaults(self) -> Iterator[Change]:
         """Options of the user that leave the engine less than it would take, or run fewer sequences than planned."""
-        limit = self.opened.engine.most_sequences(self.opened)
+        limit = self.opened.most_sequences()
         if limit is not None and self.opened.batch > limit[0]:
             options = {limit[1]: str(self.opened.request.replica_batch)}
             yield Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
@@ -185,9 +185,9 @@ class _Adviser:
         if changed is None:
             return None
         try:
-            sure = changed.holds("low")
+            sure = solve.holds(changed, "low")
             # What only probably fits is left to the host by the engine itself.
-            holds = sure or (not self.fits and not self.partly and changed.holds())
+            holds = sure or (not self.fits and not self.partly and solve.holds(changed))
         except KvplanError:
             return None
         return Offer(change=change, found=changed, sure=sure) if holds else None
@@ -198,23 +198,9 @@ class _Adviser:
         if changed is None or other is None:
             return False
         try:
-            return changed.saves(other, "low")
+            return solve.saves(changed, other, "low")
         except KvplanError:
             return False
-
-    def _is_hopeless(self, saving: Saving) -> bool:
-        """Whether a saving frees too little for certain. It counts as tried; together with limits that are taken back it is tried indeed."""
-        if (
-            saving.frees is None
-            or self.fits
-            or self.partly
-            or any(True for _ in self._limits())
-            or self._is_set(change_of(saving))
-        ):
-            return False
-        found = self.tries.planned.beyond(saving.frees)
-        self.tries.left -= found
-        return found
 
     def _is_set(self, change: Change) -> bool:
         """Whether the line has these engine options already, by their default too: what is planned may be stricter than the line."""
@@ -225,7 +211,7 @@ class _Adviser:
             value == given.get(name, known[name].default) for name, value in own.items() if name in known
         )
 
-    def _numbers(self, change: Change, opened: Opened) -> None:
+    def _numbers(self, change: Change, opened: Occupancy) -> None:
         """Fewer sequences, and shorter ones, beside a change."""
         planned = opened.request.batch
         if planned > 1:
@@ -266,8 +252,7 @@ class _Adviser:
                     break
             few = max(node_of(gpu), request.gpus)
             if few > 1 and not any(
-                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.alike.request.gpus <= few
-                for one in self.offers
+                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.found.request.gpus <= few for one in self.offers
             ):
                 self._node(gpu)
 
@@ -276,12 +261,12 @@ class _Adviser:
         for larger in larger_gpus_of(self.opened, node_of(gpu)):
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self.tries.of(other)
-            for layout in () if changed is None else self._layouts(changed.opened, at_least(changed.opened), node_of(larger)):
+            for layout in () if changed is None else self._layouts(changed, at_least(changed), node_of(larger)):
                 offer = self._offer((self._of_layout(layout, larger) | other)._replace(cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
                     return
 
-    def _layouts(self, opened: Opened, least: int, most: int = solve_gpus.MOST_GPUS) -> Iterator[Sizes]:
+    def _layouts(self, opened: Occupancy, least: int, most: int = solve_gpus.MOST_GPUS) -> Iterator[Sizes]:
         """The layouts of ``least`` to ``most`` GPUs that this hardware has: no second laptop, and no more than an instance has."""
         gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
@@ -333,7 +318,7 @@ class _Adviser:
         for change in (*back, *cache, *eight, *few, *both):
             changed = self.tries.of(change)
             if changed is not None:
-                self._numbers(change, changed.opened)
+                self._numbers(change, changed)
             if any(
                 offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)
             ):
@@ -346,23 +331,19 @@ class _Adviser:
 
     def _fewer_gpus(self, changes: list[Change]) -> None:
         """A change and more GPUs, if it needs fewer of them than it would alone."""
-        alone = [offer.found.alike.request.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
+        alone = [offer.found.request.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve_gpus.MOST_GPUS) - 1
         best: Offer | None = None
         for change in changes:
             changed = self.tries.of(change)
-            if (
-                changed is None
-                or changed.alike.request.hardware.gpu is None
-                or changed.alike.request.hardware.kv_memory is not None
-            ):
+            if changed is None or changed.request.hardware.gpu is None or changed.request.hardware.kv_memory is not None:
                 continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
-                found = self._tried(change | self._of_layout(layout_of(best.found.alike.request)))
+                found = self._tried(change | self._of_layout(layout_of(best.found.request)))
                 best = found if found is not None and found.sure else best
                 continue
-            for layout in self._layouts(changed.opened, at_least(changed.opened), most):
+            for layout in self._layouts(changed, at_least(changed), most):
                 offer = self._tried(change | self._of_layout(layout))
                 if offer is not None and offer.sure:
                     best = offer
@@ -372,7 +353,7 @@ class _Adviser:
         self.offers += [] if best is None else [best]
 
 
-def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:
+def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:
     """Without lengths of which little is left, unless there is nothing else."""
     least = max(opened.tokens / _LEAST_SHARE, min(opened.tokens, _LEAST_TOKENS))
     kept = [offer for offer in offers if offer.found.tokens >= least]

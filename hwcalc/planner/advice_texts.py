@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
 from hwcalc.planner import solve
 from hwcalc.planner.advice_tries import chosen_sizes
@@ -23,7 +23,7 @@ __all__ = ["Texts"]
 class Texts:
     """Writes the texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
 
-    def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
+    def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
         # Nothing of what was tried in vain: a plan may be kept for long.
         self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
         self._before: dict[bool, int] = {}
@@ -54,20 +54,20 @@ class Texts:
         """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
         if offer.sure not in self._before:
             self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
-        before, held = self._before[offer.sure], self._held(offer.found.opened, sure=offer.sure)
+        before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""
             instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
             return f"{what.format(f'{held:,}')}{instead}"
-        given, needed = offer.found.given_and_needed("low" if offer.sure else "expected")
+        given, needed = solve.given_and_needed(offer.found, "low" if offer.sure else "expected")
         return f"leaves {human_bytes(given - needed)}"
 
-    def _held(self, opened: Opened, *, sure: bool) -> int:
+    def _held(self, opened: Occupancy, *, sure: bool) -> int:
         """How many sequences of the planned length fit, or for a single one how many tokens."""
         end = "low" if sure else "expected"
         # As the plan of the line counts: with the layers where it puts them.
-        opened = opened.engine.pinned(opened)
+        opened = opened.pinned()
         if self.opened.request.batch > 1:
             return solve.largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings

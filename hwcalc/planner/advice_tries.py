@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.families import remember, remembered
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.saving import computes_fp8
+from hwcalc.engines.setup import Parallel
+from hwcalc.planner import solve
 from hwcalc.planner.change import PARALLEL, Change, Sizes, key_of
 from hwcalc.planner.sizes import sizes_for
-from hwcalc.planner.tries import Tried
 
 if TYPE_CHECKING:
     from hwcalc.planner.command import CommandLine
@@ -22,21 +21,18 @@ __all__ = ["Tries", "chosen_sizes"]
 
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})
 """Options that a request has under other names."""
-_EACH: Final = frozenset({"seq", "batch", "prompt", "gpu"})
-"""Settings that are tried anew in each plan: a family keeps no lengths, and an accelerator may be measured at any time."""
 
 
 class Tries:
     """Changes of one plan, of which at most so many are opened."""
 
-    def __init__(self, opened: Opened, line: CommandLine, most: int) -> None:
+    def __init__(self, opened: Occupancy, line: CommandLine, most: int) -> None:
         self.opened, self.line, self.left = opened, line, most
-        self.planned = Tried(opened, opened.request.seq, opened.request.batch)
-        self._seen: dict[Hashable, Tried | None] = {}
+        self.planned = opened
+        self._seen: dict[Hashable, Occupancy | None] = {}
         self._counted: set[Hashable] = set()
-        self._kept: dict[Hashable, tuple[bool, Opened | None]] | None = remembered(opened)
 
-    def of(self, change: Change) -> Tried | None:
+    def of(self, change: Change) -> Occupancy | None:
         """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
         key = key_of(change.settings)
         if key not in self._seen:
@@ -54,30 +50,22 @@ class Tries:
             self._counted.add(key)
             self.left -= self._is_done(self._settings(change))
 
-    def _open(self, change: Change, key: Hashable) -> Tried | None:
+    def _open(self, change: Change, key: Hashable) -> Occupancy | None:
         counted = key in self._counted
         if self.left <= 0 and not counted:
             return None
-        if self._kept is None or not change.settings.keys().isdisjoint(_EACH):
-            done, found = self._first(change)
-        else:
-            entry = self._kept.get(key)
-            if entry is None:
-                done, first = self._first(change)
-                entry = remember(self._kept, key, (done, None if first is None else first.alike))
-            done, alike = entry
-            found = None if alike is None else Tried(alike, self.planned.tokens, self.planned.batch)
+        done, found = self._first(change)
         self.left -= done and not counted
         return found
 
-    def _first(self, change: Change) -> tuple[bool, Tried | None]:
+    def _first(self, change: Change) -> tuple[bool, Occupancy | None]:
         """Whether the GPU does what is changed, and what the engine makes of it."""
         settings = self._settings(change)
         if not self._is_done(settings):
             return False, None
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
-        return True, Tried.of(self.opened, {**chosen_sizes(self.opened, self.line, change), **settings})
+        return True, solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
 
     def _settings(self, change: Change) -> dict[str, Any]:
         """The settings of a change that a request has by the same names."""
@@ -88,12 +76,12 @@ class Tries:
         request = self.opened.request
         gpu = settings.get("gpu", request.hardware.gpu)
         # What the user already has on this GPU is the user's own choice.
-        chosen: Mapping[str, Any] = asdict(request) | settings if "gpu" in settings else settings
+        chosen: Mapping[str, Any] = {**asdict(request.setup), **settings} if "gpu" in settings else settings
         eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
         return not eight or computes_fp8(gpu)
 
 
-def chosen_sizes(opened: Opened, line: CommandLine, change: Change) -> Sizes:
+def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> Sizes:
     """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
     if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
         return {}

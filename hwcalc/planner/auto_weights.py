@@ -10,11 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from msgspec.structs import replace
-
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import Request
+from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
@@ -34,7 +33,7 @@ class Choice(Record):
 
     name: str | None
     weight_bytes: int
-    opened: Opened
+    opened: Occupancy
 
     @property
     def text(self) -> str:
@@ -66,7 +65,7 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request) -> Noted[Re
     fits = next((place for place, one in enumerate(known) if solve.holds(one.opened, "low")), None)
     chosen = known[-1 if fits is None else fits]
     message = _said(known, fits)
-    return Noted(replace(request, weights=chosen.name), (Note(code="auto-weights", message=message),))
+    return Noted(request.changed(weights=chosen.name), (Note(code="auto-weights", message=message),))
 
 
 def choices(engine: Engine, model: ModelSpec, request: Request) -> tuple[Choice, ...]:
@@ -86,7 +85,7 @@ def _openable(
     """The formats that the engine runs; the errors of others are added to ``refused``."""
     for name in names:
         try:
-            opened = engine.entire(engine.open(model, replace(request, weights=name)))
+            opened = engine.open(model, request.changed(weights=name)).entire()
             parts, budget = opened.weights.value, opened.budget
         except KvplanError as error:
             if refused is not None:
@@ -96,7 +95,7 @@ def _openable(
             yield Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=opened)
 
 
-def largest_that_fits(engine: Engine, model: ModelSpec, request: Request) -> Opened:
+def largest_that_fits(engine: Engine, model: ModelSpec, request: Request) -> Occupancy:
     """The request in the format of :func:`best_weights`, found without opening all of them."""
     sizes = engine.weight_sizes(model)
     names = sorted(sizes, key=lambda name: -sizes[name])

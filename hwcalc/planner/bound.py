@@ -8,16 +8,16 @@ from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import workload_of
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.speed_result import SpeedInfo
 
 __all__ = ["bound_of"]
 
 
-def bound_of(opened: Opened) -> SpeedInfo | None:
+def bound_of(opened: Occupancy) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
     gpu = opened.request.hardware.gpu
     if gpu is None:
         return None
-    shares = opened.told(opened.engine.reads(opened)) or None
+    shares = opened.told(opened.reads()) or None
     return opened.told(speed_bound(opened.model, gpu=gpu, shares=shares, **workload_of(opened)))

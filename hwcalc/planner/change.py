@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.planner import layouts
-from hwcalc.planner.tries import Tried
 from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
-    from hwcalc.engines.request import Request
+    from hwcalc.engines.setup import Request
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
@@ -76,7 +75,7 @@ class Offer(NamedTuple):
     """A change that fits, and how sure that is."""
 
     change: Change
-    found: Tried
+    found: Occupancy
     sure: bool
 
 
@@ -131,7 +130,7 @@ def counts_of(gpu: Gpu, most: int) -> tuple[int, ...]:
     return layouts.counts(most, layouts.node_of(gpu))
 
 
-def layouts_of(opened: Opened, gpus: int) -> Iterator[Sizes]:
+def layouts_of(opened: Occupancy, gpus: int) -> Iterator[Sizes]:
     """The layouts of so many GPUs that the solvers would use, the best one first."""
     yield from map(sizes_of, layouts.layouts(opened, gpus))
 
@@ -141,7 +140,7 @@ def sizes_of(found: Layout) -> Sizes:
     return dict(asdict(found))
 
 
-def at_least(opened: Opened) -> int:
+def at_least(opened: Occupancy) -> int:
     """A lower bound on the number of GPUs: the weights must have room, and the cache where it is not divided yet."""
     budget, parallel = opened.budget, opened.request.parallel
     if budget is None or budget.requested_bytes <= 0:
@@ -162,11 +161,11 @@ def count_of(layout: Sizes) -> int:
     return layout["tp"] * layout["pp"] * layout["dp"]
 
 
-def flags_of(opened: Opened, settings: Mapping[str, Any]) -> str:
+def flags_of(opened: Occupancy, settings: Mapping[str, Any]) -> str:
     """The settings in the spelling of the engine."""
     parallel = asdict(opened.request.parallel)
     words: list[str] = []
-    for name, value in opened.engine.own_settings(opened, settings).items():
+    for name, value in opened.own_settings(settings).items():
         if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
             continue
         if name == "engine_options":
@@ -176,7 +175,7 @@ def flags_of(opened: Opened, settings: Mapping[str, Any]) -> str:
     return " ".join(filter(None, words))
 
 
-def larger_gpus_of(opened: Opened, share: int = 1) -> Iterator[Gpu]:
+def larger_gpus_of(opened: Occupancy, share: int = 1) -> Iterator[Gpu]:
     """The next larger accelerators of the same maker, of which ``share`` for each planned one may have enough memory."""
     from hwcalc.hardware.larger import larger_gpus
 

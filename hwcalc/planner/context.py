@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import UNSHARED, Hardware, Parallel, Request, Sharing
+from hwcalc.engines.setup import UNSHARED, Hardware, Parallel, Request, Sharing
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.model import ModelSpec, Note
@@ -65,8 +66,8 @@ def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
             )
 
 
-def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Opened:
-    """Fill in every default and let the engine check the request. :attr:`Opened.notes` say which defaults were filled in.
+def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Occupancy:
+    """Fill in every default and let the engine check the request. :attr:`Occupancy.notes` say which defaults were filled in.
 
     ``options`` are parsed fields of :class:`~hwcalc.planner.asked.Asked`, where ``draft`` is a loaded model. ``option_draft`` is the
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
@@ -89,7 +90,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     _check_tokens(asked, seq)
     resolved = engine.version(version)
     engine.check_options(asked.engine_options)
-    request = Request(
+    request = Request.of(
         seq=seq,
         batch=asked.batch,
         dtype=asked.dtype,
@@ -115,13 +116,13 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     if is_auto(asked.weights):
         from hwcalc.planner.auto_weights import best_weights
 
-        roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
+        roomy = request.changed(weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
         request, chosen = best_weights(engine, model, roomy)
-        request, notes = replace(request, seq=seq), notes + chosen
+        request, notes = request.changed(seq=seq), notes + chosen
     if shortens:
-        fitting = engine.fitting_length(engine.open(model, request))
+        fitting = engine.open(model, request).fitting_length()
         if fitting.value is not None:
-            request = replace(request, seq=fitting.value)
+            request = request.changed(seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
     return engine.open(model, request, notes)
 

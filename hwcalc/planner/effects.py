@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.encoder import has_cross
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.options import OPTIONS
@@ -66,7 +66,7 @@ def _has(engine: str, trait: str | None) -> bool:
     return trait is not None and spelled(engine) in ENGINES and bool(getattr(find_engine(engine)[0], trait))
 
 
-def no_blocks(opened: Opened, policy: PolicyInfo) -> tuple[Note, ...]:
+def no_blocks(opened: Occupancy, policy: PolicyInfo) -> tuple[Note, ...]:
     """A note on ``compaction`` where the engine's cache has no blocks that it could free. What it is without being given is said nowhere."""
     from hwcalc.policies.asked import REPACK
 

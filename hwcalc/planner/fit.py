@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
@@ -24,17 +24,17 @@ _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 class Search:
     """What takes long to find: the limits of a request. Whoever plans many requests of a family can keep what they have in common."""
 
-    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
         """How many sequences fit at once, by the expected value and for sure. ``size`` and ``low`` are these ends of the budget."""
         most = solve.most(opened, size, pool)
         return most, most if low == size else solve.most(opened, low, end="low", at_most=most.value)
 
-    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[solve.Most, solve.Most]:
         """The same of the length of each planned sequence."""
         longest = solve.longest(opened, size)
         return longest, longest if low == size else solve.longest(opened, low, "low", longest.value)
 
-    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
+    def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
         """The layouts of the fewest GPUs."""
         return _fewest(opened, verdict)
 
@@ -42,13 +42,13 @@ class Search:
 class _NoSearch(Search):
     """For those who want the verdict alone: every limit is 0."""
 
-    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
         return _UNKNOWN, _UNKNOWN
 
-    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[solve.Most, solve.Most]:
         return _UNKNOWN, _UNKNOWN
 
-    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
+    def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
         return None, None
 
 
@@ -58,7 +58,7 @@ NO_SEARCH: Final = _NoSearch()
 
 
 def plan_fit(
-    opened: Opened, rank_bytes: int, line: CommandLine | None = None, search: Search = SEARCH
+    opened: Occupancy, rank_bytes: int, line: CommandLine | None = None, search: Search = SEARCH
 ) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool, if the engine has one, and the verdict. Both are ``None`` without a GPU or budget, or if the memory is unknown.
 
@@ -74,7 +74,7 @@ def plan_fit(
 
 
 def _fit(
-    opened: Opened,
+    opened: Occupancy,
     pool: PoolInfo | None,
     budget: Budget | None,
     size: int,
@@ -90,9 +90,9 @@ def _fit(
     verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end=end) for end, left in ends.items()))
     most, sure_most = search.most(opened, size, low, pool)
     longest, sure_longest = search.longest(opened, size, low)
-    placement = None if budget is None else opened.engine.placement(opened)
+    placement = None if budget is None else opened.placement()
     # What fits in part can still fit as a whole: more GPUs and advice are for that.
-    entire = opened if budget is None else opened.engine.entire(opened)
+    entire = opened if budget is None else opened.entire()
     wanted = verdict if entire is opened else _verdict_of(entire)
     fewest, sure_fewest = search.fewest(entire, wanted)
     return FitInfo(
@@ -126,12 +126,12 @@ def _fit(
     )
 
 
-def _verdict_of(opened: Opened) -> Verdict:
+def _verdict_of(opened: Occupancy) -> Verdict:
     """Whether another request fits, and how sure that is."""
     return Verdict.of(*(solve.holds(opened, end) for end in ("expected", "low", "high")))
 
 
-def _fewest(opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
+def _fewest(opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
     """The layouts of the fewest GPUs of this kind that fit, by the expected value and for certain; ``None`` if none is found.
 
     Nor is it if the user gives the budget, which holds for one layout only. Machines that cannot be linked are not joined.
@@ -160,7 +160,7 @@ def _fewest(opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | N
     return likely, sure
 
 
-def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
+def _message(opened: Occupancy, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
     """Why the plan does not fit, in the words of the engine if it has a message; empty if it fits."""
     if pool is not None and pool.message:
         return pool.message
@@ -170,15 +170,15 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
         return (
             f"{most.limiting} lets {most.value * opened.request.sharing.branches:,} sequences run at once, not {opened.batch:,}"
         )
-    placement = opened.engine.placement(opened)
-    if placement is not None and short <= 0 and opened.engine.lacking(opened, "expected") is not None:
+    placement = opened.placement()
+    if placement is not None and short <= 0 and opened.lacking("expected") is not None:
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
     where = " on the fullest GPU" if placement is None or placement.gpus else ""
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much{where}" if short > 0 else f"{count} not fit at once"
 
 
-def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
+def _budget_info(opened: Occupancy, budget: Budget) -> BudgetInfo:
     # Kept beside the budget, which is that of all plans of a family.
     known = vars(budget)
     if _TOLD not in known:
@@ -220,7 +220,7 @@ def _told(model: ModelSpec, budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    opened: Opened, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool, partly: bool
+    opened: Occupancy, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool, partly: bool
 ) -> tuple[Try, ...]:
     """What the engine requires besides, and changes that make the plan fit, or fit for certain."""
     from hwcalc.planner.advice import advice, required

@@ -6,10 +6,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import HOST_SHARE
-from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.engines.engine import Engine
+from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
@@ -63,7 +64,7 @@ class Hosting(Record):
     def request_for(self, seq: int, parallel: Parallel, weights: str | None) -> Request:
         """The request for so many tokens on GPUs that divide a model so."""
         asked = self.asked
-        return Request(
+        return Request.of(
             seq=seq,
             batch=asked.batch,
             dtype=asked.dtype,
@@ -87,7 +88,7 @@ class Hosting(Record):
             whole = largest_that_fits(self.engine, model, self.request(model, None))
             named = whole.request.weights
         else:
-            whole = self.engine.entire(self.engine.open(model, self.request(model, named)))
+            whole = self.engine.open(model, self.request(model, named)).entire()
         fitted = _judged(whole)
         return fitted if fitted.verdict is Verdict.FITS or not self.engine.splits_layers else self.apart(model, named)
 
@@ -96,13 +97,13 @@ class Hosting(Record):
         return _judged(self.engine.open(model, self.request(model, weights)))
 
 
-def _judged(opened: Opened) -> Fitted:
+def _judged(opened: Occupancy) -> Fitted:
     """The figures of an opened request."""
     budget = opened.budget
     if budget is None:
         raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
     sizes = {"expected": budget.expected, "low": budget.low, "high": budget.high}
-    placement = opened.engine.placement(opened)
+    placement = opened.placement()
     return Fitted(
         opened=opened,
         verdict=Verdict.of(*(solve.holds_in(opened, size, end=end) for end, size in sizes.items())),
@@ -119,7 +120,7 @@ def _judged(opened: Opened) -> Fitted:
 class Fitted(Record):
     """A model in its best format. Bytes are those of the fullest GPU."""
 
-    opened: Opened
+    opened: Occupancy
     verdict: Verdict
     weights_bytes: int
     needed_bytes: int

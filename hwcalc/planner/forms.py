@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import UNLIMITED, Verdict
@@ -26,10 +26,10 @@ _SECANTS: Final = 2
 __all__ = ["answer", "differences", "fit", "form_of", "longest", "most", "verdict"]
 
 
-def form_of(opened: Opened) -> MemoryForm | None:
+def form_of(opened: Occupancy) -> MemoryForm | None:
     """The memory of the planned GPU at every length and for every number of sequences; ``None`` if the engine has no form of it."""
-    opened = opened.engine.pinned(opened)
-    form = opened.engine.form(opened)
+    opened = opened.pinned()
+    form = opened.form()
     return None if form is None else replace(form, model_tokens=opened.model.max_position_embeddings)
 
 

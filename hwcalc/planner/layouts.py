@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.setup import Parallel
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec
@@ -63,7 +63,7 @@ def has_experts(model: ModelSpec) -> bool:
     )
 
 
-def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: bool = False) -> tuple[Layout, ...]:
+def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> tuple[Layout, ...]:
     """The layouts of ``gpus`` GPUs, the one to prefer first. ``tp`` divides the attention heads and stays in a node.
 
     Replicas that the planned sequences leave idle come last. Before them, fewer pipeline stages are better, since a stage waits for the
@@ -92,9 +92,9 @@ def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: b
     )
 
 
-def _ranked(opened: Opened, gpus: int, node: int, any_layout: bool) -> tuple[Layout, ...]:
+def _ranked(opened: Occupancy, gpus: int, node: int, any_layout: bool) -> tuple[Layout, ...]:
     """The layouts in their order."""
-    deals = opened.engine.deals_experts(opened) and has_experts(opened.model)
+    deals = opened.deals_experts() and has_experts(opened.model)
     every = tuple(_every(opened, gpus, node) if any_layout else _sensible(opened, gpus, node, deals=deals))
     copies = {tp: _copies(opened, tp) for tp in {layout.tp for layout in every}}
     full = max(copies)
@@ -107,7 +107,7 @@ def _ranked(opened: Opened, gpus: int, node: int, any_layout: bool) -> tuple[Lay
     return tuple(sorted(dealt, key=rank, reverse=True))
 
 
-def _sensible(opened: Opened, gpus: int, node: int, *, deals: bool) -> Iterator[Layout]:
+def _sensible(opened: Occupancy, gpus: int, node: int, *, deals: bool) -> Iterator[Layout]:
     """Layouts with one node's part alike on every node; stages only beside the largest ``tp``, and not where experts are dealt out."""
     inside = _inside(gpus, node)
     sizes = [tp for tp in _divisors(inside) if divides(opened.model, tp)]
@@ -121,7 +121,7 @@ def _sensible(opened: Opened, gpus: int, node: int, *, deals: bool) -> Iterator[
                 yield Layout(tp=tp, pp=pp, dp=dp)
 
 
-def _every(opened: Opened, gpus: int, node: int) -> Iterator[Layout]:
+def _every(opened: Occupancy, gpus: int, node: int) -> Iterator[Layout]:
     for tp in _divisors(gpus):
         for pp in _divisors(gpus // tp) if tp <= node and divides(opened.model, tp) else ():
             if pp <= max(1, len(opened.model.stack)):
@@ -161,9 +161,9 @@ def divides(model: ModelSpec, tp: int) -> bool:
     return not any(count % tp for count in model.once("attention heads", heads))
 
 
-def _copies(opened: Opened, tp: int) -> int:
+def _copies(opened: Occupancy, tp: int) -> int:
     """How many ranks of ``tp`` keep the same keys and values: 1 if each rank has its own heads, ``tp`` for latent attention."""
-    rules, model = opened.engine.weight_rules(opened), opened.model
+    rules, model = opened.weight_rules(), opened.model
 
     def count() -> int:
         kinds = [(group.count, group.kind) for group in opened.stack.groups if "num_attention_heads" in group.kind.dims()]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
 from hwcalc.planner.planned_weights import weights_of
@@ -28,7 +28,7 @@ __all__ = ["plan_memory"]
 
 
 def plan_memory(
-    opened: Opened, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
+    opened: Occupancy, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
 ) -> MemoryInfo:
     """Add up weights and cache, and with a GPU activations and overhead. Unknown values are ``None``, and a note says why.
 
@@ -36,7 +36,7 @@ def plan_memory(
     """
     request = opened.request
     weights = opened.told(weights_of(opened))
-    placement = None if budget is None else opened.engine.placement(opened)
+    placement = None if budget is None else opened.placement()
     if placement is not None and budget is not None:
         return _placed(placement, weights, CacheShare(bytes=cache_bytes, definition=definition), budget)
     activations, overhead = (None, None) if budget is None else _beside(budget, request.gpus)
@@ -138,7 +138,7 @@ def _definition(parts: tuple[BudgetPartInfo, ...]) -> Definition:
     return Definition.MEASURED if measured else Definition.ESTIMATE
 
 
-def _per_gpu(opened: Opened, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
+def _per_gpu(opened: Occupancy, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
     """The fullest GPU: all parts of the budget if there is one, or else only weights and cache, as the engine divides them."""
     if budget is None:
         parallel, size = opened.request.parallel, weights.bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import LatentAttention, Stack
 from hwcalc.formulas.record import Record
 
@@ -26,12 +26,12 @@ def whole_passes(stack: Stack, tokens: int) -> Passes:
     return Passes(decode=stack, prompt=stack, prompt_tokens=tokens)
 
 
-def passes_of(opened: Opened) -> Passes | None:
+def passes_of(opened: Occupancy) -> Passes | None:
     """What a step and a prompt compute on; ``None`` if they are the layers of the model, each as long as the sequence."""
     evicted, plain = opened.evicted, opened.plain_stack
     prompt = opened.tokens if opened.request.prompt is None else opened.request.prompt_tokens
     if evicted is None:
-        if prompt == opened.tokens and not opened.engine.expands_latents(opened):
+        if prompt == opened.tokens and not opened.expands_latents():
             return None
         return whole_passes(_as_stored(plain, opened), prompt)
     from hwcalc.engines.peaks import pages_bytes
@@ -44,9 +44,9 @@ def passes_of(opened: Opened) -> Passes | None:
     )
 
 
-def _as_stored(stack: Stack, opened: Opened) -> Stack:
+def _as_stored(stack: Stack, opened: Occupancy) -> Stack:
     """Latents as keys and values of every head, if the engine stores them so."""
-    if not opened.engine.expands_latents(opened):
+    if not opened.expands_latents():
         return stack
     return Stack(
         tuple(tuple(kind.expanded() if isinstance(kind, LatentAttention) else kind for kind in layer) for layer in stack)

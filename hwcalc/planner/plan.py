@@ -10,9 +10,9 @@ from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.encoder import has_cross
-from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.setup import UNSHARED
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
@@ -85,7 +85,7 @@ def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line:
 
 
 def plan_opened(
-    opened: Opened,
+    opened: Occupancy,
     remarks: Iterable[Note] = (),
     line: CommandLine | None = None,
     search: Search | None = None,
@@ -128,7 +128,7 @@ def plan_opened(
 
 
 def _pool_and_fit(
-    opened: Opened, line: CommandLine | None, search: Search | None, *, limits: bool
+    opened: Occupancy, line: CommandLine | None, search: Search | None, *, limits: bool
 ) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool and the verdict, where the request has a GPU or a budget."""
     hardware = opened.request.hardware
@@ -143,7 +143,7 @@ def _defined(pool: PoolInfo, definition: Definition) -> PoolInfo:
     return pool if definition is pool.definition else replace(pool, definition=definition)
 
 
-def _policy_info(opened: Opened) -> PolicyInfo | None:
+def _policy_info(opened: Occupancy) -> PolicyInfo | None:
     evicted = opened.evicted
     if evicted is None:
         return None
@@ -155,7 +155,7 @@ def _policy_info(opened: Opened) -> PolicyInfo | None:
     return info
 
 
-def _sharing_info(opened: Opened) -> SharingInfo | None:
+def _sharing_info(opened: Occupancy) -> SharingInfo | None:
     if opened.request.sharing == UNSHARED and not opened.request.lengths:
         return None
     from hwcalc.planner.sharing import sharing_info
@@ -163,7 +163,7 @@ def _sharing_info(opened: Opened) -> SharingInfo | None:
     return sharing_info(opened)
 
 
-def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
+def _request_info(opened: Occupancy, *, has_states: bool) -> RequestInfo:
     request, hardware = opened.request, opened.request.hardware
     return RequestInfo(
         engine=opened.engine.name,
@@ -189,12 +189,12 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         lengths=request.lengths,
         samples=request.sharing.samples,
         beams=request.sharing.beams,
-        environment=opened.engine.environment(opened),
-        settings=dict(opened.engine.settings(opened)),
+        environment=opened.environment(),
+        settings=dict(opened.reported_settings()),
     )
 
 
-def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
+def _cache_info(opened: Occupancy, stored: list[Stored], definition: Definition) -> CacheInfo:
     each, fixed = _of_one(opened, stored)
     chosen = _chosen_bytes(opened)
     # Each sequence reads what it has in common with others for itself.
@@ -213,22 +213,20 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
     )
 
 
-def _of_one(opened: Opened, stored: list[Stored]) -> tuple[int, int]:
+def _of_one(opened: Occupancy, stored: list[Stored]) -> tuple[int, int]:
     """The bytes of one sequence, and those of them that do not grow with its length."""
-    many, single = opened.batch if opened.engine.stores_alike(opened) else 1, opened
-    if many == 1:
-        single = opened.single
-        stored = stored if single is opened else stored_layers(single)
+    single = opened.single
+    stored = stored if single is opened else stored_layers(single)
     fixed = sum(count * tensor.bytes for _, _, count, tensor in stored if tensor.role in FIXED_ROLES)
-    return single.stored_bytes // many, fixed // many
+    return single.stored_bytes, fixed
 
 
-def _copied_bytes(opened: Opened, stored: list[Stored]) -> int:
+def _copied_bytes(opened: Occupancy, stored: list[Stored]) -> int:
     """Bytes of ``stored`` that repeat what another tensor-parallel rank keeps: its part of a layer is more than a rank's share of it."""
     parallel = opened.request.parallel
     if parallel.tp == 1 or not opened.engine.counts_copies:
         return 0
-    rules, copied = opened.engine.weight_rules(opened), 0
+    rules, copied = opened.weight_rules(), 0
     for kind, _, count, tensor in stored:
         if kind is not None:
             once = _kept_bytes(opened, kind)
@@ -237,7 +235,7 @@ def _copied_bytes(opened: Opened, stored: list[Stored]) -> int:
     return copied
 
 
-def _kept_bytes(opened: Opened, kind: LayerKind) -> int:
+def _kept_bytes(opened: Occupancy, kind: LayerKind) -> int:
     """Bytes that one layer of this kind keeps of a sequence, by the formulas."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     return sum(tensor.bytes(roles[tensor.role], tokens, encoder) for tensor in kind.tensors())
@@ -247,7 +245,7 @@ Stored = tuple[LayerKind | None, LayerNumbers, int, StoredTensor]
 """The kind of a group of layers (``None`` for tensors outside the layers), its layer numbers, their count, and a tensor of one layer."""
 
 
-def stored_layers(opened: Opened) -> list[Stored]:
+def stored_layers(opened: Occupancy) -> list[Stored]:
     """All tensors that the engine stores, with equal layers listed once."""
     out: list[Stored] = []
     for group in opened.stack.groups:
@@ -273,7 +271,7 @@ def _tensor_info(kind: LayerKind | None, layers: LayerNumbers, count: int, tenso
     )
 
 
-def _growth(opened: Opened) -> int:
+def _growth(opened: Occupancy) -> int:
     """Bytes by which one sequence grows from ``seq`` to ``seq`` + 1 tokens, by the formulas with the dtypes of the engine."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     growth = 0
@@ -285,7 +283,7 @@ def _growth(opened: Opened) -> int:
     return growth
 
 
-def _pairs(opened: Opened) -> dict[tuple[LayerKind, LayerKind], int]:
+def _pairs(opened: Occupancy) -> dict[tuple[LayerKind, LayerKind], int]:
     """The kinds of layers at the planned length and with a token more, and how many layers there are of each."""
     evicted = opened.evicted
     if evicted is None:
@@ -310,7 +308,7 @@ def _read_bytes(stored: list[Stored]) -> int:
     return total
 
 
-def _chosen_bytes(opened: Opened) -> int | None:
+def _chosen_bytes(opened: Occupancy) -> int | None:
     """Bytes that a decode step reads under a policy that chooses what is read, those of the keys of its pages too; ``None`` without one."""
     evicted = opened.evicted
     if evicted is None or evicted.read is evicted.most:
@@ -320,7 +318,7 @@ def _chosen_bytes(opened: Opened) -> int | None:
     return _read_bytes(stored_layers(opened.holding(evicted.read))) + page_keys_bytes(opened, evicted.setting)
 
 
-def _bound(opened: Opened) -> SpeedInfo | None:
+def _bound(opened: Occupancy) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
     if opened.request.hardware.gpu is None:
         return None
@@ -329,12 +327,12 @@ def _bound(opened: Opened) -> SpeedInfo | None:
     return bound_of(opened)
 
 
-def _warnings(opened: Opened, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
+def _warnings(opened: Occupancy, fit: FitInfo | None, policy: PolicyInfo | None, *, known_weights: bool) -> list[Note]:
     model, request = opened.model, opened.request
     longest, out = model.max_position_embeddings, []
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
-        variables = " ".join(opened.engine.environment(opened))
+        variables = " ".join(opened.environment())
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
     if policy is not None:
@@ -344,7 +342,7 @@ def _warnings(opened: Opened, fit: FitInfo | None, policy: PolicyInfo | None, *,
     return [*out, *lasting_warnings(opened, known_weights=known_weights, verdict=fit is not None)]
 
 
-def lasting_warnings(opened: Opened, *, known_weights: bool, verdict: bool) -> list[Note]:
+def lasting_warnings(opened: Occupancy, *, known_weights: bool, verdict: bool) -> list[Note]:
     """The warnings that are the same at every length and number of sequences."""
     model, request = opened.model, opened.request
     gpu, out = request.hardware.gpu, [*model.warnings_with(request.weights)]

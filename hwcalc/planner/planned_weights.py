@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import TensorGroup
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import FLOATS, WeightFormat
@@ -26,10 +26,10 @@ _UNKNOWN_SCHEME: Final = Note(
 )
 
 
-def weights_of(opened: Opened) -> Noted[WeightsInfo]:
+def weights_of(opened: Occupancy) -> Noted[WeightsInfo]:
     """The weights as the engine's own files hold them, or else as published or in the requested format."""
     model, weight_format = opened.model, format_name(opened.request.weights)
-    found = opened.engine.model_weights(opened)
+    found = opened.model_weights()
     if found is not None:
         told = WeightsInfo(
             bytes=found.bytes,
@@ -41,7 +41,7 @@ def weights_of(opened: Opened) -> Noted[WeightsInfo]:
             parts=tuple(map(_grouped, found.groups)),
         )
         return Noted(told, _made_again(model, weight_format))
-    weight_dtype = opened.engine.weight_dtype(opened)
+    weight_dtype = opened.weight_dtype()
     key = ("weights", weight_format, weight_dtype)
     weights = model.once(key, lambda: _weights(model, weight_format, weight_dtype))
     return Noted(weights.value, (*weights.notes, *_made_again(model, weight_format)))

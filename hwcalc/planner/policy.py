@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.peaks import inner_vectors, peak_steps, peaks_of, whole_bytes
 from hwcalc.formulas import LayerNumbers
@@ -25,13 +25,13 @@ _NAME: Final = 40
 """Characters of a policy's name in a message."""
 
 
-def cache_definition(opened: Opened, evicted: Evicted) -> Definition:
+def cache_definition(opened: Occupancy, evicted: Evicted) -> Definition:
     """What the numbers of a cache are on which a policy works."""
     asked, chosen = opened.request.policy, evicted.chosen
     assert asked is not None
     if not evicted.ends:
         return opened.engine.definition
-    if not opened.engine.policy_support(opened, chosen).offered:
+    if not opened.policy_support(chosen).offered:
         return Definition.ASSUMED
     if not evicted.is_exact:
         return Definition.ESTIMATE
@@ -40,11 +40,11 @@ def cache_definition(opened: Opened, evicted: Evicted) -> Definition:
     return Definition.ENGINE
 
 
-def policy_info(opened: Opened, evicted: Evicted) -> PolicyInfo:
+def policy_info(opened: Occupancy, evicted: Evicted) -> PolicyInfo:
     """What the policy leaves, layer by layer, and what it costs."""
     asked, lows = opened.request.policy, evicted.lows
     assert asked is not None
-    support = opened.engine.policy_support(opened, asked.chosen)
+    support = opened.policy_support(asked.chosen)
     plain = opened.without_policy()
     peaks = peaks_of(opened)
     prompt = opened.sized(seq=opened.request.prompt_tokens)
@@ -123,7 +123,7 @@ def policy_notes(chosen: Chosen, attention: str, *, acted: int, layers: int) -> 
     return found
 
 
-def policy_warnings(opened: Opened, info: PolicyInfo) -> list[Note]:
+def policy_warnings(opened: Occupancy, info: PolicyInfo) -> list[Note]:
     """That the engine lacks the policy, and that it takes more memory than it saves."""
     if not info.layers:
         return []
@@ -143,7 +143,7 @@ def policy_warnings(opened: Opened, info: PolicyInfo) -> list[Note]:
     return found
 
 
-def _drops_nothing(opened: Opened, info: PolicyInfo) -> str:
+def _drops_nothing(opened: Occupancy, info: PolicyInfo) -> str:
     """Why a policy that drops tokens keeps all of them, and what to write; empty where it drops some."""
     asked = opened.request.policy
     assert asked is not None

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
@@ -88,9 +88,9 @@ class _Cut(Record):
         return self.group.page_bytes // self.group.block_size
 
 
-def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
+def policy_blocks(opened: Occupancy, evicted: Evicted) -> PolicyBlocks | None:
     """Blocks at the largest cut; ``None`` if the cache has no blocks, or nothing is dropped."""
-    asked, groups = opened.request.policy, opened.engine.paged_groups(opened)
+    asked, groups = opened.request.policy, opened.paged_groups()
     if asked is None or not groups:
         return None
     cuts = [_largest_cut(opened, evicted, asked.chosen, group) for group in groups]
@@ -126,7 +126,7 @@ def policy_blocks(opened: Opened, evicted: Evicted) -> PolicyBlocks | None:
     )
 
 
-def _largest_cut(opened: Opened, evicted: Evicted, chosen: Chosen, group: PagedGroup) -> _Cut:
+def _largest_cut(opened: Occupancy, evicted: Evicted, chosen: Chosen, group: PagedGroup) -> _Cut:
     """The cut of the prompt, or the largest one while text is generated."""
     prompt, behind = evicted.prompt, evicted.behind_prompt
     before, kept, ranges = prompt, tuple(behind[layer] for layer in group.layers), evicted.state.ranges

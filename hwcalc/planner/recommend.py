@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
@@ -77,7 +77,7 @@ def recommend_model(
     wishes = wishes or Wishes()
     refuse_auto(options.get("weights"), "recommend")
     opened = open_request(model, **options)
-    search = _Search(opened.engine.entire(opened), wishes)
+    search = _Search(opened.entire(), wishes)
     matches = sorted(search.all(candidates), key=lambda match: match.rank)
     _check_known(model, search, len(candidates))
     sure = [match for match in matches if match.certain or not wishes.strict]
@@ -135,7 +135,7 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
 class _OneGpu(Record):
     """A GPU for which the request was opened by itself: the questions of :class:`~hwcalc.planner.recommend_alike.AlikeGpu`."""
 
-    opened: Opened
+    opened: Occupancy
     budget: Budget
 
     @property
@@ -161,7 +161,7 @@ class _OneGpu(Record):
 class _Search:
     """Tries candidates one by one, and counts those that it rejects."""
 
-    def __init__(self, opened: Opened, wishes: Wishes) -> None:
+    def __init__(self, opened: Occupancy, wishes: Wishes) -> None:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""

@@ -10,9 +10,9 @@ from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import usable_bytes
 from hwcalc.engines.costs import outside_kind
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.equation import margin_of
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve_gpus
@@ -42,7 +42,7 @@ class AlikeGpu(NamedTuple):
     usable: tuple[int, int, int]
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> Occupancy:
         """The request, which is the same for every GPU."""
         return self.alike.opened
 
@@ -80,11 +80,11 @@ class AlikeGpu(NamedTuple):
 class Alike:
     """The layouts of one request on GPUs that differ in little but their memory."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Occupancy) -> None:
         self.opened = opened
         self.usable = opened.engine.alike_on_gpus and opened.request.policy is None and opened.request.hardware.kv_memory is None
         """Whether there is anything to share."""
-        self._single: tuple[Opened, Budget] | None = None
+        self._single: tuple[Occupancy, Budget] | None = None
         self._inside: dict[Layout, Inside | None] = {}
         self._needs: dict[tuple[Hashable, Layout], Need | None] = {}
         self._layouts: dict[tuple[int, int, bool], tuple[tuple[Layout, int], ...]] = {}
@@ -110,7 +110,7 @@ class Alike:
     def _margin(self) -> Fraction | int:
         return margin_of(self.opened.request.hardware).value
 
-    def _on_one(self, gpu: Gpu) -> tuple[Opened, Budget] | None:
+    def _on_one(self, gpu: Gpu) -> tuple[Occupancy, Budget] | None:
         """The request on one GPU such as this, of which all but the memory is that of any other; ``None`` if the engine refuses it."""
         if self._single is None and self.usable:
             try:
@@ -166,7 +166,7 @@ class Alike:
             self._inside[layout] = None if found is None else Inside.of(*found)
         return self._inside[layout]
 
-    def figures(self, opened: Opened) -> Figures | None:
+    def figures(self, opened: Occupancy) -> Figures | None:
         """What a plan says of an opened request, without the plan; ``None`` if it must be planned."""
         parallel, gpu = opened.request.parallel, opened.request.hardware.gpu
         on_gpu = None if gpu is None else self.on(gpu)
@@ -176,7 +176,7 @@ class Alike:
         return inside.figures(opened, on_gpu.gpu, on_gpu.usable)
 
 
-def formula_bytes(opened: Opened) -> int:
+def formula_bytes(opened: Occupancy) -> int:
     """Bytes of cache of the planned sequences by the formulas alone."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     groups = opened.model.stack_for("reference").groups

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.costs import memory_of, outside_kind
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm, PartForm
 from hwcalc.engines.loaded import outside
 from hwcalc.planner import forms
@@ -39,7 +39,7 @@ class Need(NamedTuple):
 class Inside:
     """An accepted layout without what lies outside of the engine: in that alone kinds of GPUs differ."""
 
-    def __init__(self, layout: Layout, opened: Opened, budget: Budget, notes: tuple[Note, ...]) -> None:
+    def __init__(self, layout: Layout, opened: Occupancy, budget: Budget, notes: tuple[Note, ...]) -> None:
         """``notes`` are those of the memory equation that are not about the memory of a GPU."""
         gpu = opened.request.hardware.gpu
         assert gpu is not None
@@ -50,7 +50,7 @@ class Inside:
         self._fits: dict[tuple[Hashable, tuple[int, int, int]], dict[str, Any]] = {}
 
     @classmethod
-    def of(cls, layout: Layout, opened: Opened) -> Inside | None:
+    def of(cls, layout: Layout, opened: Occupancy) -> Inside | None:
         """The layout as it was opened on some GPU; ``None`` if its memory is not known."""
         gpu, told = opened.request.hardware.gpu, len(opened.collected)
         budget = opened.budget
@@ -97,7 +97,7 @@ class Inside:
     def _work(self) -> Work | None:
         return work_of(self.opened.model, **workload_of(self.opened))
 
-    def figures(self, opened: Opened, gpu: Gpu, usable: tuple[int, int, int]) -> Figures | None:
+    def figures(self, opened: Occupancy, gpu: Gpu, usable: tuple[int, int, int]) -> Figures | None:
         """What a plan says of the request as it was opened on this GPU, of which so much may be used; ``None`` without a form."""
         fit = self._fit(gpu, usable)
         if fit is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner import forms, solve
 from hwcalc.planner.fit import Search
 from hwcalc.planner.offers import Figures
@@ -49,27 +49,27 @@ class OfOffer(Search):
         self._form: MemoryForm | None = None
         self._asked = False
 
-    def _of(self, opened: Opened) -> MemoryForm | None:
+    def _of(self, opened: Occupancy) -> MemoryForm | None:
         if not self._asked:
             self._asked = True
             plain = opened.engine.alike_on_gpus and opened.request.policy is None
             self._form = forms.form_of(opened) if plain else None
         return self._form
 
-    def most(self, opened: Opened, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
         return super().most(opened, size, low, pool) if form is None else _found(forms.most, form, opened)
 
-    def longest(self, opened: Opened, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
         return super().longest(opened, size, low) if form is None else _found(forms.longest, form, opened)
 
-    def fewest(self, opened: Opened, verdict: Verdict) -> tuple[None, None]:
+    def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:
         """An offer does not say it."""
         return None, None
 
 
-def _found(solver: Callable[..., int], form: MemoryForm, opened: Opened) -> tuple[solve.Most, solve.Most]:
+def _found(solver: Callable[..., int], form: MemoryForm, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
     """A limit by the expected value and the one that surely holds, by a solver of :mod:`hwcalc.planner.forms`."""
     likely = solver(form, opened.tokens, opened.batch)
     sure = solver(form, opened.tokens, opened.batch, "low", likely)

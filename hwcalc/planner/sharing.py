@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
-from hwcalc.engines.base import Engine, Opened
-from hwcalc.engines.request import Request
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
+from hwcalc.engines.setup import Request
 from hwcalc.engines.steps import Step, step
 from hwcalc.errors import UsageError
 from hwcalc.planner.sharing_result import SharingInfo
@@ -45,12 +44,12 @@ def check_sharing(engine: Engine, request: Request) -> None:
         )
 
 
-def sharing_info(opened: Opened) -> SharingInfo:
+def sharing_info(opened: Occupancy) -> SharingInfo:
     """What sequences have in common, and what that saves."""
     request, together, support = opened.request, opened.together, opened.sharing_support
     unshared = opened.unshared.stored_bytes
-    groups = opened.engine.shared_blocks(opened)
-    prefix, prompt = opened.engine.shared_tokens(opened)
+    groups = opened.shared_blocks()
+    prefix, prompt = opened.shared_tokens()
     once = (
         [sum(getattr(group, name) for group in groups) for name in ("shared", "request", "own", "copied")]
         if groups
@@ -79,17 +78,17 @@ def sharing_info(opened: Opened) -> SharingInfo:
     )
 
 
-def _beams_together(opened: Opened) -> int | None:
+def _beams_together(opened: Occupancy) -> int | None:
     """Bytes of the cache while beams have all but the last token in common."""
     request = opened.request
     if request.sharing.beams == 1 or request.policy is not None or not opened.together.prompt:
         return None
     return opened.with_request(
-        replace(request, prompt=max(request.sharing.prefix, request.prompt_tokens, request.seq - 1))
+        request.changed(prompt=max(request.sharing.prefix, request.prompt_tokens, request.seq - 1))
     ).stored_bytes
 
 
-def _padded(opened: Opened) -> int:
+def _padded(opened: Occupancy) -> int:
     """Positions of a padded batch that hold no token."""
     if not opened.request.lengths:
         return 0
@@ -99,7 +98,7 @@ def _padded(opened: Opened) -> int:
     return (kept - asked) * opened.request.sharing.branches
 
 
-def _steps(opened: Opened, prefix: int, prompt: int) -> tuple[Step, ...]:
+def _steps(opened: Occupancy, prefix: int, prompt: int) -> tuple[Step, ...]:
     """The tokens of all sequences, and how many are kept of them."""
     together = opened.together
     if len(together.lengths) > 1:

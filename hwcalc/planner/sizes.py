@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hwcalc.engines.devices import check_stages
-from hwcalc.engines.request import MOST_RANKS, Parallel
+from hwcalc.engines.setup import MOST_RANKS, Parallel
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Engine
+    from hwcalc.engines.engine import Engine
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 

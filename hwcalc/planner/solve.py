@@ -8,18 +8,16 @@ But a sequence passes through every shorter length, so it fits only if all short
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.families import resized
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
 from hwcalc.planner.verdict import UNLIMITED
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
-    from hwcalc.engines.room import Room
 
 __all__ = [
     "UNLIMITED",
@@ -47,7 +45,7 @@ class Most(NamedTuple):
     limiting: str | None
 
 
-def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
+def budget_bytes(opened: Occupancy, end: str = "expected") -> int | None:
     """Bytes of each GPU for the cache, from the user or from the engine's budget; ``None`` if unknown. ``end`` is low, expected or high."""
     if opened.request.hardware.kv_memory is not None:
         return opened.request.hardware.kv_memory
@@ -55,47 +53,50 @@ def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
     return None if budget is None else int(getattr(budget, end))
 
 
-def room_of(opened: Opened) -> Room | None:
-    """What decides whether the planned sequences fit, if it is that simple."""
-    room = opened.engine.room(opened)
-    return None if room is None or opened.tokens < room.least_tokens else room
-
-
-def given_and_needed(opened: Opened, end: str) -> tuple[int, int]:
+def given_and_needed(opened: Occupancy, end: str) -> tuple[int, int]:
     """Bytes of the fullest GPU for the cache at this end of the budget, 0 if that is unknown, and those that the planned sequences take."""
-    room = room_of(opened)
-    if room is not None:
-        return room.bytes[end], room.needed_bytes(opened.tokens, opened.request.batch)
     return budget_bytes(opened, end) or 0, opened.needed_bytes
 
 
-def holds(opened: Opened, end: str = "expected") -> bool:
+def holds(opened: Occupancy, end: str = "expected") -> bool:
     """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
-    room = room_of(opened)
-    if room is not None:
-        return room.holds(opened.tokens, opened.request.batch, end)
     size = budget_bytes(opened, end)
     return size is not None and holds_in(opened, size, end=end)
 
 
-def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None, *, end: str = "expected") -> bool:
+def saves(opened: Occupancy, than: Occupancy, end: str) -> bool:
+    """Whether a request leaves more bytes for the cache than another, or takes fewer."""
+    given, needed = given_and_needed(opened, end)
+    before, needed_before = given_and_needed(than, end)
+    return given > before or needed < needed_before
+
+
+def tried(opened: Occupancy, **change: Any) -> Occupancy | None:
+    """The request with a change; ``None`` if the engine refuses it."""
+    try:
+        return opened.changed(**change)
+    except KvplanError:
+        return None
+
+
+def holds_in(opened: Occupancy, size: int, pool: PoolInfo | None = None, *, end: str = "expected") -> bool:
     """Whether the planned sequences fit into ``size`` bytes of cache, which is this ``end`` of the budget.
 
     ``pool`` is the engine's pool of that size, if already known.
     """
-    limit = opened.engine.most_sequences(opened)
+    limit = opened.most_sequences()
     if limit is not None and opened.batch > limit[0]:
         return False
-    if opened.engine.lacking(opened, end) is not None:
+    if opened.lacking(end) is not None:
         return False
     if any(not _fits(opened.changed(seq=crest), size, None) for crest in _crests(opened)):
         return False
     return _fits(opened, size, pool)
 
 
-def _crests(opened: Opened) -> Iterator[int]:
+def _crests(opened: Occupancy) -> Iterator[int]:
     """Shorter lengths that may take more memory than the planned one."""
-    for period in opened.engine.periods(opened):
+    for period in opened.periods():
         # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
         full_buffer = opened.tokens // period * period - 1
         if full_buffer > 0:
@@ -110,8 +111,8 @@ def _crests(opened: Opened) -> Iterator[int]:
                 yield opened.ahead + crest
 
 
-def _fits(opened: Opened, size: int, pool: PoolInfo | None) -> bool:
-    return opened.engine.holds(opened, size) if pool is None else size >= 0 and pool.holds(opened.request.replica_requests)
+def _fits(opened: Occupancy, size: int, pool: PoolInfo | None) -> bool:
+    return opened.holds(size) if pool is None else size >= 0 and pool.holds(opened.request.replica_requests)
 
 
 def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
@@ -150,24 +151,22 @@ def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
     return low
 
 
-def longest(opened: Opened, size: int | None = None, end: str = "expected", at_most: int = UNLIMITED) -> Most:
+def longest(opened: Occupancy, size: int | None = None, end: str = "expected", at_most: int = UNLIMITED) -> Most:
     """The most tokens that each planned sequence can have, up to the maximum of the model or the planned length if that is more.
 
     ``size`` is the budget of the planned request at this ``end``, if already known, and ``at_most`` an upper bound on the answer.
     """
-    opened = opened.engine.pinned(opened)
+    opened = opened.pinned()
     model_length = opened.model.max_position_embeddings
     bound = UNLIMITED if model_length is None else max(model_length, opened.tokens)
     size = budget_bytes(opened, end) if size is None else size
-    limit = opened.engine.most_sequences(opened)
+    limit = opened.most_sequences()
     if size is None:
         return Most(value=0, limiting="weights")
     if limit is not None and opened.batch > limit[0]:
         return Most(value=0, limiting=limit[1])
     most_tokens = min(bound, at_most)
-    largest = opened.engine.longest(opened, size, most_tokens)
-    if largest is None and _holds_nothing(opened, end):
-        largest = 0
+    largest = opened.longest(size, most_tokens)
     if largest is None:
         good, guess = _judge(opened, "seq", end), _length_guess(opened, end, most_tokens)
         largest = last_yes(lambda seq: _is_short(opened, seq) or good(seq), most_tokens, guess)
@@ -180,26 +179,23 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
 
 
 def most(
-    opened: Opened, size: int | None = None, pool: PoolInfo | None = None, end: str = "expected", at_most: int = UNLIMITED
+    opened: Occupancy, size: int | None = None, pool: PoolInfo | None = None, end: str = "expected", at_most: int = UNLIMITED
 ) -> Most:
     """The most requests of the planned length that fit at once: sequences, if each is one.
 
     ``size`` is the budget of the planned request at this ``end`` and ``pool`` the engine's pool of that size, if already known;
     ``at_most`` is an upper bound on the answer.
     """
-    opened = opened.engine.pinned(opened)
-    limit = opened.engine.most_sequences(opened)
+    opened = opened.pinned()
+    limit = opened.most_sequences()
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0] // opened.request.sharing.branches)
     size = budget_bytes(opened, end) if size is None else size
     if size is None:
         return Most(value=0, limiting="weights")
-    served = opened.engine.most_served(opened, max(0, size)) if pool is None and opened.request.policy is None else None
-    if pool is None and served is None:
-        pool = opened.engine.pool(opened, max(0, size)).value
+    if pool is None:
+        pool = opened.plan_pool(max(0, size)).value
     # What a policy takes beside the pool may depend on how many requests there are.
-    if served is not None:
-        largest = min(bound, served) if size >= 0 else 0
-    elif pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
+    if pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
         largest = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
@@ -211,26 +207,15 @@ def most(
     return Most(value=largest, limiting=_binding(opened, largest, end, batch=1))
 
 
-def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
+def largest(opened: Occupancy, name: str, bound: int, end: str = "low") -> int:
     """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does.
 
     ``name`` is ``batch`` or ``seq``. Unlike :func:`most` and :func:`longest` it goes by :func:`holds` alone.
     """
-    room = room_of(opened)
-    if room is not None:
-        direct = room.most(opened.tokens, end, bound) if name == "batch" else room.longest(opened.request.batch, end, bound)
-        if direct is not None or _holds_nothing(opened, end):
-            return direct or 0
     return last_yes(_judge(opened, name, end), bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
 
 
-def _holds_nothing(opened: Opened, end: str) -> bool:
-    """Whether even a single token does not fit, where a longer sequence takes no less for certain."""
-    first = opened.engine.first_room(opened)
-    return first is not None and not first.holds(1, opened.request.batch, end)
-
-
-def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
+def _binding(opened: Occupancy, largest: int, end: str, **least: int) -> str:
     """What limits the result: the cache, or the largest part of the memory beside it if all parts leave nothing for any cache.
 
     With layers in the memory of the host, it may be that memory.
@@ -241,7 +226,7 @@ def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
     if largest or opened.request.hardware.kv_memory is not None:
         return "cache"
     try:
-        budget = resized(opened, **least).budget
+        budget = opened.changed(**least).budget
     except KvplanError:
         return "cache"
     if budget is None:
@@ -255,16 +240,16 @@ def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
     return max(sizes, key=sizes.__getitem__).value
 
 
-def _lacking(opened: Opened, end: str, **change: int) -> str | None:
+def _lacking(opened: Occupancy, end: str, **change: int) -> str | None:
     """What the request lacks outside the fullest GPU with this change; ``None`` too if the engine refuses it."""
     try:
         changed = opened.changed(**change)
-        return changed.engine.lacking(changed, end)
+        return changed.lacking(end)
     except KvplanError:
         return None
 
 
-def _length_guess(opened: Opened, end: str, bound: int) -> int:
+def _length_guess(opened: Occupancy, end: str, bound: int) -> int:
     """An estimate of the longest length, by the secant of the memory that is left at two lengths; the search starts from it."""
     form = _form_of(opened)
 
@@ -290,13 +275,13 @@ def _length_guess(opened: Opened, end: str, bound: int) -> int:
     return second
 
 
-def _first_guess(opened: Opened, size: int, bound: int) -> int:
+def _first_guess(opened: Occupancy, size: int, bound: int) -> int:
     """An estimate of how many sequences fit into ``size`` bytes, from which the search starts."""
     one = opened.changed(batch=opened.request.parallel.dp).needed_bytes
     return max(1, min(bound, size // one * opened.request.parallel.dp)) if one else 1
 
 
-def _judge(opened: Opened, name: str, end: str) -> Callable[[int], bool]:
+def _judge(opened: Occupancy, name: str, end: str) -> Callable[[int], bool]:
     """Whether the request fits with another length (``seq``) or number of sequences (``batch``) at this end of the budget."""
     form = _form_of(opened)
     if form is None:
@@ -306,12 +291,12 @@ def _judge(opened: Opened, name: str, end: str) -> Callable[[int], bool]:
     return lambda sequences: form.holds(opened.tokens, sequences, end)
 
 
-def _form_of(opened: Opened) -> MemoryForm | None:
+def _form_of(opened: Occupancy) -> MemoryForm | None:
     """The form of an engine that places layers anew at each length: a plan of each would take several times as long."""
-    return opened.engine.form(opened) if opened.engine.splits_layers and opened.request.parallel.dp == 1 else None
+    return opened.form() if opened.engine.splits_layers and opened.request.parallel.dp == 1 else None
 
 
-def _holds_changed(opened: Opened, end: str, **change: int) -> bool:
+def _holds_changed(opened: Occupancy, end: str, **change: int) -> bool:
     """Whether the request fits with this change at this end of the budget. It does not if the engine refuses it."""
     try:
         return holds(opened.changed(**change), end)
@@ -319,7 +304,7 @@ def _holds_changed(opened: Opened, end: str, **change: int) -> bool:
         return False
 
 
-def _is_short(opened: Opened, seq: int) -> bool:
+def _is_short(opened: Occupancy, seq: int) -> bool:
     """Whether a sequence shorter than the planned one is too short for the policy of the request: the search is for a longer one."""
     if opened.request.policy is None or seq >= opened.tokens:
         return False

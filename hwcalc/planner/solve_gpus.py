@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import asdict, replace
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.families import tried
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
+from hwcalc.planner import solve
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
-from hwcalc.planner.tries import Tried
 from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Found(Record):
     certain: bool
 
 
-def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layout: bool = False) -> Found | None:
+def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout: bool = False) -> Found | None:
     """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
 
     It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
@@ -40,15 +39,15 @@ def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layou
     likely: Found | None = None
     for layout in layouts(opened, gpus, node, any_layout=any_layout):
         found = _accepted(opened, layout)
-        if found is None or not found[1].holds():
+        if found is None or not solve.holds(found[1]):
             continue
-        if found[1].holds("low"):
+        if solve.holds(found[1], "low"):
             return Found(layout=found[0], certain=True)
         likely = likely or Found(layout=found[0], certain=False)
     return likely
 
 
-def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:
+def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:
     """The layouts of the fewest GPUs of the planned kind that hold the planned sequences, by the expected value and for certain.
 
     ``None`` if ``most_gpus`` do not.
@@ -70,53 +69,36 @@ def most_joined(gpu: Gpu, gpus: int) -> int:
     return max(gpus, gpu.node) if gpu.whole_machine else MOST_GPUS
 
 
-def _at_least(opened: Opened) -> int:
-    """A lower bound on the number of GPUs: they must have memory for the weights, and for the cache where it is known to divide."""
-    kept = opened.engine.accepts_all_sizes(opened)
-    single = opened.shared("single GPU", lambda: _single(opened)) if kept else _single(opened)
-    if single is None:
-        return 1
-    opened_on_one, weights_bytes, requested_bytes = single
-    least = max(1, -(-weights_bytes // requested_bytes))
-    room = None if opened_on_one is None else opened_on_one.engine.room(opened_on_one)
-    if room is None or opened.tokens < room.least_tokens:
-        return least
-    # A byte more for each GPU: sizes of files are shared out with the rest left off.
-    needed_bytes = weights_bytes + room.needed_bytes(opened.tokens, opened.request.batch)
-    return max(least, -(-needed_bytes // (requested_bytes + 1)))
-
-
-def _single(opened: Opened) -> tuple[Opened | None, int, int] | None:
-    """What is known of one GPU, if the engine accepts it: the request, if its cache divides evenly; the bytes of weights, and what may be used."""
-    single = tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
+def _at_least(opened: Occupancy) -> int:
+    """A lower bound on the number of GPUs: they must have memory for the weights."""
+    single = solve.tried(opened, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
     try:
         budget = None if single is None else single.budget
     except KvplanError:
-        return None
-    if single is None or budget is None or budget.requested_bytes <= 0:
-        return None
+        return 1
+    if budget is None or budget.requested_bytes <= 0:
+        return 1
     weights_bytes = sum(part.low for part in budget.parts if part.name == "weights")
-    return single if single.engine.divides_evenly(single) else None, weights_bytes, budget.requested_bytes
+    return max(1, -(-weights_bytes // budget.requested_bytes))
 
 
-def accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
+def accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
     """The request in another layout, which may deal out experts that cannot be cut evenly; ``None`` if the engine refuses both."""
-    found = _accepted(opened, layout)
-    return None if found is None else (found[0], found[1].opened)
+    return _accepted(opened, layout)
 
 
-def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Tried] | None:
+def _accepted(opened: Occupancy, layout: Layout) -> tuple[Layout, Occupancy] | None:
     dealt = layout if layout.ep == layout.tp * layout.dp else replace(layout, ep=layout.tp * layout.dp)
-    deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
+    deals = layout.ep < dealt.ep and opened.deals_experts() and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
-        changed = Tried.of(opened, {**asdict(each), "dcp": 1})
+        changed = solve.tried(opened, **{**asdict(each), "dcp": 1})
         if changed is None:
             continue
         if not opened.engine.splits_layers:
             return each, changed
         try:
-            entire = changed.opened.engine.entire(changed.opened)
+            entire = changed.entire()
         except KvplanError:
             continue
-        return each, Tried(entire, entire.request.seq, entire.request.batch)
+        return each, entire
     return None

@@ -30,7 +30,7 @@ from hwcalc.engines import DEFAULT
 from hwcalc.engines.calibration import measurements
 from hwcalc.engines.devices import DeviceReads
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Role
 from hwcalc.model import Definition, ModelSpec, Note

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines import DEFAULT, find_engine
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
 from hwcalc.model import ModelSpec, Note
@@ -19,7 +19,7 @@ from hwcalc.planner.weight_share import Use, WeightShare
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import DType, LayerKind, Stack
     from hwcalc.profiles.gpus import Gpu
 
@@ -121,7 +121,7 @@ def decode_of(
     return _decode_step(_step(counted), caches, batch, ALONE, in_32_bits=find_engine(engine)[0].sums_in_32_bits)
 
 
-def workload_of(opened: Opened) -> dict[str, Any]:
+def workload_of(opened: Occupancy) -> dict[str, Any]:
     """What :func:`work_of` asks about a request, by its keywords."""
     return {
         "seq": opened.tokens,
@@ -131,7 +131,7 @@ def workload_of(opened: Opened) -> dict[str, Any]:
         "encoder_tokens": opened.encoder_tokens,
         "weights": format_name(opened.request.weights),
         # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
-        "dtype": opened.engine.weight_dtype(opened),
+        "dtype": opened.weight_dtype(),
         "parallel": opened.parallel,
         "passes": passes_of(opened),
     }

@@ -28,7 +28,7 @@ from hwcalc.planner.strategies_steps import Places, copied_places, full_places, 
 from hwcalc.planner.strategies_words import GROWTH, OFFLOAD, PAGES, RECOMPUTE, SLOTS, WORDS
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
 
 __all__ = ["Setting", "pair_counts", "setting_of", "strategies_of"]
@@ -47,7 +47,7 @@ _BILLION: Final = 10**9
 class Setting(Record):
     """What all strategies of a request have in common. ``definition`` is that of bytes at full length."""
 
-    opened: Opened
+    opened: Occupancy
     lengths: Lengths
     cells: tuple[Cell, ...]
     full: int
@@ -71,7 +71,7 @@ class Setting(Record):
         return max(sizes, default=0)
 
 
-def setting_of(opened: Opened, lengths: Lengths, block_sizes: dict[str, int]) -> Setting:
+def setting_of(opened: Occupancy, lengths: Lengths, block_sizes: dict[str, int]) -> Setting:
     """What follows from a request, for every strategy."""
     cells = cells_of(opened, block_sizes)
     cached, recomputed = costs(opened, lengths)
@@ -121,7 +121,7 @@ def _recompute(setting: Setting) -> Strategy:
     terms = {"largest_layer": max((sum(sizes[kind] for kind in layer) for layer in opened.stack), default=0)}
     held, steps = 0, []
     if opened.model.hidden_size is not None:
-        row = opened.model.hidden_size * FLOATS[opened.engine.weight_dtype(opened)].bits // 8
+        row = opened.model.hidden_size * FLOATS[opened.weight_dtype()].bits // 8
         states = {"sequences": lengths.batch, "hidden_bytes": row}
         size = lengths.batch * lengths.seq * row
         steps.append(step("hidden_states", "sequences x seq x hidden_bytes", size, seq=lengths.seq, unit="bytes", **states))

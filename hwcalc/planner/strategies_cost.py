@@ -15,7 +15,7 @@ from hwcalc.planner.weight_share import Use, WeightShare
 from hwcalc.planner.weight_use import weight_shares
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
     from hwcalc.formulas.flops import Work
     from hwcalc.planner.result import SpeedInfo
@@ -50,7 +50,7 @@ class _Weights(Record):
         return int(sum(share.touched_bytes(tokens) for share in self.shares if share.use is not Use.ENCODER))
 
 
-def costs(opened: Opened, lengths: Lengths) -> tuple[Cost, Cost]:
+def costs(opened: Occupancy, lengths: Lengths) -> tuple[Cost, Cost]:
     """The cost with a cache, and the one without: each pass then takes the whole text so far.
 
     A prompt is one pass and each token behind it another one, up to the last token, so that the cache holds all of them in the end.
@@ -59,7 +59,7 @@ def costs(opened: Opened, lengths: Lengths) -> tuple[Cost, Cost]:
     return _cached(opened, lengths, weights, bound), _recomputed(opened, lengths, weights, bound)
 
 
-def _cached(opened: Opened, lengths: Lengths, weights: _Weights | None, bound: SpeedInfo | None) -> Cost:
+def _cached(opened: Occupancy, lengths: Lengths, weights: _Weights | None, bound: SpeedInfo | None) -> Cost:
     count = _Counted(opened=opened, lengths=lengths)
     last = count.of("step", lambda kind, told: decode_work(kind, lengths.seq, lengths.encoder_tokens, selected=told))
     every = count.of(
@@ -75,7 +75,7 @@ def _cached(opened: Opened, lengths: Lengths, weights: _Weights | None, bound: S
     return _cost(lengths, weights, last=(*last, 1), every=(*every, lengths.seq), read=read, seconds=seconds)
 
 
-def _recomputed(opened: Opened, lengths: Lengths, weights: _Weights | None, bound: SpeedInfo | None) -> Cost:
+def _recomputed(opened: Occupancy, lengths: Lengths, weights: _Weights | None, bound: SpeedInfo | None) -> Cost:
     count, seq, encoder = _Counted(opened=opened, lengths=lengths), lengths.seq, lengths.encoder_tokens
     last = count.of("step", lambda kind, told: prefill_work(kind, seq, encoder, selected=told))
     every = count.of("total", lambda kind, told: passes_work(kind, lengths.prompt, seq, encoder, selected=told))
@@ -143,7 +143,7 @@ def _with_weights(
 class _Counted(Record):
     """Counts operations of attention, kind by kind."""
 
-    opened: Opened
+    opened: Occupancy
     lengths: Lengths
 
     def of(self, name: str, work: Callable[[LayerKind, int | None], tuple[Work, ...]]) -> tuple[int, tuple[Step, ...]]:
@@ -176,7 +176,7 @@ def _joined(work: Iterable[Work]) -> tuple[Work, ...]:
     return tuple((pairs, each) for each, pairs in sums.items() if pairs)
 
 
-def _weights(opened: Opened) -> _Weights | None:
+def _weights(opened: Occupancy) -> _Weights | None:
     model, request = opened.model, opened.request
     found: tuple[WeightShare, ...] | None = model.once(
         ("weight shares", request.weights, None), lambda: weight_shares(model, request.weights, None)
@@ -194,7 +194,7 @@ def _weights(opened: Opened) -> _Weights | None:
     )
 
 
-def _bound(opened: Opened, lengths: Lengths) -> SpeedInfo | None:
+def _bound(opened: Occupancy, lengths: Lengths) -> SpeedInfo | None:
     """The bounds on the time of a step and of a prompt, where an accelerator is named."""
     gpu = opened.request.hardware.gpu
     if gpu is None:

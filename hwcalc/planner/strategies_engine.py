@@ -11,7 +11,7 @@ from hwcalc.planner.strategies_result import Strategy
 from hwcalc.planner.strategies_words import ENGINE
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.strategies import Setting
 
 __all__ = ["block_sizes", "engine_strategy"]
@@ -22,12 +22,12 @@ MOST_LENGTHS: Final = 256
 """As many different lengths an engine is asked about."""
 
 
-def block_sizes(opened: Opened, given: int | None) -> dict[str, int]:
+def block_sizes(opened: Occupancy, given: int | None) -> dict[str, int]:
     """Tokens of a block by the name of a kind, and under an empty name for all others: those that are given, or the engine's own."""
     if given is not None:
         return {"": given}
     sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
-    pool = None if sizes else opened.engine.pool(opened, opened.needed_bytes).value
+    pool = None if sizes else opened.plan_pool(opened.needed_bytes).value
     own = DEFAULT_BLOCK if pool is None or not pool.block_size else pool.block_size
     return {**sizes, "": min(sizes.values(), default=own)}
 
@@ -38,7 +38,7 @@ def engine_strategy(setting: Setting) -> Strategy | None:
     if engine.definition is Definition.EXACT:
         return None
     full, host = opened.needed_bytes, max(0, opened.stored_bytes - opened.needed_bytes)
-    transient = sum(int(part.expected) for part in engine.working(opened))
+    transient = sum(int(part.expected) for part in opened.working())
     needed = rounded(setting.needed)
     label = f"{engine.label} {opened.version}".rstrip()
     steps: list[Step] = [step("full_bytes", "", full)]
@@ -90,7 +90,7 @@ def engine_strategy(setting: Setting) -> Strategy | None:
 def _now(setting: Setting) -> tuple[int, int] | None:
     """What the engine holds for the lengths now, on the device and in all; ``None`` where it cannot be asked about each of them."""
     opened, lengths = setting.opened, setting.lengths
-    if opened.engine.preallocates(opened):
+    if opened.preallocates():
         return opened.needed_bytes, opened.stored_bytes
     if lengths.uniform is not None or len(lengths.now) > MOST_LENGTHS:
         return None

@@ -15,7 +15,7 @@ from hwcalc.planner.strategies_load import cells_of
 from hwcalc.planner.strategies_result import HeadChoice
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
     from hwcalc.model import ModelSpec
     from hwcalc.planner.strategies_load import Lengths
@@ -60,7 +60,7 @@ def with_kinds(stack: Stack, change: Callable[[LayerKind], LayerKind]) -> Stack:
     return Stack(tuple(tuple(map(change, layer)) for layer in stack.layers))
 
 
-def head_choices(opened: Opened, lengths: Lengths) -> tuple[HeadChoice, ...]:
+def head_choices(opened: Occupancy, lengths: Lengths) -> tuple[HeadChoice, ...]:
     """What each of :func:`head_what_ifs` takes."""
     attention = [group.kind for group in opened.stack.groups if isinstance(group.kind, AttentionKind)]
     # A packed format holds latents alone.
@@ -126,7 +126,7 @@ def _with_heads(heads: int) -> Callable[[LayerKind], LayerKind]:
     return changed
 
 
-def _bytes(opened: Opened, lengths: Lengths, change: Callable[[LayerKind], LayerKind]) -> int:
+def _bytes(opened: Occupancy, lengths: Lengths, change: Callable[[LayerKind], LayerKind]) -> int:
     """Bytes of all sequences at their full length with the kinds changed."""
     stack = with_kinds(opened.stack, change)
     return sum(

@@ -13,7 +13,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import DType, Stack
 
 __all__ = ["Cell", "Lengths", "cells_of", "rounded"]
@@ -103,7 +103,7 @@ def rounded(value: Fraction) -> int:
     return int(value + Fraction(1, 2))
 
 
-def cells_of(opened: Opened, block_sizes: Mapping[str, int], stack: Stack | None = None) -> tuple[Cell, ...]:
+def cells_of(opened: Occupancy, block_sizes: Mapping[str, int], stack: Stack | None = None) -> tuple[Cell, ...]:
     """The tensors of all layers by kind and span, in the formats of the request. ``block_sizes`` are by the name of a kind; ``""`` is for others.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for a format that packs what the model does not have.
@@ -127,7 +127,7 @@ def cells_of(opened: Opened, block_sizes: Mapping[str, int], stack: Stack | None
     )
 
 
-def _format(roles: Mapping[Role, DType], role: Role, opened: Opened) -> DType:
+def _format(roles: Mapping[Role, DType], role: Role, opened: Occupancy) -> DType:
     if role not in roles:
         raise UnsupportedError(
             f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; another tensor of the model has no format.",

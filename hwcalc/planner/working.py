@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
@@ -48,7 +48,7 @@ def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> 
     return f"Accepted, but too large for this hardware: {accepted}" if accepted else ""
 
 
-def _has_verdict(opened: Opened) -> bool:
+def _has_verdict(opened: Occupancy) -> bool:
     hardware = opened.request.hardware
     return hardware.kv_memory is not None or (hardware.gpu is not None and opened.budget is not None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
@@ -75,7 +75,7 @@ class Chart(Record):
 class _Asked(NamedTuple):
     """A request, its plan, and the lengths to draw."""
 
-    opened: Opened
+    opened: Occupancy
     plan: Plan
     label: str
     lengths: tuple[int, ...]
@@ -97,7 +97,7 @@ def _asked(models: Sequence[tuple[ModelSpec, Mapping[str, Any]]], *, whole: bool
         yield _Asked(opened, plan_opened(opened), model.id, _lengths(opened, longest))
 
 
-def _lengths(opened: Opened, longest: int) -> tuple[int, ...]:
+def _lengths(opened: Occupancy, longest: int) -> tuple[int, ...]:
     """Lengths of equal ratios, both ends, and where a window is full."""
     least = _LEAST if longest > _LEAST else 1
     steps = max(1, (longest // least).bit_length() * _STEPS)
@@ -142,7 +142,7 @@ def _memory(asked: Sequence[_Asked]) -> Chart:
     )
 
 
-def _answered(one: _Asked, ask: Callable[[Opened], int]) -> Iterator[tuple[Opened, int]]:
+def _answered(one: _Asked, ask: Callable[[Occupancy], int]) -> Iterator[tuple[Occupancy, int]]:
     """The request at each length, with an answer; lengths that the engine or a policy refuses are left out."""
     for length in one.lengths:
         try:
@@ -152,7 +152,7 @@ def _answered(one: _Asked, ask: Callable[[Opened], int]) -> Iterator[tuple[Opene
             continue
 
 
-def _needed(opened: Opened, cache: int) -> tuple[int, int, int]:
+def _needed(opened: Occupancy, cache: int) -> tuple[int, int, int]:
     """Everything on the fullest GPU, as :class:`~hwcalc.planner.result.FitInfo` has it: low, expected and high."""
     budget = opened.budget
     if budget is None:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.allocation import ITEM_BYTES
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
@@ -100,7 +100,7 @@ class BandwidthResult(Record):
 
 
 def measure_bandwidth(
-    opened: Opened,
+    opened: Occupancy,
     device: Device,
     *,
     gpu: Gpu | None = None,
@@ -240,7 +240,7 @@ class _AttentionLayer(Record):
         return -(-times * (elements + (both if times == 2 else 0)) * self.kv_heads // self.row)
 
 
-def _attention(opened: Opened, device: Device, most: int, room: int | None, repeats: int) -> tuple[Timing | None, str]:
+def _attention(opened: Occupancy, device: Device, most: int, room: int | None, repeats: int) -> tuple[Timing | None, str]:
     """Time one query token of each sequence over as many attention layers as fit into ``most`` bytes; or say why that is impossible.
 
     torch's own copies must fit into ``room`` bytes as well.
@@ -267,7 +267,7 @@ def _attention(opened: Opened, device: Device, most: int, room: int | None, repe
         return None, f"torch's attention does not run: {brief(words[0], 120)}"
 
 
-def _steps(layers: Iterable[_AttentionLayer], opened: Opened, dtype: str, device: Device, most: int, repeats: int) -> Timing:
+def _steps(layers: Iterable[_AttentionLayer], opened: Occupancy, dtype: str, device: Device, most: int, repeats: int) -> Timing:
     """Time attention over as many layers as fit into ``most`` bytes; at least over a part of the sequences or positions of the first."""
     size = 0
     with holding(device) as calls, device.torch.no_grad():
@@ -297,10 +297,10 @@ def _attend(calls: Iterable[tuple[Any, Any, Any]], device: Device) -> None:
         attend(query, keys, values, enable_gqa=query.shape[1] != keys.shape[1])
 
 
-def _attention_layers(opened: Opened) -> list[_AttentionLayer]:
+def _attention_layers(opened: Occupancy) -> list[_AttentionLayer]:
     """The attention layers of the fullest stage, as sharded for one tensor-parallel rank."""
     request, layers = opened.request, opened.model.stack_for(opened.engine.name).layers
-    rules = opened.engine.weight_rules(opened)
+    rules = opened.weight_rules()
     stage = rules.spans(len(layers), request.parallel.pp)[opened.fullest_stage]
     out = []
     for kind in (rules.shard(opened.model, kind, request.parallel.tp) for number in stage for kind in layers[number]):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
@@ -74,7 +74,7 @@ class MaxResult(Record):
 
 
 def find_max(
-    opened: Opened,
+    opened: Occupancy,
     device: Device,
     what: str = "batch",
     *,
@@ -141,7 +141,7 @@ def find_max(
 class _Layouts:
     """The tensors for each number. The engine is asked once for each; the answer is ``None`` if it refuses."""
 
-    def __init__(self, opened: Opened, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
+    def __init__(self, opened: Occupancy, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
         self._opened, self._what, self._size = opened, what, size
         self._known: dict[int, tuple[tuple[Allocation, ...], int] | None] = {}
 
@@ -179,10 +179,10 @@ def _size(device: Device, settings: AllocatorSettings) -> Callable[[tuple[Alloca
     return reserved if device.kind == "cuda" else total
 
 
-def _bound(opened: Opened, what: str, cap: int | None) -> tuple[int, str]:
+def _bound(opened: Occupancy, what: str, cap: int | None) -> tuple[int, str]:
     """The largest number to try, and the name of what limits it."""
     bounds = [(UNLIMITED, "no limit")]
-    limit = opened.engine.most_sequences(opened)
+    limit = opened.most_sequences()
     length = opened.model.max_position_embeddings
     if what == "batch" and limit is not None:
         bounds.append(limit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
@@ -237,7 +237,7 @@ def _measured(fed: Any, layers: list[LiveLayer]) -> dict[str, Any]:
     }
 
 
-def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> Opened:
+def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> Occupancy:
     """The small config opened with the rules of the installed transformers, or of the newest known version."""
     from hwcalc.planner.context import open_request
     from hwcalc.probe.live_model import NotRun
@@ -255,7 +255,7 @@ def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, enco
     raise NotRun(refusal)
 
 
-def _layers(opened: Opened, small: Small) -> list[LiveLayer]:
+def _layers(opened: Occupancy, small: Small) -> list[LiveLayer]:
     stack = opened.stack.layers
     numbers = small.layers if len(small.layers) == len(stack) else range(len(stack))
     return [
@@ -269,7 +269,7 @@ def _layers(opened: Opened, small: Small) -> list[LiveLayer]:
     ]
 
 
-def _predicted(opened: Opened) -> int:
+def _predicted(opened: Occupancy) -> int:
     return opened.stored_bytes
 
 

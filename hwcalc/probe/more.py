@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
@@ -66,7 +66,7 @@ def check_alone(chosen: MoreOptions) -> None:
         )
 
 
-def measure_more(opened: Opened, options: ProbeOptions, chosen: MoreOptions) -> More:
+def measure_more(opened: Occupancy, options: ProbeOptions, chosen: MoreOptions) -> More:
     """Make the chosen measurements one after the other on the device of the probe. Each frees its memory."""
     from hwcalc.probe.devices import open_device
 
@@ -89,7 +89,7 @@ def measure_more(opened: Opened, options: ProbeOptions, chosen: MoreOptions) -> 
     return More(live=live, maximum=maximum, bandwidth=bandwidth, policy=policy, notes=tuple(notes))
 
 
-def _policy(opened: Opened, device: Device, options: ProbeOptions) -> PolicyRun:
+def _policy(opened: Occupancy, device: Device, options: ProbeOptions) -> PolicyRun:
     """Run the policy in what is free beside the reserve, or in as much as the user allows."""
     from hwcalc.probe.devices import default_reserve
     from hwcalc.probe.policy_run import run_policy
@@ -112,7 +112,7 @@ def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | No
     return options.max_bytes if free is None else min(options.max_bytes, max(0, free - reserve)), 0
 
 
-def _bandwidth(opened: Opened, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
+def _bandwidth(opened: Occupancy, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
     """Measure the bandwidth, and save it for the accelerator that was measured, even if the plan is for another."""
     from msgspec.structs import replace
 

@@ -8,7 +8,7 @@ from math import sqrt
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas.record import Record
 from hwcalc.planner.policy_result import PolicyBlocks
@@ -89,7 +89,7 @@ class _Group(Record):
 
 
 def pages_for_real(
-    opened: Opened,
+    opened: Occupancy,
     evicted: Evicted,
     planned: PolicyBlocks,
     device: Device,
@@ -103,7 +103,7 @@ def pages_for_real(
     asked = opened.request.policy
     assert asked is not None
     steps = min(opened.tokens - opened.request.prompt_tokens, _MOST_STEPS)
-    groups = [_group(opened, evicted, group, steps) for group in opened.engine.paged_groups(opened)]
+    groups = [_group(opened, evicted, group, steps) for group in opened.paged_groups()]
     growing = opened.tokens > opened.request.prompt_tokens
     told = planned_blocks(planned)
     figures = [
@@ -133,7 +133,7 @@ def pages_for_real(
     )
 
 
-def _group(opened: Opened, evicted: Evicted, group: PagedGroup, steps: int) -> _Group:
+def _group(opened: Occupancy, evicted: Evicted, group: PagedGroup, steps: int) -> _Group:
     """The cut of the prompt; where the prompt is not cut, the largest one that follows."""
     asked, prompt = opened.request.policy, opened.request.prompt_tokens
     assert asked is not None

@@ -6,8 +6,8 @@ from fractions import Fraction
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.setup import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.policy import policy_info
@@ -58,7 +58,7 @@ class _Part(Record):
 
 
 def run_policy(
-    opened: Opened,
+    opened: Occupancy,
     device: Device,
     *,
     usable_bytes: int | None,
@@ -77,7 +77,7 @@ def run_policy(
         usable = min(usable, _CPU_BYTES)
     until = monotonic() + seconds
     try:
-        if opened.engine.paged_groups(opened):
+        if opened.paged_groups():
             ran = _paged(opened, evicted, info, device, usable, scale, until)
         else:
             ran = _contiguous(opened, evicted, info, device, usable, scale, until)
@@ -112,7 +112,7 @@ def run_policy(
     )
 
 
-def _policy_of(opened: Opened) -> tuple[Evicted, AskedPolicy]:
+def _policy_of(opened: Occupancy) -> tuple[Evicted, AskedPolicy]:
     """The policy of the request at work, if it can be run."""
     evicted, asked = opened.evicted, opened.request.policy
     if evicted is None or asked is None:
@@ -139,7 +139,7 @@ class _Ran(Record):
 
 
 def _paged(
-    opened: Opened, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
+    opened: Occupancy, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
 ) -> _Ran:
     """The blocks of one sequence."""
     if info.blocks is None:
@@ -163,7 +163,7 @@ def _paged(
 
 
 def _contiguous(
-    opened: Opened, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
+    opened: Occupancy, evicted: Evicted, info: PolicyInfo, device: Device, usable: int, scale: Fraction | None, until: float
 ) -> _Ran:
     """The tensors of all layers."""
     part = _fitting(opened, evicted, usable, scale)
@@ -190,7 +190,7 @@ def _smaller(*sizes: tuple[int, int, str]) -> tuple[str, ...]:
     return tuple(f"{made:,} of {all_of:,} {what}" for made, all_of, what in sizes if made != all_of)
 
 
-def _fitting(opened: Opened, evicted: Evicted, usable: int, scale: Fraction | None) -> _Part:
+def _fitting(opened: Occupancy, evicted: Evicted, usable: int, scale: Fraction | None) -> _Part:
     """As many sequences as fit with all layers; if not one does, the first layers of one."""
     stage = opened.fullest_stage
     if scale is not None:
@@ -220,7 +220,7 @@ def _fitting(opened: Opened, evicted: Evicted, usable: int, scale: Fraction | No
     )
 
 
-def _steps(opened: Opened, plan: Plan, layers: tuple[int, ...]) -> int:
+def _steps(opened: Occupancy, plan: Plan, layers: tuple[int, ...]) -> int:
     """As many decode steps as are followed: each moves the whole cache."""
     acted = [number for number in layers if number in plan.kept]
     tensors = sum(len(plan.layers[number]) for number in acted)
@@ -229,7 +229,7 @@ def _steps(opened: Opened, plan: Plan, layers: tuple[int, ...]) -> int:
     return min(opened.tokens - plan.prompt, max(1, steps))
 
 
-def _figures(opened: Opened, part: _Part, measured: Measured, info: PolicyInfo) -> list[PolicyFigure]:
+def _figures(opened: Occupancy, part: _Part, measured: Measured, info: PolicyInfo) -> list[PolicyFigure]:
     """The bytes of each moment. The plan's own figures are taken where the whole plan was run on one device."""
     lengths = part.lengths[: measured.steps]
     sizes = part.sizes if len(lengths) == len(part.lengths) else sizes_of(part.plan, part.layers, lengths)
@@ -252,9 +252,9 @@ def _figures(opened: Opened, part: _Part, measured: Measured, info: PolicyInfo) 
     return figures
 
 
-def planned_figures(opened: Opened, info: PolicyInfo) -> dict[str, float]:
+def planned_figures(opened: Occupancy, info: PolicyInfo) -> dict[str, float]:
     """What the plan itself says of the figures that must be met exactly, by their names."""
-    if opened.engine.paged_groups(opened):
+    if opened.paged_groups():
         return {} if info.blocks is None else planned_blocks(info.blocks)
-    whole = {} if opened.request.gpus > 1 else {WHOLE: opened.engine.prefill_bytes(opened, 0)}
+    whole = {} if opened.request.gpus > 1 else {WHOLE: opened.prefill_bytes(0)}
     return {**whole, BEHIND: info.prefill_bytes, MOST: info.most_bytes, END: info.last_bytes}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Chosen
@@ -15,7 +15,7 @@ from hwcalc.policies.base import Chosen
 __all__ = ["Piece", "Plan", "plan_of"]
 
 
-def _at(opened: Opened, stage: int, lengths: Mapping[int, int]) -> dict[str, Allocation]:
+def _at(opened: Occupancy, stage: int, lengths: Mapping[int, int]) -> dict[str, Allocation]:
     """The tensors of a stage, by name, if the policy leaves so many tokens in each of the layers on which it acts."""
     return {one.name: one for one in opened.holding(lengths).allocation(stage)}
 
@@ -43,7 +43,7 @@ class Plan(Record):
     ``kept`` are the tokens behind the prompt of each layer on which the policy acts.
     """
 
-    opened: Opened
+    opened: Occupancy
     chosen: Chosen
     evicted: Evicted
     stage: int
@@ -68,7 +68,7 @@ class Plan(Record):
         return sum((piece.last if length is None else self.at(piece, length)).bytes for piece in self.layers[layer])
 
 
-def plan_of(opened: Opened, evicted: Evicted, batch: int, stage: int) -> Plan:
+def plan_of(opened: Occupancy, evicted: Evicted, batch: int, stage: int) -> Plan:
     """The plan for ``batch`` sequences."""
     asked = opened.request.policy
     assert asked is not None

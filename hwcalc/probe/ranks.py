@@ -11,7 +11,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.request import Request
+    from hwcalc.engines.setup import Request
     from hwcalc.probe.devices import Device
 
 __all__ = ["World", "check_world", "gathered", "stage_of", "world_of"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import ConfigError, KvplanError, UnwritableFileError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import RawModel
@@ -66,7 +66,7 @@ class Verified(Record):
     agrees: bool
 
 
-def make_receipt(opened: Opened, probed: Probed, more: More | None = None) -> Receipt:
+def make_receipt(opened: Occupancy, probed: Probed, more: More | None = None) -> Receipt:
     """The receipt of a probe."""
     model = opened.model
     return Receipt(
@@ -81,7 +81,7 @@ def make_receipt(opened: Opened, probed: Probed, more: More | None = None) -> Re
     )
 
 
-def _arguments(opened: Opened, probed: Probed) -> dict[str, Any]:
+def _arguments(opened: Occupancy, probed: Probed) -> dict[str, Any]:
     """The options of the request that differ from their defaults, as :func:`~hwcalc.planner.asked.read_options` reads them."""
     model, request = opened.model, opened.request
     gpu, margin, values = request.hardware.gpu, request.hardware.margin, request.flat()
@@ -210,7 +210,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
     )
 
 
-def _policy_now(document: Mapping[str, Any], opened: Opened) -> list[Compared]:
+def _policy_now(document: Mapping[str, Any], opened: Occupancy) -> list[Compared]:
     """Today's figures of the policy beside those that were measured, where the whole plan was run."""
     more = document.get("more")
     run = more.get("policy") if isinstance(more, dict) else None

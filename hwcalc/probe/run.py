@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
@@ -33,7 +33,7 @@ class ProbeOptions(Record):
 
 
 def probe(
-    opened: Opened,
+    opened: Occupancy,
     options: ProbeOptions | None = None,
     *,
     environment: Mapping[str, str] | None = None,
@@ -89,7 +89,7 @@ def _rank_device(name: str | None, world: World, torch: Any) -> str | None:
     return f"cuda:{world.local_rank}" if device.kind == "cuda" else device.label
 
 
-def _one_rank_note(opened: Opened, stage: int) -> list[Note]:
+def _one_rank_note(opened: Occupancy, stage: int) -> list[Note]:
     gpus = opened.request.gpus
     if gpus == 1:
         return []
@@ -101,7 +101,7 @@ def _one_rank_note(opened: Opened, stage: int) -> list[Note]:
 
 
 def _rank(
-    opened: Opened,
+    opened: Occupancy,
     device: Device,
     options: ProbeOptions,
     *,
@@ -139,7 +139,7 @@ def _most(allocations: tuple[Allocation, ...], options: ProbeOptions) -> int | N
     return min(limits, default=None)
 
 
-def _probed(opened: Opened, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:
+def _probed(opened: Occupancy, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:
     request = opened.request
     return Probed(
         model=opened.model.id,

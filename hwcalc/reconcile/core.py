@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Engine
 from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.library.load import ModelLike
@@ -178,7 +179,9 @@ def _unread_message(count: int) -> str:
     return f"{several} not understood: {'list them' if count > 1 else 'see it'} with -v."
 
 
-def _compared(spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, choices: _Choices) -> tuple[Opened, list[Row], list[Note]]:
+def _compared(
+    spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, choices: _Choices
+) -> tuple[Occupancy, list[Row], list[Note]]:
     """The plan of what the log says it runs, the rows that compare it with the log, and notes about what could not be compared."""
     try:
         opened = _planned(spec, name, {**inputs.stated, **inputs.keywords}, {**inputs.stated_options, **inputs.options}, choices)
@@ -190,7 +193,9 @@ def _compared(spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, choices: 
     return opened, rows, remarks
 
 
-def _planned(spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], choices: _Choices) -> Opened:
+def _planned(
+    spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], choices: _Choices
+) -> Occupancy:
     """The opened request. It ignores saved measurements, so that the log is compared with the estimates."""
     draft = None if "draft" in keywords else option_draft(engine, options, choices.access, choices.assume)
     planned = open_request(spec, engine=engine, engine_options=options, option_draft=draft, **keywords)
@@ -272,7 +277,7 @@ def _order(version: str) -> int:
     return 1000 * major + minor
 
 
-def _shown_inputs(facts: Facts, inputs: _Inputs, opened: Opened) -> tuple[Input, ...]:
+def _shown_inputs(facts: Facts, inputs: _Inputs, opened: Occupancy) -> tuple[Input, ...]:
     """Each input of the plan with its source: an option, a line of the log, or a default."""
     values, gpu, keywords = opened.request.flat(), opened.request.hardware.gpu, inputs.keywords
     shown = {name: values.get(name) for name in _SHOWN}
@@ -310,7 +315,7 @@ def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
     return [Note(code="other-model", message=f"The log is of {brief(name, 80)}; it is compared with {spec.id}.")]
 
 
-def _calibrate(read: _Log, opened: Opened) -> Saved:
+def _calibrate(read: _Log, opened: Occupancy) -> Saved:
     """Save the overheads that the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured none."""
     from datetime import UTC, datetime
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine
+from hwcalc.engines.engine import Engine
 from hwcalc.engines.pool import Try
 from hwcalc.text import clean, printable
 

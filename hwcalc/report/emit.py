@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
-from hwcalc.engines.base import Engine
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.devices import HOST
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.engine import Engine
+from hwcalc.engines.setup import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
 from hwcalc.planner.result import ModelInfo, Plan

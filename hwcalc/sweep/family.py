@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
@@ -42,7 +42,7 @@ _SPARE_BITS: Final = 10
 class Family(Record):
     """The requests of one setting, which differ in length and batch alone. ``form`` is that of a GPU, ``curve`` that of the cache."""
 
-    opened: Opened
+    opened: Occupancy
     curve: Curve
     form: MemoryForm | None
     row: dict[str, Any]
@@ -188,16 +188,16 @@ class Family(Record):
         return [both if seq > longest else always for seq in piece.seqs for _ in piece.batches]
 
 
-def family_of(opened: Opened, gpu: str | None) -> Family | None:
+def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
     """The family of an opened request; ``None`` if its engine has no form of it. ``gpu`` is the accelerator that the rows name."""
     request, hardware = opened.request, opened.request.hardware
     if request.policy is not None or request.lengths or request.sharing.asked:
         return None
     judged = hardware.gpu is not None or hardware.kv_memory is not None
-    form = opened.engine.form(opened) if judged else None
+    form = opened.form() if judged else None
     if judged and form is None and (hardware.kv_memory is not None or opened.budget is not None):
         return None
-    curve = opened.engine.curve(opened) if form is None else form.curve
+    curve = opened.curve() if form is None else form.curve
     if curve is None:
         return None
     definition = opened.model.definition(opened.engine.definition)
@@ -230,7 +230,7 @@ def family_of(opened: Opened, gpu: str | None) -> Family | None:
     )
 
 
-def _grown(opened: Opened) -> dict[Span, int]:
+def _grown(opened: Occupancy) -> dict[Span, int]:
     roles = opened.dtypes.roles
     sizes: dict[Span, int] = {}
     for group in opened.model.stack.groups:

@@ -8,8 +8,8 @@ from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Opened
-from hwcalc.engines.turns import Turns
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Turns
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
@@ -40,7 +40,7 @@ class Requests:
 
     def __init__(self, model: ModelSpec, engine: str, asked: Mapping[str, Any]) -> None:
         self._model, self._engine, self._asked = model, engine, asked
-        self.first: Opened | None = None
+        self.first: Occupancy | None = None
         """The first request that was accepted."""
 
     @cached_property
@@ -69,7 +69,7 @@ class Requests:
             sequences=tuple(sorted({*(most * replicas for most in turns.sequences), MOST_TOKENS})),
         )
 
-    def open(self, seq: int | None, batch: int) -> Opened:
+    def open(self, seq: int | None, batch: int) -> Occupancy:
         """The request of one point, with all that it stores. Raises the error with which its plan is refused."""
         opened = open_request(self._model, **{**self._asked, "seq": seq, "batch": batch})
         _ = opened.evicted, opened.stored_bytes

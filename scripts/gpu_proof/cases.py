@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError
 from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
@@ -71,12 +71,12 @@ class TooLargeError(KvplanError):
     """A case does not fit the device, or what of it may be used."""
 
 
-def allocations(opened: Opened) -> tuple[Allocation, ...]:
+def allocations(opened: Occupancy) -> tuple[Allocation, ...]:
     """The tensors of the fullest rank."""
     return opened.allocation(opened.fullest_stage)
 
 
-def longest(name: str, engine: str, dtype: str, most_bytes: int, settings: AllocatorSettings) -> Opened:
+def longest(name: str, engine: str, dtype: str, most_bytes: int, settings: AllocatorSettings) -> Occupancy:
     """The longest sequence of a fixed list that the model knows and whose cache takes at most ``most_bytes`` of the device.
 
     Raises :class:`TooLargeError` if nothing fits.

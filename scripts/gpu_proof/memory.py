@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc.documents import document_of
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import Allocator, predict
@@ -38,14 +38,14 @@ _LEAST_POOL: Final = 16 * MIB
 _COUNTERS: Final = ("memory_allocated", "memory_reserved")
 
 
-def _probed(opened: Opened, run: Run, device: Device, *, fill: bool = False) -> tuple[RankResult, Any]:
+def _probed(opened: Occupancy, run: Run, device: Device, *, fill: bool = False) -> tuple[RankResult, Any]:
     """One rank as ``kvplan probe`` measures it, and the whole answer."""
     result = probe(opened, ProbeOptions(device=device.label, fill=fill), environment=run.environment, torch=run.load())
     assert result is not None
     return result.ranks[0], result
 
 
-def _compared(case: str, opened: Opened, rank: RankResult, device: Device, **details: Any) -> CaseRecord:
+def _compared(case: str, opened: Occupancy, rank: RankResult, device: Device, **details: Any) -> CaseRecord:
     """The record of a probe: its comparisons, and the allocator's two counters, which must have been compared on a GPU."""
     figures = [
         Figure(
@@ -208,7 +208,7 @@ def fill_step(run: Run) -> Iterator[CaseRecord]:
     device = run.opened()
     most = min(_FILL_CAP, run.usable_bytes(device) // 2)
 
-    def filled(opened: Opened, case: str) -> CaseRecord:
+    def filled(opened: Occupancy, case: str) -> CaseRecord:
         rank, probed = _probed(opened, run, device, fill=True)
         record = _compared(
             case, opened, rank, device, filled=rank.filled, probe_receipt=document_of(make_receipt(opened, probed))

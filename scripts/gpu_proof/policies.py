@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from hwcalc.documents import document_of
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
@@ -54,7 +54,7 @@ def policy_step(run: Run) -> Iterator[CaseRecord]:
     yield from cases(run, todo)
 
 
-def _record(case: str, opened: Opened, device: Device, usable: int) -> CaseRecord:
+def _record(case: str, opened: Occupancy, device: Device, usable: int) -> CaseRecord:
     found = run_policy(opened, device, usable_bytes=usable, seconds=_SECONDS)
     figures = [
         Figure(name=one.name, predicted=one.predicted, measured=one.measured, least=one.least, most=one.most)

@@ -17,8 +17,6 @@ from hwcalc.quantization.tensor_names import ROTARY
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightTensor
 
-__all__ = ["ON_HOST", "PINNED", "Assignment", "Weighed", "assign", "device_of", "splits", "weigh", "weights_on"]
-
 ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
 PINNED: Final = "pinned"

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.llamacpp.assignment import ON_HOST, assign
 from hwcalc.engines.llamacpp.compute import device_buffers
 from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Curves, Point
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.placement import cache_on
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
-from hwcalc.engines.request import Request
+from hwcalc.engines.setup import Request
 from hwcalc.engines.stored import bytes_of
 
 if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.model import ModelSpec
-
-__all__ = ["curves_of"]
 
 _FARTHEST: Final = 4096
 """Cells, in multiples of 256, up to which the points reach at least: a million tokens."""
@@ -26,12 +24,12 @@ _FARTHEST: Final = 4096
 
 def curves_of(model: ModelSpec) -> Curves:
     """The curves of a model. Raises the error of llama.cpp for a model that it refuses."""
-    opened = of_llamacpp(Llamacpp().open(model, Request(seq=LEAST_TOKENS)))
+    opened: Any = Llamacpp().open(model, Request.of(seq=LEAST_TOKENS))
     known: dict[int, Point] = {}
 
     def point(place: int) -> Point:
         if place not in known:
-            known[place] = _point(of_llamacpp(opened.sized(seq=place * CELLS)))
+            known[place] = _point(opened.sized(seq=place * CELLS))
         return known[place]
 
     first, last = LEAST_TOKENS // CELLS, max(_FARTHEST, rounded_up(model.max_position_embeddings or 0) // CELLS)
@@ -39,7 +37,7 @@ def curves_of(model: ModelSpec) -> Curves:
     return Curves(points=tuple([place, *point(place)] for place in kept))
 
 
-def _point(opened: LlamacppOpened) -> Point:
+def _point(opened: LlamacppOccupancy) -> Point:
     blocks = opened.hparams.n_layer_all
     whole = assign(blocks, blocks + 1, (1.0,))
     gpu, host = (device_buffers(opened, whole, device) for device in (0, ON_HOST))

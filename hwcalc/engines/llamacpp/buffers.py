@@ -16,12 +16,10 @@ from hwcalc.profiles.llamacpp import llamacpp_profile
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.engines.llamacpp.graph import Moment
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.engines.llamacpp.sums import Sum
-
-__all__ = ["NOTHING_COPIED", "Buffers", "GpuPart", "HostPart"]
 
 NOTHING_COPIED: Final = -1
 
@@ -57,7 +55,7 @@ class HostPart(Record):
 class Buffers:
     """The buffers of contexts with these settings."""
 
-    def __init__(self, opened: LlamacppOpened, one: Settings) -> None:
+    def __init__(self, opened: LlamacppOccupancy, one: Settings) -> None:
         """``opened`` is any request of the family."""
         gpu = opened.request.hardware.gpu
         self._opened = opened

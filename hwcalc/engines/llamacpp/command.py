@@ -12,8 +12,6 @@ from hwcalc.engines.llamacpp.flags import FLAGS, cache_type
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UsageError
 
-__all__ = ["flag_text", "modelfile", "ollama_flag", "serve"]
-
 _DEFAULT_TYPE: Final = "f16"
 _WRITTEN: Final = (
     "n_batch", "n_ubatch", "n_gpu_layers", "n_cpu_moe", "split_mode", "tensor_split", "main_gpu", "override_tensor", "fit", "fit_target",

@@ -27,29 +27,16 @@ from hwcalc.model import Definition
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.engines.llamacpp.settings import Settings
+    from hwcalc.engines.llamacpp.sums import Sum
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.estimate import Estimate
-
-__all__ = [
-    "compute_buffer",
-    "copies_of",
-    "device_buffers",
-    "helps",
-    "host_buffer",
-    "host_moments_of",
-    "moments_of",
-    "output_buffer",
-    "part_of",
-    "whole_copies",
-]
-
 
 _ALL_OF_HOST: Final = Part(alone=True, output=False)
 
 
-def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
+def device_buffers(opened: LlamacppOccupancy, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
     if device != ON_HOST:
@@ -65,7 +52,7 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     return (beside, output_buffer(read, one))
 
 
-def moments_of(opened: LlamacppOpened, part: Part) -> tuple[tuple[Moment, Sum], ...]:
+def moments_of(opened: LlamacppOccupancy, part: Part) -> tuple[tuple[Moment, Sum], ...]:
     """The moments of a GPU that runs this part. All requests about a model share them, but for the sizes of copies from the host."""
     alike = part if part.from_host is None else part._replace(from_host=0, cache_from_host=0)
     key = ("llamacpp moments", alike, _fixed(opened))
@@ -80,20 +67,20 @@ def _with_copy(moment: Moment, size: Sum, copied: int) -> tuple[Moment, Sum]:
     return (moment._replace(fixed_bytes=moment.fixed_bytes + copied), size + copied) if copied else (moment, size)
 
 
-def host_moments_of(opened: LlamacppOpened, copies: int) -> tuple[tuple[Moment, Sum], ...]:
+def host_moments_of(opened: LlamacppOccupancy, copies: int) -> tuple[tuple[Moment, Sum], ...]:
     """The moments of the host beside GPUs that run everything, with inputs that are kept so often."""
     key = ("llamacpp host moments", copies, _fixed(opened))
     found: tuple[tuple[Moment, Sum], ...] = opened.model.once(key, lambda: host_moments(opened.hparams, opened.settings, copies))
     return found
 
 
-def _fixed(opened: LlamacppOpened) -> tuple[object, ...]:
+def _fixed(opened: LlamacppOccupancy) -> tuple[object, ...]:
     """What moments depend on of the settings, beside the sizes that their sums name."""
     one = opened.settings
     return one.flash_attn, one.type_k.name, one.type_v.name, one.kv_unified, one.n_seq_max == 1, one.n_rs_seq
 
 
-def helps(opened: LlamacppOpened) -> bool:
+def helps(opened: LlamacppOccupancy) -> bool:
     """Whether a GPU multiplies large batches with weights that lie on the host, of which it makes a copy (``offload_op`` of a backend).
 
     A machine with one memory has no need of it.
@@ -102,7 +89,7 @@ def helps(opened: LlamacppOpened) -> bool:
     return gpu is not None and not gpu.shares_host_memory
 
 
-def part_of(opened: LlamacppOpened, assignment: Assignment, device: int) -> Part | None:
+def part_of(opened: LlamacppOccupancy, assignment: Assignment, device: int) -> Part | None:
     """The part of the model that a GPU runs; ``None`` if it runs nothing."""
     gpus, hosted, gpu = assignment.gpus, assignment.layers(ON_HOST), opened.request.hardware.gpu
     copied = None
@@ -124,12 +111,12 @@ def part_of(opened: LlamacppOpened, assignment: Assignment, device: int) -> Part
     )
 
 
-def copies_of(opened: LlamacppOpened, assignment: Assignment) -> int:
+def copies_of(opened: LlamacppOccupancy, assignment: Assignment) -> int:
     """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp)."""
     return whole_copies(opened) if assignment.everything else 1
 
 
-def whole_copies(opened: LlamacppOpened) -> int:
+def whole_copies(opened: LlamacppOccupancy) -> int:
     """How often they are kept where GPUs hold everything.
 
     A GPU without a share of the layers counts, and so does an override that finds no tensor.

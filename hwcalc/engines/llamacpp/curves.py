@@ -17,9 +17,7 @@ from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Weighed
-    from hwcalc.engines.request import Request
-
-__all__ = ["LEAST_TOKENS", "Curves", "Point", "Room", "Sizes", "step_of"]
+    from hwcalc.engines.setup import Request
 
 LEAST_TOKENS: Final = 2048
 """A shorter context has smaller batches."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.budget import Budget, BudgetPart, Section, part_of
 from hwcalc.engines.costs import estimated, exact, memory_of
 from hwcalc.engines.devices import HOST_SHARE
-from hwcalc.engines.llamacpp.place_options import PlaceOptions
 from hwcalc.engines.noted import Noted
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
@@ -23,11 +22,10 @@ from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import DeviceShare, Placement
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
-    from hwcalc.engines.request import Hardware, Request
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+    from hwcalc.engines.llamacpp.place_options import PlaceOptions
+    from hwcalc.engines.setup import Hardware, Request
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
-
-__all__ = ["OPPOSITE", "budget_beside", "budget_of", "host_room", "margin_of", "process", "room_of"]
 
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
@@ -94,14 +92,14 @@ def room_of(hardware: Hardware, options: PlaceOptions, end: str) -> int | None:
     return max(0, ceil(size * (1.0 if share is None else share)) - part_of(size, margin))
 
 
-def budget_of(opened: LlamacppOpened, options: PlaceOptions, placement: Placement) -> Noted[Budget | None]:
+def budget_of(opened: LlamacppOccupancy, options: PlaceOptions, placement: Placement) -> Noted[Budget | None]:
     """The bytes that the fullest GPU has left for its part of the cache."""
     share = placement.devices[placement.fullest]
     weights = exact("weights", Section.WEIGHTS, share.weights_bytes, _what(share, placement))
     return budget_beside(opened, options, (weights, *share.parts))
 
 
-def budget_beside(opened: LlamacppOpened, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
+def budget_beside(opened: LlamacppOccupancy, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
     """The bytes that a GPU has left beside these parts."""
     hardware = opened.request.hardware
     memory, notes = _memory_of(hardware, options)

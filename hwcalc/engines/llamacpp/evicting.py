@@ -8,18 +8,18 @@ Source: llama.cpp 0c1e57098, tools/server/server-context.cpp (``pre_decode``) an
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
 from hwcalc.engines.policies import Support
-from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.policies.base import Chosen, Effect
 
-__all__ = ["context_tokens", "cut_settings", "shifts", "support"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.evicting import Evicted
+    from hwcalc.parsers.gguf.hparams import Hparams
 
 _TURNED: Final = frozenset({"qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp", "qwen3tts"})
 """Architectures with several positions a token (``LLAMA_ROPE_TYPE_MROPE`` and ``_IMROPE``, src/llama-model.cpp)."""
@@ -61,7 +61,7 @@ def _needs(chosen: Chosen) -> str:
 
 
 def support(
-    opened: Opened, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
+    opened: Occupancy, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
 ) -> Support:
     """Whether the engine has a policy, and how; ``why`` not. ``shift_words`` say how so many cells with so many sinks are asked for."""
     if why is not None:
@@ -74,7 +74,7 @@ def support(
     return Support(offered=True, how=f"context shift ({words}): {drops}", options={"n_ctx": f"{context}"}, flags=flags)
 
 
-def context_tokens(opened: Opened, evicted: Evicted, plain: Settings, *, shifted: bool) -> int:
+def context_tokens(opened: Occupancy, evicted: Evicted, plain: Settings, *, shifted: bool) -> int:
     """``n_ctx`` for sequences of which a policy drops tokens: room for the most that lie in any layer, and for prompts before they are cut.
 
     With one buffer for all sequences not every one needs room for its prompt at once.

@@ -16,8 +16,6 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import Table, either, every, last_good, smaller, some
 from hwcalc.formulas.record import Record
 
-__all__ = ["Fitting", "Run", "Runs", "fitted", "runs_of"]
-
 TupleT = TypeVar("TupleT", bound=tuple[Any, ...])
 
 

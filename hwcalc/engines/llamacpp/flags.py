@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-__all__ = ["CACHE_TYPES", "FLAGS", "SWITCHES", "Switch", "cache_type"]
-
 
 class Switch(NamedTuple):
     """A flag without a value: the engine option that it sets, and to what."""

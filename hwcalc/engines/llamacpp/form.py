@@ -13,31 +13,42 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.budget import Section
-from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
+from hwcalc.engines.forms import (
+    ENDS,
+    HOST,
+    Amount,
+    Constant,
+    Curve,
+    Factor,
+    Fullest,
+    HostRoom,
+    MemoryForm,
+    Moment,
+    PartForm,
+    PerGpu,
+    Product,
+    Term,
+)
 from hwcalc.engines.llamacpp.assignment import ON_HOST, PINNED
 from hwcalc.engines.llamacpp.compute import copies_of, host_moments_of, moments_of, part_of
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
 from hwcalc.engines.llamacpp.graph import output_bytes
-from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.placed import PlacedCurve, PlacedForm, Places
 from hwcalc.engines.llamacpp.placement import assignment_of, device_weights, whole_assignment
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.llamacpp.weighing import weighed_of
-from hwcalc.engines.moments import Factor, Fullest, Moment, Product
-from hwcalc.engines.request import is_plain
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.engines.llamacpp.graph import Moment as GraphMoment
     from hwcalc.engines.llamacpp.graph import Part
     from hwcalc.engines.llamacpp.sums import Sum
     from hwcalc.engines.stored import StoredTensor
-
-__all__ = ["curve_of", "form_of"]
 
 _FAR: Final = 2**31
 """Tokens, more than any batch or window has."""
@@ -57,7 +68,7 @@ _FACTORS: Final[Mapping[str, Factor]] = {
 """A size of a context -> a factor of the form. With the defaults of llama-server, a sequence has one output."""
 
 
-def form_of(opened: LlamacppOpened) -> MemoryForm | None:
+def form_of(opened: LlamacppOccupancy) -> MemoryForm | None:
     """The form of the family; ``None`` if the sizes of a context are fixed by options, or the memory is not known."""
     request = opened.request
     if not _follows(opened):
@@ -72,7 +83,7 @@ def form_of(opened: LlamacppOpened) -> MemoryForm | None:
     return _drawn_form(opened) or _placed_form(opened)
 
 
-def curve_of(opened: LlamacppOpened) -> Curve | None:
+def curve_of(opened: LlamacppOccupancy) -> Curve | None:
     """The cache of the family; ``None`` if the sizes of a context are fixed by options."""
     if not _follows(opened):
         return None
@@ -87,24 +98,24 @@ def curve_of(opened: LlamacppOpened) -> Curve | None:
     return replace(_placed_curve(opened, places), answers=None if alone else attrgetter("widest"))
 
 
-def _placed_curve(opened: LlamacppOpened, places: Places) -> PlacedCurve:
+def _placed_curve(opened: LlamacppOccupancy, places: Places) -> PlacedCurve:
     """The cache on the GPU that has least left."""
     return PlacedCurve(gpus=(), total=(), most_sequences=opened.most_slots, places=places, answers=attrgetter("cache_on_fullest"))
 
 
-def _follows(opened: LlamacppOpened) -> bool:
+def _follows(opened: LlamacppOccupancy) -> bool:
     """Whether a context follows from length and number of sequences."""
     request = opened.request
-    return is_plain(request) and not request.options.keys() & _FIXED and opened.settings.server
+    return request.is_plain and not request.options.keys() & _FIXED and opened.settings.server
 
 
-def _placed_form(opened: LlamacppOpened) -> MemoryForm | None:
+def _placed_form(opened: LlamacppOccupancy) -> MemoryForm | None:
     """The form of requests whose layers lie elsewhere at other lengths, or on the host."""
     options, gpu = opened.place_options, opened.request.hardware.gpu
     budget = budget_beside(opened, options, ()).value
     if gpu is None or budget is None:
         return None
-    moves = options.n_gpu_layers is None and opened.gpus > 0 and PINNED not in opened.family
+    moves = options.n_gpu_layers is None and opened.gpus > 0 and opened.deployment.known(PINNED) is None
     places = Places(opened, None if moves else assignment_of(opened))
     return PlacedForm(
         curve=_placed_curve(opened, places),
@@ -118,12 +129,12 @@ def _placed_form(opened: LlamacppOpened) -> MemoryForm | None:
     )
 
 
-def _drawn_form(opened: LlamacppOpened) -> MemoryForm | None:
+def _drawn_form(opened: LlamacppOccupancy) -> MemoryForm | None:
     """The form of requests with all layers on the GPUs at every length, because the options say so; ``None`` for others."""
     request, gpu = opened.request, opened.request.hardware.gpu
     if gpu is None or gpu.is_host or opened.engine.name != "llamacpp" or request.options.keys() & _UNDRAWN:
         return None
-    far = of_llamacpp(opened.with_request(replace(request, seq=_FAR, batch=1)))
+    far = opened.with_request(request.changed(seq=_FAR, batch=1))
     one, options, weighed = far.settings, far.place_options, weighed_of(far)
     if one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or weighed is None:
         return None
@@ -145,12 +156,12 @@ def _drawn_form(opened: LlamacppOpened) -> MemoryForm | None:
     )
 
 
-def _curve(far: LlamacppOpened, assignment: Assignment) -> Curve:
+def _curve(far: LlamacppOccupancy, assignment: Assignment) -> Curve:
     gpus = tuple(_terms(far, assignment, device) for device in range(far.gpus))
     return Curve(gpus=gpus, total=_terms(far, assignment, None), most_sequences=MAX_SEQUENCES)
 
 
-def _stairs(far: LlamacppOpened, size: str) -> tuple[Stair, ...] | None:
+def _stairs(far: LlamacppOccupancy, size: str) -> tuple[Stair, ...] | None:
     """The cells of a stream of a context of any length, by their name; ``None`` for sizes that are none."""
     one = far.settings
     cells = Stair(times=CELLS, per=CELLS, add=CELLS - 1)
@@ -165,7 +176,7 @@ def _stairs(far: LlamacppOpened, size: str) -> tuple[Stair, ...] | None:
     return None
 
 
-def _terms(far: LlamacppOpened, assignment: Assignment, device: int | None) -> tuple[Term, ...]:
+def _terms(far: LlamacppOccupancy, assignment: Assignment, device: int | None) -> tuple[Term, ...]:
     """The cache of the layers on a GPU, or of all: a term for each kind of layer and each number of cells."""
     layers: dict[LayerKind, list[int]] = {}
     for number, (place, kinds) in enumerate(zip(assignment.blocks, far.stack.layers, strict=False)):
@@ -182,7 +193,7 @@ def _terms(far: LlamacppOpened, assignment: Assignment, device: int | None) -> t
 
 
 def _terms_of(
-    far: LlamacppOpened, kind: str, tensors: Iterable[StoredTensor], layers: LayerNumbers, count: int
+    far: LlamacppOccupancy, kind: str, tensors: Iterable[StoredTensor], layers: LayerNumbers, count: int
 ) -> Iterable[Term]:
     """A term for the tensors that have the same cells, and one for the states."""
     sizes: dict[str, list[StoredTensor]] = {}
@@ -200,7 +211,7 @@ def _terms_of(
         )
 
 
-def _words(far: LlamacppOpened, size: str) -> str:
+def _words(far: LlamacppOccupancy, size: str) -> str:
     one = far.settings
     if size.startswith("groups_of_"):
         return f"roundup(ceil(n / {size.removeprefix('groups_of_')}), {CELLS})"
@@ -209,7 +220,7 @@ def _words(far: LlamacppOpened, size: str) -> str:
     return f"roundup(n, {CELLS})" if size else "1"
 
 
-def _gpu_parts(far: LlamacppOpened, assignment: Assignment, weights: Mapping[int, int]) -> tuple[PartForm, ...]:
+def _gpu_parts(far: LlamacppOccupancy, assignment: Assignment, weights: Mapping[int, int]) -> tuple[PartForm, ...]:
     """Weights, compute buffer and process of each GPU."""
     gpu = far.request.hardware.gpu
     assert gpu is not None
@@ -227,7 +238,7 @@ def _gpu_parts(far: LlamacppOpened, assignment: Assignment, weights: Mapping[int
     return (_together(sizes), _together(buffers), overhead)
 
 
-def _gpu_buffer(far: LlamacppOpened, part: Part) -> PartForm:
+def _gpu_buffer(far: LlamacppOccupancy, part: Part) -> PartForm:
     made: PartForm = far.model.once(
         ("llamacpp buffer", far.settings, part),
         lambda: _buffer(_COMPUTE_BUFFER, Section.ACTIVATIONS, moments_of(far, part), far),
@@ -244,7 +255,7 @@ def _together(parts: Sequence[PartForm]) -> PartForm:
     return PartForm(name=first.name, section=first.section, low=low, expected=expected, high=high)
 
 
-def _host_parts(far: LlamacppOpened, assignment: Assignment, weights_bytes: int) -> tuple[PartForm, ...]:
+def _host_parts(far: LlamacppOccupancy, assignment: Assignment, weights_bytes: int) -> tuple[PartForm, ...]:
     """The table of the tokens, the buffer of a batch, and the logits of a token of each sequence."""
     copies = copies_of(far, assignment)
     buffer: PartForm = far.model.once(
@@ -265,7 +276,7 @@ def _constant(name: str, section: str, size: int) -> PartForm:
     return PartForm(name=name, section=str(section), low=amount, expected=amount, high=amount)
 
 
-def _buffer(name: str, section: str, moments: Iterable[tuple[GraphMoment, Sum]], far: LlamacppOpened) -> PartForm:
+def _buffer(name: str, section: str, moments: Iterable[tuple[GraphMoment, Sum]], far: LlamacppOccupancy) -> PartForm:
     """A compute buffer: at each end of the range the fullest moment, by what was measured of it."""
     errors = llamacpp_profile().compute
     # A batch of a model that is not causal is as long as its options say, however short the context is.
@@ -279,7 +290,7 @@ def _buffer(name: str, section: str, moments: Iterable[tuple[GraphMoment, Sum]],
     return PartForm(name=name, section=str(section), low=amount("low"), expected=amount("expected"), high=amount("high"))
 
 
-def _products(size: Sum, far: LlamacppOpened) -> tuple[Product, ...]:
+def _products(size: Sum, far: LlamacppOccupancy) -> tuple[Product, ...]:
     """The products of a buffer with the factors of the form in place of the sizes of a context."""
     products: dict[tuple[tuple[Factor, ...], tuple[Stair, ...]], int] = {}
     for names, number in size.products.items():

@@ -32,21 +32,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.parsers.gguf.hparams import Hparams
 
-__all__ = [
-    "FLOAT",
-    "OF_THE_HOST",
-    "PIPELINE_COPIES",
-    "Moment",
-    "Part",
-    "cell_bytes",
-    "gpu_moments",
-    "host_moments",
-    "input_bytes",
-    "mask_cells",
-    "moments",
-    "output_bytes",
-]
-
 FLOAT: Final = 4
 """Bytes of a number: the results of all operations are 32-bit floats."""
 PIPELINE_COPIES: Final = 4

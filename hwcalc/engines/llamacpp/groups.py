@@ -11,11 +11,9 @@ from hwcalc.quantization.planned import format_name
 from hwcalc.quantization.tensor_names import whole_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.model import ModelSpec
-
-__all__ = ["groups_key", "model_tensors", "weight_groups", "weight_tensors"]
 
 
 def groups_key(name: str | None) -> tuple[str, str | None]:
@@ -34,7 +32,7 @@ def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGrou
     return model.once(groups_key(name), make)
 
 
-def weight_tensors(opened: Opened) -> tuple[WeightTensor, ...] | None:
+def weight_tensors(opened: Occupancy) -> tuple[WeightTensor, ...] | None:
     """The tensors of the planned request; ``None`` if they are not known."""
     return model_tensors(opened.model, format_name(opened.request.weights))
 

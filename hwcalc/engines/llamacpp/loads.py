@@ -19,12 +19,10 @@ from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment, Weighed
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.engines.llamacpp.fitting import Run, Runs
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.engines.stored import StoredTensor
-
-__all__ = ["Devices", "Layers", "Load", "cache_bytes", "load_of_run", "loads_in", "loads_of"]
 
 _STATES: Final = ""
 """The name of what is there once for each sequence, among the names of cells."""
@@ -84,7 +82,7 @@ class _Largest:
 class Layers:
     """The layers of a model as they are loaded and cached, summed up from the first on. GPUs of all makers have the same."""
 
-    def __init__(self, opened: LlamacppOpened) -> None:
+    def __init__(self, opened: LlamacppOccupancy) -> None:
         single = opened.sized(batch=1)
         self._opened = opened
         self.blocks = opened.hparams.n_layer_all
@@ -210,7 +208,7 @@ class Layers:
 class Devices:
     """The devices of a request and the layers that it has for them."""
 
-    def __init__(self, opened: LlamacppOpened) -> None:
+    def __init__(self, opened: LlamacppOccupancy) -> None:
         one = opened.settings
         key = (one.load_mtp, one.drafts, one.type_k, one.type_v, one.flash_attn, one.n_rs_seq)
         place = opened.request.weights, opened.place_options.overrides

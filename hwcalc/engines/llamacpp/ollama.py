@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp import ollama_rules as rules
+from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.settings import Settings, settings_at
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
-from hwcalc.engines.request import Request
-from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import smaller
 from hwcalc.model import ModelSpec, Note
@@ -25,10 +22,11 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput, EmittedFile
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.engine import Turns
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.setup import Request
     from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["Ollama"]
 
 
 def _layers(name: str, value: str) -> object:
@@ -65,7 +63,7 @@ _WITHOUT: Final = frozenset(
 """Options of llama.cpp that Ollama sets for nobody."""
 
 
-class OllamaOpened(LlamacppOpened):
+class OllamaOccupancy(LlamacppOccupancy):
     """A request with Ollama's defaults in place of llama.cpp's."""
 
     cuts_context: ClassVar[bool] = True
@@ -85,9 +83,8 @@ class OllamaOpened(LlamacppOpened):
         batch = _batch(self, seq, sequences, started.options) if _chooses_batch(self) else None
         return settings_at(started, self.hparams, seq, sequences, batch)
 
-    def beyond(self, tokens: int) -> Opened:
-        request = replace(self.request, seq=tokens)
-        return UncutOpened(engine=self.engine, model=self.model, request=request, version=self.version)
+    def beyond(self, tokens: int) -> OllamaOccupancy:
+        return UncutOccupancy(self.deployment, replace(self.load, seq=tokens))
 
     @property
     def cuts_prompts(self) -> bool:
@@ -97,8 +94,52 @@ class OllamaOpened(LlamacppOpened):
     def shift_words(self, cells: int, sinks: int) -> tuple[str, tuple[str, ...]]:
         return f"num_ctx {cells}, num_keep {sinks}", (f"num_keep {sinks}",)
 
+    def check(self) -> None:
+        arch, one = self.hparams.arch, self.settings
+        if one.n_seq_max > self.most_slots:
+            raise UnsupportedError(
+                f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
+                hint="Leave out --batch, or use --engine llamacpp",
+            )
+        if one.type_k != one.type_v:
+            raise UnsupportedError(
+                f"Ollama keeps keys and values in one format, not {one.type_k.name} and {one.type_v.name}.",
+                hint=f"Use: --dtype {one.type_v.name}, or --engine llamacpp",
+            )
+        super().check()
+        if self.hparams.n_ctx_train and self.tokens > self.hparams.n_ctx_train:
+            message = f"Ollama cuts num_ctx to the {self.hparams.n_ctx_train:,} tokens that the model was trained for."
+            self.tell(Note(code="context-cut", message=message))
 
-class UncutOpened(OllamaOpened):
+    def fitting_length(self) -> Noted[int | None]:
+        """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
+        vram, most = vram_bytes(self), self.hparams.n_ctx_train
+        tokens = rules.default_context(vram, most)
+        own_context = _number_of(self.model, "num_ctx")
+        if own_context is not None:
+            tokens = min(own_context, most or own_context)
+            message = f"Planned for {tokens:,} tokens, num_ctx of the model's own parameters. Set it with --seq."
+            return Noted(tokens, (Note(code="ollama-context", message=message),))
+        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(rules.TIERS))
+        why = (
+            "the model was trained for no more"
+            if tokens == most
+            else f"{rules.DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
+        )
+        message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
+        return Noted(tokens, (Note(code="ollama-context", message=message),))
+
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
+        """Those that Ollama can be told."""
+        for one in super().savings(short_bytes):
+            if one.settings.get("engine_options", {}).keys() <= self.engine.options.keys():
+                yield one
+
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        return settings
+
+
+class UncutOccupancy(OllamaOccupancy):
     """A request whose context is as long as it asks for."""
 
     cuts_context: ClassVar[bool] = False
@@ -107,6 +148,7 @@ class UncutOpened(OllamaOpened):
 class Ollama(Llamacpp):
     """The llama-server that Ollama starts."""
 
+    occupancy: ClassVar[type[Occupancy]] = OllamaOccupancy
     name: ClassVar[str] = "ollama"
     title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
     label: ClassVar[str] = "Ollama"
@@ -129,28 +171,10 @@ class Ollama(Llamacpp):
             hint=f"Known: {', '.join(self.versions)}. Before 0.30 Ollama ran models by a program of its own.",
         )
 
-    def unchecked(self, model: ModelSpec, request: Request) -> Opened:
-        own = {name: str(value) for name, value in _parameters(model).items() if not _given(name, request.options)}
-        request = replace(request, options={**own, **request.options}) if own else request
-        return OllamaOpened(engine=self, model=model, request=_translated(request), version=self.version(request.engine_version))
-
-    def check(self, opened: Opened) -> None:
-        own = of_llamacpp(opened)
-        arch, one = own.hparams.arch, own.settings
-        if one.n_seq_max > own.most_slots:
-            raise UnsupportedError(
-                f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
-                hint="Leave out --batch, or use --engine llamacpp",
-            )
-        if one.type_k != one.type_v:
-            raise UnsupportedError(
-                f"Ollama keeps keys and values in one format, not {one.type_k.name} and {one.type_v.name}.",
-                hint=f"Use: --dtype {one.type_v.name}, or --engine llamacpp",
-            )
-        super().check(opened)
-        if own.hparams.n_ctx_train and opened.tokens > own.hparams.n_ctx_train:
-            message = f"Ollama cuts num_ctx to the {own.hparams.n_ctx_train:,} tokens that the model was trained for."
-            opened.tell(Note(code="context-cut", message=message))
+    def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
+        """With what the model's own file of Ollama sets, in the words of llama.cpp."""
+        named = {name: str(value) for name, value in _parameters(model).items() if not _given(name, request.options)}
+        return model, _translated(request.changed(options={**named, **request.options}) if named else request)
 
     def names_sizes(self, options: Mapping[str, str]) -> bool:
         return bool(options.keys() & {"num_ctx", "num_parallel"})
@@ -165,34 +189,6 @@ class Ollama(Llamacpp):
     def names_length(self, gpu: Gpu | None) -> bool:
         return True
 
-    def fitting_length(self, opened: Opened) -> Noted[int | None]:
-        """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
-        own = of_llamacpp(opened)
-        vram, most = vram_bytes(opened), own.hparams.n_ctx_train
-        tokens = rules.default_context(vram, most)
-        own_context = _number_of(own.model, "num_ctx")
-        if own_context is not None:
-            tokens = min(own_context, most or own_context)
-            message = f"Planned for {tokens:,} tokens, num_ctx of the model's own parameters. Set it with --seq."
-            return Noted(tokens, (Note(code="ollama-context", message=message),))
-        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(rules.TIERS))
-        why = (
-            "the model was trained for no more"
-            if tokens == most
-            else f"{rules.DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
-        )
-        message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
-        return Noted(tokens, (Note(code="ollama-context", message=message),))
-
-    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
-        """Those that Ollama can be told."""
-        for one in super().savings(opened, short_bytes):
-            if one.settings.get("engine_options", {}).keys() <= self.options.keys():
-                yield one
-
-    def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        return settings
-
     def flag(self, name: str, value: object) -> str:
         from hwcalc.engines.llamacpp.command import ollama_flag
 
@@ -204,7 +200,7 @@ class Ollama(Llamacpp):
         return modelfile(planned)
 
 
-def vram_bytes(opened: Opened) -> int:
+def vram_bytes(opened: Occupancy) -> int:
     """The memory of all GPUs together, as programs see it; 0 without a GPU."""
     gpu = opened.request.hardware.gpu
     if gpu is None or gpu.is_host:
@@ -254,7 +250,7 @@ def _number(name: str, value: str) -> int:
     return integer_option(1)(name, value)
 
 
-def _started(opened: OllamaOpened) -> Request:
+def _started(opened: OllamaOccupancy) -> Request:
     """The request with what Ollama tells llama-server where the user says nothing."""
     request, options = opened.request, dict(opened.request.options)
     seq = _cut(opened, request.seq)
@@ -265,21 +261,21 @@ def _started(opened: OllamaOpened) -> Request:
     else:
         # Ollama has one number for both.
         options |= dict.fromkeys(_BATCH, options.get("n_ubatch", options.get("n_batch", "")))
-    return replace(request, seq=seq, options=options)
+    return request.changed(seq=seq, options=options)
 
 
-def _cut(opened: OllamaOpened, tokens: int) -> int:
+def _cut(opened: OllamaOccupancy, tokens: int) -> int:
     """The tokens of a slot: no more than the model was trained for."""
     most = opened.hparams.n_ctx_train if opened.cuts_context else 0
     return smaller(tokens, most) if most else tokens
 
 
-def _chooses_batch(opened: OllamaOpened) -> bool:
+def _chooses_batch(opened: OllamaOccupancy) -> bool:
     """Whether the user leaves the size of a batch to Ollama."""
     return not opened.request.options.keys() & set(_BATCH)
 
 
-def _batch(opened: OllamaOpened, seq: int, sequences: int, options: Mapping[str, str]) -> int:
+def _batch(opened: OllamaOccupancy, seq: int, sequences: int, options: Mapping[str, str]) -> int:
     """Tokens of a batch for so many slots of ``seq`` tokens."""
     tokens, read, gpu = seq * sequences, opened.hparams, opened.request.hardware.gpu
     if not read.causal:
@@ -296,7 +292,7 @@ def _batch(opened: OllamaOpened, seq: int, sequences: int, options: Mapping[str,
     )
 
 
-def _file_bytes(opened: OllamaOpened) -> int:
+def _file_bytes(opened: OllamaOccupancy) -> int:
     """The size of the file; 0 if it is not known. A family shares the answer."""
 
     def summed() -> int:

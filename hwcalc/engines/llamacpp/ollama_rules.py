@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = [
-    "DEFAULT_CONTEXT",
-    "ONE_AT_A_TIME",
-    "TIERS",
-    "auto_batch",
-    "default_context",
-    "embedding_batch",
-    "has_flash_attention",
-    "predicted_bytes",
-]
-
 DEFAULT_CONTEXT: Final = 4096
 """Tokens of a slot, where less than the memory of a tier is there, as on a machine without a GPU."""
 TIERS: Final = ((47 * GIB, 262_144), (23 * GIB, 32_768))

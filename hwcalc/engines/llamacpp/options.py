@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import DType
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
 
-__all__ = ["CACHE_TYPES", "OPTIONS", "cache_type", "is_switched_on", "switch"]
+if TYPE_CHECKING:
+    from hwcalc.formulas import DType
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """``kv_cache_types`` (common/arg.cpp)."""

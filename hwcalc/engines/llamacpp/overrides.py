@@ -14,8 +14,6 @@ from hwcalc.text import shown
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightTensor
 
-__all__ = ["EXPERTS", "HOST_BUFFER", "Override", "overrides", "with_overrides"]
-
 EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """common/common.h ``LLM_FFN_EXPS_REGEX``: what ``--cpu-moe`` and ``--n-cpu-moe`` put on the host."""
 HOST_BUFFER: Final = "CPU"

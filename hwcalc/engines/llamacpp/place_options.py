@@ -18,9 +18,7 @@ from hwcalc.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.overrides import Override
-    from hwcalc.engines.request import Request
-
-__all__ = ["FIT_CTX", "FIT_TARGET_MIB", "MOST_DEVICES", "PLACE_OPTIONS", "PlaceOptions", "checked_options", "place_options"]
+    from hwcalc.engines.setup import Request
 
 FIT_TARGET_MIB: Final = 1024
 """common/common.h ``fit_params_target``: what ``--fit`` leaves free on each device."""

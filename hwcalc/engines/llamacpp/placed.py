@@ -22,9 +22,7 @@ from hwcalc.formulas.arithmetic import either, larger
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
-
-__all__ = ["PlacedCurve", "PlacedForm", "Places"]
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
 
 
 class Placed:
@@ -104,7 +102,7 @@ class Placed:
 class Places:
     """The devices of a family of requests. ``fixed`` is where the layers lie at every length, if they do."""
 
-    def __init__(self, opened: LlamacppOpened, fixed: Assignment | None) -> None:
+    def __init__(self, opened: LlamacppOccupancy, fixed: Assignment | None) -> None:
         self._opened = opened
         self._devices = Devices(opened)
         self._loads = None if fixed is None else loads_in(self._devices, fixed)

@@ -18,19 +18,11 @@ from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, LayerNumbers
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
-
-__all__ = [
-    "assignment_of",
-    "cache_on",
-    "device_weights",
-    "ends_of",
-    "placement_of",
-    "whole_assignment",
-]
+    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
 
 
-def ends_of(opened: LlamacppOpened) -> tuple[float, ...]:
+def ends_of(opened: LlamacppOccupancy) -> tuple[float, ...]:
     """Where the part of each GPU ends; a GPU that is not used has none."""
     options, gpus = opened.place_options, opened.gpus
     if options.split_mode == "none":
@@ -38,16 +30,16 @@ def ends_of(opened: LlamacppOpened) -> tuple[float, ...]:
     return splits(options.tensor_split, gpus)
 
 
-def assignment_of(opened: LlamacppOpened) -> Assignment:
+def assignment_of(opened: LlamacppOccupancy) -> Assignment:
     """The device of each layer: as the options say, or as llama.cpp fits them by itself."""
-    if PINNED in opened.family:
-        pinned: Assignment = opened.family[PINNED]
+    pinned: Assignment | None = opened.deployment.known(PINNED)
+    if pinned is not None:
         return pinned
     found: Assignment = opened.kept("assignment", lambda: _fitted_assignment(opened))
     return found
 
 
-def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
+def _fitted_assignment(opened: LlamacppOccupancy) -> Assignment:
     options = opened.place_options
     weighed = weighed_of(opened)
     if options.n_gpu_layers is None and opened.gpus and weighed is not None and opened.request.hardware.kv_memory is None:
@@ -58,13 +50,13 @@ def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
     return whole_assignment(opened)
 
 
-def whole_assignment(opened: LlamacppOpened) -> Assignment:
+def whole_assignment(opened: LlamacppOccupancy) -> Assignment:
     """As many layers on the GPUs as the options say, or all of them. A family shares the answer."""
     found: Assignment = opened.shared("whole assignment", lambda: _whole_assignment(opened))
     return found
 
 
-def _whole_assignment(opened: LlamacppOpened) -> Assignment:
+def _whole_assignment(opened: LlamacppOccupancy) -> Assignment:
     options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
     whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, ends_of(opened))
     hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
@@ -82,7 +74,7 @@ def _with_experts(numbers: range, weighed: Weighed | None, assignment: Assignmen
     return LayerNumbers(n for n in numbers if n < len(known) and known[n][0] and assignment.blocks[n] != ON_HOST)
 
 
-def _fitting(opened: LlamacppOpened, weighed: Weighed, experts: tuple[bool, ...], room: int) -> Fitting:
+def _fitting(opened: LlamacppOccupancy, weighed: Weighed, experts: tuple[bool, ...], room: int) -> Fitting:
     def holds(runs: Runs, device: int) -> bool:
         assignment = runs.assignment(experts)
         weights, cache = weights_on(device, assignment, weighed), cache_on(device, assignment, opened)
@@ -91,7 +83,7 @@ def _fitting(opened: LlamacppOpened, weighed: Weighed, experts: tuple[bool, ...]
     return Fitting(blocks=opened.hparams.n_layer_all, ends=ends_of(opened), experts=any(experts), holds=holds)
 
 
-def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int:
+def cache_on(device: int, assignment: Assignment, opened: LlamacppOccupancy) -> int:
     """Bytes of cache and states on a device: those of its blocks, unless the whole cache stays on the host."""
     if opened.place_options.kv_on_host:
         return opened.stored_bytes if device == ON_HOST else 0
@@ -105,13 +97,13 @@ def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int
     return own + (bytes_of(opened.extras) if assignment.blocks and assignment.blocks[-1] == device else 0)
 
 
-def _kinds_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> Counter[LayerKind]:
+def _kinds_on(device: int, assignment: Assignment, opened: LlamacppOccupancy) -> Counter[LayerKind]:
     """How many layers of each kind lie on a device."""
     layers = zip(assignment.blocks, opened.stack.layers, strict=False)
     return Counter(kind for one, layer in layers if one == device for kind in layer)
 
 
-def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
+def _parts(opened: LlamacppOccupancy, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs beside weights and cache."""
     from hwcalc.engines.llamacpp.compute import device_buffers
 
@@ -123,7 +115,7 @@ def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple
     return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))
 
 
-def _policy_part(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
+def _policy_part(opened: LlamacppOccupancy, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a policy takes to score the layers whose cache lies on a device."""
     if opened.evicted is None:
         return ()
@@ -134,13 +126,13 @@ def _policy_part(opened: LlamacppOpened, assignment: Assignment, device: int) ->
     return policy_part(opened, assignment.layers(device))
 
 
-def placement_of(opened: LlamacppOpened) -> Placement | None:
+def placement_of(opened: LlamacppOccupancy) -> Placement | None:
     """The share of each device; ``None`` if the tensors of the model are not known."""
     found: Placement | None = opened.kept("placement", lambda: _placement(opened))
     return found
 
 
-def _placement(opened: LlamacppOpened) -> Placement | None:
+def _placement(opened: LlamacppOccupancy) -> Placement | None:
     weighed = weighed_of(opened)
     if weighed is None:
         return None
@@ -170,13 +162,13 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
     )
 
 
-def _rows(opened: LlamacppOpened) -> tuple[float, ...]:
+def _rows(opened: LlamacppOccupancy) -> tuple[float, ...]:
     """The share of each GPU in every matrix, with ``split_mode=row``."""
     ends = ends_of(opened)
     return tuple(end - start for start, end in zip((0.0, *ends), ends, strict=False))
 
 
-def device_weights(opened: LlamacppOpened, device: int, assignment: Assignment, weighed: Weighed) -> int:
+def device_weights(opened: LlamacppOccupancy, device: int, assignment: Assignment, weighed: Weighed) -> int:
     """Bytes of weights on a device. A family shares the answer for an assignment."""
     divided = _rows(opened) if opened.place_options.split_mode == "row" else None
     size: int = opened.shared(("weights on", assignment, device), lambda: _weights(device, assignment, weighed, divided))

@@ -14,17 +14,15 @@ from hwcalc.profiles.llamacpp import llamacpp_profile
 from hwcalc.quantization.ggml import GGML
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-
-__all__ = ["reads_of"]
 
 _Use = Literal["always", "chosen", "row", "last"]
 _Group = tuple[str, _Use, int, bool, str | None]
 """Format, use, block (-1 for input and output), whether they are experts, and the buffer that the user named."""
 
 
-def reads_of(opened: LlamacppOpened) -> Noted[tuple[DeviceReads, ...]]:
+def reads_of(opened: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
     """The weights and layers of each device in the placement; nothing if the tensors are not known."""
     from hwcalc.engines.llamacpp.placement import assignment_of
 
@@ -81,7 +79,7 @@ def _on_host(weights: dict[tuple[str, _Use], tuple[int, int]], assignment: Assig
     return kept or ON_HOST in assignment.blocks or any(use != "row" for _, use in weights)
 
 
-def _grouped(opened: LlamacppOpened, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
+def _grouped(opened: LlamacppOccupancy, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
     """Elements and bytes of the tensors that a pass reads, so that those of one block and format are one entry."""
     groups: dict[_Group, tuple[int, int]] = {}
     forms = dict[str, str]()
@@ -95,7 +93,7 @@ def _grouped(opened: LlamacppOpened, weights: tuple[WeightGroup, ...]) -> dict[_
     return groups
 
 
-def _loaded(opened: LlamacppOpened, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
+def _loaded(opened: LlamacppOccupancy, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
     """What is loaded of each layer, in the order of the file. Where the user has named tensors, they are looked at one by one."""
     from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
 
@@ -141,7 +139,7 @@ def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNu
     return assignment.layers(device)
 
 
-def _host_gbps(opened: LlamacppOpened) -> Noted[float | None]:
+def _host_gbps(opened: LlamacppOccupancy) -> Noted[float | None]:
     """What the host's memory delivers: what the user says, that of the accelerator where it is the same memory, or an assumption."""
     given, gpu = opened.place_options.host_gbps, opened.request.hardware.gpu
     if given is not None or (gpu is not None and gpu.shares_host_memory and not gpu.is_host):

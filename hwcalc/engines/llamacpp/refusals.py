@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from hwcalc.engines.llamacpp.opened import LlamacppOpened
+from typing import TYPE_CHECKING
+
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
-from hwcalc.formulas import DType
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.quantization.mix_names import MIXES
 from hwcalc.quantization.planned import format_name
 
-__all__ = ["check_context", "check_weights"]
+if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+    from hwcalc.formulas import DType
+    from hwcalc.parsers.gguf.hparams import Hparams
 
 
-def check_context(opened: LlamacppOpened) -> None:
+def check_context(opened: LlamacppOccupancy) -> None:
     """Raise an error if llama.cpp refuses the model or the request."""
     _check_model(opened)
     _check_sizes(opened)
     _check_cache_types(opened)
 
 
-def _check_model(opened: LlamacppOpened) -> None:
+def _check_model(opened: LlamacppOccupancy) -> None:
     read = opened.hparams
     row = read.architecture
     if not row.runs:
@@ -54,7 +56,7 @@ def _shared_with_nobody(read: Hparams) -> int | None:
     return None
 
 
-def _check_sizes(opened: LlamacppOpened) -> None:
+def _check_sizes(opened: LlamacppOccupancy) -> None:
     one = opened.settings
     if not one.n_ctx_asked:
         raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
@@ -73,7 +75,7 @@ def _check_sizes(opened: LlamacppOpened) -> None:
         )
 
 
-def _check_cache_types(opened: LlamacppOpened) -> None:
+def _check_cache_types(opened: LlamacppOccupancy) -> None:
     one, read = opened.settings, opened.hparams
     key, value = one.type_k, one.type_v
     if (read.is_mla or read.architecture.memory == "compressed") and key != value:

@@ -15,10 +15,8 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.engines.llamacpp.tensors import WeightTensor
-
-__all__ = ["PROCESSORS", "repacked_bytes", "repacked_note", "repacked_output"]
 
 PROCESSORS: Final = {
     "x86 with AVX2": {"Q4_0": 8, "Q4_K": 8, "IQ4_NL": 8, "MXFP4": 8},
@@ -50,7 +48,7 @@ def _sizes(tensors: Iterable[WeightTensor], experts: int) -> dict[str, int]:
     return sizes
 
 
-def repacked_bytes(opened: LlamacppOpened, *, copies: bool = False) -> dict[str, int]:
+def repacked_bytes(opened: LlamacppOccupancy, *, copies: bool = False) -> dict[str, int]:
     """Bytes of the tensors that are laid out anew, by kind of processor; ``copies``: of second copies of a table alone."""
     if opened.place_options.no_repack or opened.weight_tensors is None:
         return dict.fromkeys(PROCESSORS, 0)
@@ -60,7 +58,7 @@ def repacked_bytes(opened: LlamacppOpened, *, copies: bool = False) -> dict[str,
     return _sizes((one for one in loaded(opened.weight_tensors, mtp=mtp) if one.copy or not copies), experts)
 
 
-def repacked_output(opened: LlamacppOpened) -> tuple[BudgetPart, ...]:
+def repacked_output(opened: LlamacppOccupancy) -> tuple[BudgetPart, ...]:
     """The embedding a second time, where it is the output as well and is laid out anew for that."""
     sizes = opened.shared("repacked output", lambda: tuple(repacked_bytes(opened, copies=True).values()))
     if not any(sizes):
@@ -70,7 +68,7 @@ def repacked_output(opened: LlamacppOpened) -> tuple[BudgetPart, ...]:
     return (BudgetPart(name="repacked output", section=Section.OVERHEAD, low=low, expected=sizes[0], high=high, source=source),)
 
 
-def repacked_note(opened: LlamacppOpened) -> tuple[Note, ...]:
+def repacked_note(opened: LlamacppOccupancy) -> tuple[Note, ...]:
     """What the process seems to take beside what it needs."""
     if opened.gpus:
         return ()

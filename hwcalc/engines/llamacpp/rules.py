@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.llamacpp.opened import LlamacppOpened
 from hwcalc.engines.llamacpp.settings import STATE_DTYPE
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
@@ -18,16 +17,15 @@ from hwcalc.formulas import FullAttention, LayerKind, Role
 from hwcalc.parsers.gguf.layers import CSA_RATIO
 
 if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
     from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
     from hwcalc.formulas.attention import AttentionKind
     from hwcalc.parsers.gguf.layers import NoHeads
 
-__all__ = ["RULES", "Cells", "cells_in_words", "ngram_state"]
-
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
-def cells_in_words(opened: LlamacppOpened, *, window: bool) -> str:
+def cells_in_words(opened: LlamacppOccupancy, *, window: bool) -> str:
     """How many cells a stream has, as arithmetic."""
     one = opened.settings
     full = f"roundup(n_ctx {one.n_ctx_asked:,}, 256)"
@@ -63,7 +61,7 @@ class Cells(OwnRule):
         return Cells, (self.words, self.numbers[0], self.size)
 
 
-def _cells(opened: LlamacppOpened, name: str, role: Role, row: _Row, size: str, words: str) -> StoredTensor:
+def _cells(opened: LlamacppOccupancy, name: str, role: Role, row: _Row, size: str, words: str) -> StoredTensor:
     """A tensor with one row for each cell of each stream. ``size`` is the name of the number of cells."""
     one = opened.settings
     cells: int = getattr(one, size)
@@ -83,7 +81,7 @@ def _cells(opened: LlamacppOpened, name: str, role: Role, row: _Row, size: str, 
     )
 
 
-def _attention(kind: AttentionKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def _attention(kind: AttentionKind, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     """Keys and values in cells; those of layers with a window have a buffer of their own."""
     one = opened.settings
     window = not isinstance(kind, FullAttention)
@@ -99,20 +97,20 @@ def _attention(kind: AttentionKind, opened: LlamacppOpened) -> tuple[StoredTenso
     )
 
 
-def _widest_values(opened: LlamacppOpened) -> _Row:
+def _widest_values(opened: LlamacppOccupancy) -> _Row:
     """Without flash attention values lie transposed, and all layers have rows as wide as the widest."""
     width = opened.hparams.n_embd_v_gqa_max
     return _Row(width=width, axis="widest values of all layers", text=f"{width:,}")
 
 
-def _no_heads(kind: NoHeads, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def _no_heads(kind: NoHeads, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     one, values = opened.settings, _widest_values(opened)
     if one.flash_attn or not values.width:
         return ()
     return (_cells(opened, "values", Role.VALUE, values, "n_ctx_seq", cells_in_words(opened, window=False)),)
 
 
-def _latent(kind: LatentAttention, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def _latent(kind: LatentAttention, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     """Keys alone: the values are a part of them."""
     window = kind.window is not None
     cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(opened, window=window)
@@ -121,7 +119,7 @@ def _latent(kind: LatentAttention, opened: LlamacppOpened) -> tuple[StoredTensor
     return (_cells(opened, "latent", Role.LATENT, row, cells, words),)
 
 
-def _indexer(kind: SparseIndexer, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def _indexer(kind: SparseIndexer, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     """A cache of its own with one key head. Where the model's cache has values, this one has them too, and nothing reads them."""
     read = opened.hparams
     cells, words = "n_ctx_seq", cells_in_words(opened, window=False)
@@ -134,7 +132,7 @@ def _indexer(kind: SparseIndexer, opened: LlamacppOpened) -> tuple[StoredTensor,
     return keys, _cells(opened, "indexer_values", Role.VALUE, values, cells, words)
 
 
-def _state_tensor(opened: LlamacppOpened, name: str, role: Role, row: _Row) -> StoredTensor:
+def _state_tensor(opened: LlamacppOccupancy, name: str, role: Role, row: _Row) -> StoredTensor:
     """A state in 32-bit floats: a row for each sequence, and for each older state that is kept."""
     one = opened.settings
     older = f" x (1 + n_rs_seq {one.n_rs_seq})" if one.n_rs_seq else ""
@@ -151,7 +149,7 @@ def _state_tensor(opened: LlamacppOpened, name: str, role: Role, row: _Row) -> S
     )
 
 
-def ngram_state(opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def ngram_state(opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     """The inputs that the layer with n-gram embeddings keeps (Qwen4-exp); its other states are as those of all recurrent layers."""
     width = opened.hparams.ple_conv_state
     if not width:
@@ -160,7 +158,7 @@ def ngram_state(opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     return (_state_tensor(opened, "ngram_conv_state", Role.CONV, row),)
 
 
-def _state(kind: LayerKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def _state(kind: LayerKind, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     """The rolling state and the recurrent one: ``n_embd_r`` and ``n_embd_s``, the same for every recurrent layer of a model."""
     read = opened.hparams
     both = (("conv_state", Role.CONV, read.n_embd_r, "n_embd_r"), ("recurrent_state", Role.STATE, read.n_embd_s, "n_embd_s"))
@@ -171,7 +169,7 @@ def _state(kind: LayerKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     )
 
 
-def _compressed(kind: CompressedAttention, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def _compressed(kind: CompressedAttention, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: a window of latents; one for each group of tokens; and the states of the compressors."""
     one, width, ratio = opened.settings, kind.head_dim * opened.hparams.n_head_kv[0], kind.compress_ratio
     latent = _Row(width=width, axis="head_dim", text=f"{width:,}")
@@ -195,13 +193,13 @@ _COMPRESSORS: Final[Mapping[int, tuple[int, int]]] = {CSA_RATIO: (2 * CSA_RATIO,
 """Ratio -> rows of the compressor's state, and how many times as wide as a latent they are (``DSV4_HCA_RATIO`` is 128)."""
 
 
-def _compressor(opened: LlamacppOpened, name: str, slots: int, width: int) -> tuple[StoredTensor, ...]:
+def _compressor(opened: LlamacppOccupancy, name: str, slots: int, width: int) -> tuple[StoredTensor, ...]:
     """Values and scores of the tokens that are not compressed yet, for each stream and each older state that is kept."""
     row = _Row(width=slots * width, axis="rows x width", text=f"{slots} x {width:,}")
     return tuple(_state_tensor(opened, f"{name}_{part}", Role.STATE, row) for part in ("value", "gate"))
 
 
-def _nothing(kind: LayerKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+def _nothing(kind: LayerKind, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
     return ()
 
 

@@ -14,9 +14,7 @@ from hwcalc.engines.saving import Cost, Saving, host_holds
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
-
-__all__ = ["savings"]
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
 
 _FORMATS: Final = (
     (Cost.WEIGHTS, "q8_0"),
@@ -37,7 +35,7 @@ _BATCH: Final = 512
 _SMALL_BATCH: Final = 128
 
 
-def savings(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
+def savings(opened: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings for the planned GPU, of which it lacks ``short_bytes``."""
     yield from _free(opened)
     yield from _cache(opened)
@@ -50,7 +48,7 @@ def savings(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
     yield from _on_host(opened, short_bytes)
 
 
-def _free(opened: LlamacppOpened) -> Iterator[Saving]:
+def _free(opened: LlamacppOccupancy) -> Iterator[Saving]:
     """Settings that cost nothing, or nearly so, to take back."""
     one, options = opened.settings, opened.request.options
     if one.swa_full and any(opened.hparams.is_swa):
@@ -62,7 +60,7 @@ def _free(opened: LlamacppOpened) -> Iterator[Saving]:
         yield Saving(Cost.NOTHING, "flash attention", {"engine_options": {"flash_attn": "on"}})
 
 
-def _cache(opened: LlamacppOpened) -> Iterator[Saving]:
+def _cache(opened: LlamacppOccupancy) -> Iterator[Saving]:
     """Caches of eight and of four bits, which need flash attention."""
     one, options = opened.settings, opened.request.options
     flash = {"flash_attn": "on"} if one.flash_attn_asked is False and "flash_attn" in options else {}
@@ -72,7 +70,7 @@ def _cache(opened: LlamacppOpened) -> Iterator[Saving]:
         yield Saving(cost, f"{name} cache", settings)
 
 
-def _on_host(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
+def _on_host(opened: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     """Experts of as few layers as are needed in host memory, those of all layers, or what does not fit of everything."""
     from hwcalc.engines.llamacpp.weighing import weighed_of
 

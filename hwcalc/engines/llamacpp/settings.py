@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.llamacpp.options import OPTIONS, cache_type
 from hwcalc.engines.options import is_auto
-from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import DType, Role
@@ -17,17 +16,9 @@ from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.gguf.hparams import Hparams
 
-__all__ = [
-    "CELLS",
-    "MAX_SEQUENCES",
-    "STATE_DTYPE",
-    "Settings",
-    "dtypes_asked",
-    "dtypes_of",
-    "read_settings",
-    "rounded_up",
-    "settings_at",
-]
+if TYPE_CHECKING:
+    from hwcalc.engines.setup import Request
+    from hwcalc.parsers.gguf.hparams import Hparams
 
 CELLS: Final = 256
 """``GGML_PAD(n_ctx, 256)``: cells come in multiples of this."""

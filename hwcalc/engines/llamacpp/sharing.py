@@ -7,11 +7,13 @@ between requests; llama-batched-bench and llama-parallel copy a common prompt to
 
 from __future__ import annotations
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.policies import Support
-from hwcalc.engines.request import Request
+from typing import TYPE_CHECKING
 
-__all__ = ["is_unified", "sharing_support"]
+from hwcalc.engines.policies import Support
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.setup import Request
 
 
 def is_unified(request: Request) -> bool:
@@ -19,7 +21,7 @@ def is_unified(request: Request) -> bool:
     return request.options.get("kv_unified", "false").lower() in ("true", "1", "on", "yes")
 
 
-def sharing_support(opened: Opened) -> Support:
+def sharing_support(opened: Occupancy) -> Support:
     """Whether cells are shared, and by which program."""
     request = opened.request
     if not is_unified(request):

@@ -14,21 +14,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
 
-__all__ = [
-    "ALONE",
-    "CELLS_SWA",
-    "EACH",
-    "GROUPS_OF_4",
-    "GROUPS_OF_128",
-    "NOTHING",
-    "N_CTX_SEQ",
-    "N_SEQ_MAX",
-    "N_STREAM",
-    "N_UBATCH",
-    "OUTPUTS",
-    "Sum",
-]
-
 
 class Sum:
     """A number of bytes or elements for each product of sizes; the empty product is 1."""

@@ -12,15 +12,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.tensor_names import part_of_layer, whole_name
 
-__all__ = [
-    "WeightGroup",
-    "WeightTensor",
-    "grouped",
-    "in_file_order",
-    "loaded",
-    "loaded_groups",
-]
-
 
 class WeightTensor(Record):
     """One tensor. ``role`` is ``input``, ``output`` or ``layer``; ``layer`` is -1 for the first two."""

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 from hwcalc.engines.llamacpp.assignment import Weighed, weigh
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.opened import LlamacppOpened
-
-__all__ = ["weighed_of"]
+    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
 
 
-def weighed_of(opened: LlamacppOpened) -> Weighed | None:
+def weighed_of(opened: LlamacppOccupancy) -> Weighed | None:
     """The tensors by where they lie; ``None`` if they are not known. A family shares the answer."""
     found: Weighed | None = opened.shared("weighed", lambda: _weighed(opened))
     return found
 
 
-def _weighed(opened: LlamacppOpened) -> Weighed | None:
+def _weighed(opened: LlamacppOccupancy) -> Weighed | None:
     groups = opened.weight_groups
     if groups is None:
         return None

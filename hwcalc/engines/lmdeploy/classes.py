@@ -5,13 +5,13 @@ Sources: lmdeploy/pytorch/models/module_map.py (without drafts and reward models
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
-__all__ = ["BACKENDS", "PYTORCH", "TURBOMIND", "check_architecture", "frees_window", "runs"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 PYTORCH: Final = "pytorch"
 TURBOMIND: Final = "turbomind"

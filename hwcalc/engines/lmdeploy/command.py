@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.lmdeploy.classes import PYTORCH
 from hwcalc.engines.lmdeploy.formats import FORMATS, NONE, parse_policy, read_format
 from hwcalc.engines.options import is_on
 from hwcalc.errors import UnsupportedError, UsageError
 
-__all__ = ["flag_text", "serve"]
+if TYPE_CHECKING:
+    from hwcalc.engines.command import CommandInput
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
 from hwcalc.engines.general_form import form_with
 from hwcalc.engines.lmdeploy.layout import kept_by
-from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.lmdeploy.pool import most_tokens, pool_blocks, refusal
-from hwcalc.engines.request import is_plain
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers
 from hwcalc.formulas.arithmetic import mapped
 
-__all__ = ["SessionPools", "plan_curve", "plan_form"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 
 _NO_LAYERS: Final = LayerNumbers()
 
@@ -30,15 +29,15 @@ class SessionPools(Pools):
         return held & Pools.hold(self, budget_bytes, tokens, sequences)
 
 
-def plan_form(opened: LmdeployOpened) -> MemoryForm | None:
+def plan_form(opened: LmdeployOccupancy) -> MemoryForm | None:
     """The form of the family; ``None`` where the sequences are unlike, or the budget is unknown."""
     return form_with(opened, pools=_pools(opened))
 
 
-def plan_curve(opened: LmdeployOpened) -> Curve | None:
+def plan_curve(opened: LmdeployOccupancy) -> Curve | None:
     """The cache of the family; ``None`` where the sequences are of unlike lengths, or have something in common."""
     request, layout = opened.request, opened.layout
-    if not is_plain(request):
+    if not request.is_plain:
         return None
     tp, states = request.parallel.tp, opened.state_bytes
     kept = [group for group in opened.stack.groups if not isinstance(group.kind, GatedDeltaNet)]
@@ -51,7 +50,7 @@ def plan_curve(opened: LmdeployOpened) -> Curve | None:
     )
 
 
-def _blocks(opened: LmdeployOpened, kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
+def _blocks(opened: LmdeployOccupancy, kind: str, size: int, count: int = 1, layers: LayerNumbers = _NO_LAYERS) -> Term:
     """The blocks of a sequence, of so many bytes in each layer."""
     return Term(
         kind=kind,
@@ -64,7 +63,7 @@ def _blocks(opened: LmdeployOpened, kind: str, size: int, count: int = 1, layers
     )
 
 
-def _pools(opened: LmdeployOpened) -> Pools:
+def _pools(opened: LmdeployOccupancy) -> Pools:
     """The blocks that requests may have of a budget; none where LMDeploy does not start."""
     settings, demands = opened.settings, ((_blocks(opened, "blocks", 1),),)
 

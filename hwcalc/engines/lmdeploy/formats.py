@@ -15,8 +15,6 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import brief, shown
 
-__all__ = ["FORMATS", "NONE", "KvFormat", "parse_policy", "read_format"]
-
 
 class KvFormat(Record):
     """A ``quant_policy``: bits of a key and of a value, and how many numbers of the model's dtype a head adds to a token of each."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from hwcalc.engines.lmdeploy.opened import LmdeployOpened
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.pool import PoolGroup
 from hwcalc.engines.steps import step
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers, NoCache, SparseIndexer
 
-__all__ = ["group_infos"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 
 
-def group_infos(opened: LmdeployOpened) -> tuple[PoolGroup, ...]:
+def group_infos(opened: LmdeployOccupancy) -> tuple[PoolGroup, ...]:
     """The layers with keys and values, which share one block table."""
     settings, layout = opened.settings, opened.layout
     groups = [group for group in opened.stack.groups if not isinstance(group.kind, (GatedDeltaNet, SparseIndexer, NoCache))]

@@ -10,12 +10,9 @@ src/turbomind/models/llama/SequenceManager.cc, src/turbomind/kernels/attention/b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.heads import check_heads
-from hwcalc.engines.lmdeploy.formats import KvFormat
-from hwcalc.engines.lmdeploy.settings import LmdeploySettings
-from hwcalc.engines.request import Parallel
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -29,9 +26,12 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 
-__all__ = ["KINDS", "Piece", "PoolLayout", "Shape", "aligned", "kept_by", "plan_layout", "pytorch_pieces", "turbomind_pieces"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lmdeploy.formats import KvFormat
+    from hwcalc.engines.lmdeploy.settings import LmdeploySettings
+    from hwcalc.engines.setup import Parallel
+    from hwcalc.model import ModelSpec
 
 _ALIGNMENT: Final = 256
 _SPARSE_ROW: Final = 656

@@ -9,14 +9,13 @@ Sources: pytorch/engine/executor/base.py _get_runtime_size, update_configs; src/
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import communication, estimated
 from hwcalc.engines.extra_models import beside
-from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.lmdeploy.pool import LEAST_BLOCKS, TOO_FEW
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
@@ -24,7 +23,8 @@ from hwcalc.engines.steps import step
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
 
-__all__ = ["Shares", "plan_budget", "shares_of"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 
 
 class Shares(NamedTuple):
@@ -35,7 +35,7 @@ class Shares(NamedTuple):
     unused: int
 
 
-def shares_of(opened: LmdeployOpened, free: int) -> Shares:
+def shares_of(opened: LmdeployOccupancy, free: int) -> Shares:
     """What LMDeploy makes of ``free`` bytes, the fewest of all ranks. It computes its share in floating point.
 
     Llama-3-8B on an H100 with 60 GiB free: the forward pass gets (8,192 + 2 x 1,024) x 128,256 x 2 = 2,626,682,880 bytes, and blocks
@@ -61,7 +61,7 @@ def shares_of(opened: LmdeployOpened, free: int) -> Shares:
     return Shares(runtime, states + pool, free - runtime - states - pool)
 
 
-def plan_budget(opened: LmdeployOpened) -> Noted[Budget | None]:
+def plan_budget(opened: LmdeployOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     found = loaded(opened)
     if found.value is None:
@@ -77,7 +77,7 @@ def plan_budget(opened: LmdeployOpened) -> Noted[Budget | None]:
     return Noted(_less(opened, before, ends), (*found.notes, *extra.notes, *notes))
 
 
-def _less(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> Budget:
+def _less(opened: LmdeployOccupancy, before: Budget, ends: list[Shares]) -> Budget:
     """The equation with what LMDeploy does not give to the cache: a part for the forward pass, and the rest, which it leaves alone."""
     parts = (*before.parts, *_forward_pass(opened, ends))
     # The share that is left alone at the expected end counts at every end, so that the ends stay in order: the range is a little wider.
@@ -94,7 +94,7 @@ def _less(opened: LmdeployOpened, before: Budget, ends: list[Shares]) -> Budget:
     )
 
 
-def _forward_pass(opened: LmdeployOpened, ends: list[Shares]) -> tuple[BudgetPart, ...]:
+def _forward_pass(opened: LmdeployOccupancy, ends: list[Shares]) -> tuple[BudgetPart, ...]:
     """What PyTorch keeps for a forward pass. It is less where little is free."""
     settings, words = opened.settings, opened.model.vocab_size or 0
     low, expected, high = min(each.runtime for each in ends), ends[1].runtime, max(each.runtime for each in ends)

@@ -15,8 +15,6 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from fractions import Fraction
 
-__all__ = ["OPTIONS", "entry_count_option"]
-
 _FLAG: Final = choice_option("true", "false", "on", "off")
 
 

@@ -6,16 +6,16 @@ src/turbomind/models/llama/BlockManager.cc and engine/engine.cc of 0.14.0.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
-__all__ = ["LEAST_BLOCKS", "TOO_FEW", "holds", "longest", "most_tokens", "plan_pool", "pool_blocks", "refusal"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 
 LEAST_BLOCKS: Final = 16
 """PyTorch does not start with fewer."""
@@ -23,14 +23,14 @@ TOO_FEW: Final = 2
 """With so few it does not even look for a smaller forward pass."""
 
 
-def pool_blocks(opened: LmdeployOpened, budget: int) -> int:
+def pool_blocks(opened: LmdeployOccupancy, budget: int) -> int:
     """The blocks of a budget, behind the state slots."""
     if opened.settings.num_gpu_blocks is not None:
         return opened.settings.num_gpu_blocks
     return max(0, budget - opened.state_bytes) // max(1, opened.layout.block_bytes)
 
 
-def most_tokens(opened: LmdeployOpened, blocks: int) -> int:
+def most_tokens(opened: LmdeployOccupancy, blocks: int) -> int:
     """The longest session. With a window the blocks behind it are freed, and only the prompt must fit."""
     settings = opened.settings
     if settings.window and settings.window <= (blocks - settings.reserved_blocks) * settings.block_size:
@@ -38,7 +38,7 @@ def most_tokens(opened: LmdeployOpened, blocks: int) -> int:
     return max(0, blocks - settings.spare_blocks) * settings.block_size
 
 
-def plan_pool(opened: LmdeployOpened, budget: int, bound: int) -> PoolInfo:
+def plan_pool(opened: LmdeployOccupancy, budget: int, bound: int) -> PoolInfo:
     """The pool of one replica, for requests of the planned length. The longest one is looked for up to ``bound`` tokens."""
     settings, layout = opened.settings, opened.layout
     blocks, per_request = pool_blocks(opened, budget), opened.blocks_for(1)
@@ -67,7 +67,7 @@ def plan_pool(opened: LmdeployOpened, budget: int, bound: int) -> PoolInfo:
     )
 
 
-def _most_requests(opened: LmdeployOpened, usable: int, per_request: int) -> int:
+def _most_requests(opened: LmdeployOccupancy, usable: int, per_request: int) -> int:
     """How many requests of the planned length the blocks hold; where they begin alike, those behind the first take fewer."""
     if not opened.together.unlike:
         return usable // max(1, per_request)
@@ -76,7 +76,7 @@ def _most_requests(opened: LmdeployOpened, usable: int, per_request: int) -> int
     return bisect_right(range(1, usable + 1), usable, key=opened.blocks_for)
 
 
-def holds(opened: LmdeployOpened, budget: int) -> bool:
+def holds(opened: LmdeployOccupancy, budget: int) -> bool:
     """Whether the planned sequences fit into the budget at once."""
     blocks = pool_blocks(opened, budget)
     if budget < 0 or _message(opened, budget, blocks, most_tokens(opened, blocks)) is not None:
@@ -84,18 +84,18 @@ def holds(opened: LmdeployOpened, budget: int) -> bool:
     return opened.blocks_for(opened.request.replica_requests) <= blocks - opened.settings.reserved_blocks
 
 
-def longest(opened: LmdeployOpened, budget: int, bound: int) -> int | None:
+def longest(opened: LmdeployOccupancy, budget: int, bound: int) -> int | None:
     """The most tokens of each planned sequence; ``None`` where they are unlike or a window frees blocks."""
     if opened.together.unlike or opened.settings.window:
         return None
     blocks = pool_blocks(opened, budget)
-    if _message(opened.sized(seq=1), budget, blocks, most_tokens(opened, blocks)) is not None:  # type: ignore[arg-type]
+    if _message(opened.sized(seq=1), budget, blocks, most_tokens(opened, blocks)) is not None:
         return 0
     own = (blocks - opened.settings.reserved_blocks) // opened.request.replica_batch
     return min(bound, own * opened.settings.block_size, most_tokens(opened, blocks))
 
 
-def refusal(opened: LmdeployOpened, budget: int, blocks: int) -> str | None:
+def refusal(opened: LmdeployOccupancy, budget: int, blocks: int) -> str | None:
     """Why LMDeploy does not start with this pool, in its own words; ``None`` if it does."""
     settings = opened.settings
     fixed = (settings.num_gpu_blocks or 0) * opened.layout.block_bytes
@@ -110,7 +110,7 @@ def refusal(opened: LmdeployOpened, budget: int, blocks: int) -> str | None:
     return None
 
 
-def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> str | None:
+def _message(opened: LmdeployOccupancy, budget: int, blocks: int, longest: int) -> str | None:
     """Why LMDeploy does not start, or takes no request of this length."""
     settings, refused = opened.settings, refusal(opened, budget, blocks)
     # With a window a session has no end, but its blocks must be there.
@@ -125,7 +125,7 @@ def _message(opened: LmdeployOpened, budget: int, blocks: int, longest: int) -> 
     return f"`session_len` truncated to {longest} due to limited KV cache memory"
 
 
-def _kept_free(opened: LmdeployOpened, budget: int) -> tuple[Step, ...]:
+def _kept_free(opened: LmdeployOccupancy, budget: int) -> tuple[Step, ...]:
     """What the share leaves alone, of what is free behind states and a forward pass; TurboMind's share is of all that is free."""
     found, settings = opened.budget, opened.settings
     if found is None or budget != found.expected or opened.request.hardware.margin or settings.num_gpu_blocks is not None:
@@ -144,7 +144,7 @@ def _kept_free(opened: LmdeployOpened, budget: int) -> tuple[Step, ...]:
     )
 
 
-def _steps(opened: LmdeployOpened, budget: int, blocks: int, per_request: int) -> tuple[Step, ...]:
+def _steps(opened: LmdeployOccupancy, budget: int, blocks: int, per_request: int) -> tuple[Step, ...]:
     settings, size = opened.settings, opened.layout.block_bytes
     if settings.num_gpu_blocks is not None:
         name = "num_gpu_blocks" if settings.pytorch else "cache_max_entry_count"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.saving import Cost, Saving, computes_fp8
 
-__all__ = ["savings"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 
 
-def savings(opened: LmdeployOpened) -> Iterator[Saving]:
+def savings(opened: LmdeployOccupancy) -> Iterator[Saving]:
     """Fewer slots and a smaller forward pass, a cache of fewer bits, weights of fewer bits."""
     request, settings, gpu = opened.request, opened.settings, opened.request.hardware.gpu
     if settings.max_batch_size > request.replica_batch:

@@ -13,18 +13,16 @@ from hwcalc.engines.lmdeploy.classes import PYTORCH, TURBOMIND, frees_window
 from hwcalc.engines.lmdeploy.formats import NONE, KvFormat, read_format
 from hwcalc.engines.lmdeploy.options import OPTIONS, entry_count_option
 from hwcalc.engines.options import is_on
-from hwcalc.engines.request import Request
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LatentAttention, SlidingAttention, SparseIndexer
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from hwcalc.engines.setup import Request
+    from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["LmdeploySettings", "read_settings"]
 
 _BATCHES: Final = (("a100", 384), ("a800", 384), ("h100", 1024), ("h800", 1024), ("l20y", 1024), ("h200", 1024))
 """Part of a device's name, in the order in which LMDeploy looks -> ``max_batch_size``."""

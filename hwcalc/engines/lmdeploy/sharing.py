@@ -8,18 +8,18 @@ Sources: pytorch/paging/block_trie.py match, pytorch/engine/executor/base.py, me
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.lmdeploy.opened import LmdeployOpened
 from hwcalc.engines.policies import Support
 from hwcalc.engines.sharing import SharedBlocks, blocks_in_common
 
-__all__ = ["blocks_of_group", "sharing_support"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 
 _APART: Final = "every sequence is computed and kept by itself"
 
 
-def sharing_support(opened: LmdeployOpened) -> Support:
+def sharing_support(opened: LmdeployOccupancy) -> Support:
     """Whether blocks are shared, and how."""
     settings = opened.settings
     if opened.request.sharing.beams > 1:
@@ -35,6 +35,6 @@ def sharing_support(opened: LmdeployOpened) -> Support:
     return Support(offered=True, how="prefix caching: whole blocks that begin alike are kept once")
 
 
-def blocks_of_group(opened: LmdeployOpened) -> tuple[SharedBlocks, ...]:
+def blocks_of_group(opened: LmdeployOccupancy) -> tuple[SharedBlocks, ...]:
     """The blocks of all layers, which have one table."""
     return (blocks_in_common("attention", opened.settings.block_size, opened.held, opened.together),)

@@ -6,16 +6,16 @@ turbomind/builders/text_model.py.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
 from hwcalc.formulas.weights import Block, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
-__all__ = ["PYTORCH_WEIGHTS", "TURBOMIND_WEIGHTS"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 
 class _Pytorch(GroupRank):

@@ -9,8 +9,6 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.units import MIB
 
-__all__ = ["ISQ", "flag_text", "mapped_tokens", "serve"]
-
 _FLAGS: Final = {
     "paged_attn": "--paged-attn",
     "pa_context_len": "--pa-context-len",

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.amounts import Amount, OwnAmount
 from hwcalc.engines.budget import Section
-from hwcalc.engines.curves import Curve, StagedCurve
-from hwcalc.engines.forms import ENDS, MemoryForm, PartForm
+from hwcalc.engines.forms import ENDS, Amount, Curve, MemoryForm, OwnAmount, PartForm, StagedCurve
 from hwcalc.engines.general_form import form_with, growing_parts
+from hwcalc.engines.mistral_rs.deployment import slots_for
 from hwcalc.engines.mistral_rs.memory import KEPT_FREE, kept_free
 from hwcalc.engines.mistral_rs.models import STATE_COPIES
-from hwcalc.engines.mistral_rs.opened import slots_for
 from hwcalc.engines.mistral_rs.pool import blocks_of
 from hwcalc.formulas.arithmetic import larger, largest, mapped, smaller
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.opened import MistralOpened
-
-__all__ = ["paged_form", "slots_curve"]
+    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
 
 _OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 
@@ -50,7 +46,7 @@ class SlotsCurve(Curve):
         return super().total_bytes(tokens, sequences) + self._slots(-(-sequences // self.dp)) * self.all_slot_bytes
 
 
-def slots_curve(opened: MistralOpened, curve: Curve) -> Curve:
+def slots_curve(opened: MistralOccupancy, curve: Curve) -> Curve:
     """The cache without pages, from what it takes with the slots of the planned sequences."""
     if not curve.total_once_bytes:
         return curve
@@ -90,12 +86,12 @@ class KeptFree(OwnAmount, Record):
         return kept_free(self.usable[place] - used, self.totals[place], self.usable[place])
 
 
-def paged_form(opened: MistralOpened, chunk: int | None) -> MemoryForm | None:
+def paged_form(opened: MistralOccupancy, chunk: int | None) -> MemoryForm | None:
     """The form of a request with pages; ``None`` if the budget is unknown."""
     return form_with(opened, lambda: _parts(opened, chunk), pools=blocks_of(opened))
 
 
-def _parts(opened: MistralOpened, chunk: int | None) -> tuple[PartForm, ...]:
+def _parts(opened: MistralOccupancy, chunk: int | None) -> tuple[PartForm, ...]:
     """The parts of the equation, with what must stay free where that can be anything."""
     budget = opened.budget
     assert budget is not None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, STATE_COPIES, counts_states_as_attention, keeps_all_heads
-from hwcalc.engines.mistral_rs.opened import MistralOpened
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
 from hwcalc.engines.pages import Pages
 from hwcalc.errors import UnsupportedError
@@ -37,10 +36,9 @@ from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.tensor import Once
 
 if TYPE_CHECKING:
+    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
     from hwcalc.engines.stored import StoredTensor
     from hwcalc.model import ModelSpec
-
-__all__ = ["RULES", "check_shared", "counted_elements", "is_state", "layer_tensors", "shard"]
 
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
 
@@ -60,12 +58,12 @@ def is_state(kind: LayerKind) -> bool:
     return isinstance(kind, _STATES)
 
 
-def layer_tensors(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> tuple[StoredTensor, ...]:
+def layer_tensors(kind: LayerKind, opened: MistralOccupancy, ranks: int = 1) -> tuple[StoredTensor, ...]:
     """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
     return RULES[type(kind)](kind, opened, ranks)
 
 
-def counted_elements(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> int:
+def counted_elements(kind: LayerKind, opened: MistralOccupancy, ranks: int = 1) -> int:
     """Elements per token by which the pool's blocks are counted: keys and values as wide as the wider of them."""
     if isinstance(kind, LatentAttention):
         return sum(tensor.elements_per_position for tensor in _latent_tensors(kind, opened))
@@ -76,29 +74,29 @@ def counted_elements(kind: LayerKind, opened: MistralOpened, ranks: int = 1) -> 
     return sum(tensor.elements_per_position for tensor in _unused(kind, opened, ranks))
 
 
-def _attention(kind: AttentionKind, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
+def _attention(kind: AttentionKind, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Pages for all tokens, whatever the window. Without pages, a window rotates."""
     return opened.store_all(replace(tensor, span=_span(opened, tensor.span)) for tensor in kind.tensors())
 
 
-def _span(opened: MistralOpened, plain: Span) -> Span:
+def _span(opened: MistralOccupancy, plain: Span) -> Span:
     if opened.settings.paged:
         return Pages(opened.settings.block_size)
     return Pages(GROWTH) if isinstance(plain, Full) else Rotating(plain.numbers[0])
 
 
-def _chunked(kind: ChunkedAttention, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
+def _chunked(kind: ChunkedAttention, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Chunks are a matter of the mask: every token is kept (vision_models/llama4/text.rs)."""
     span = Pages(opened.settings.block_size if opened.settings.paged else GROWTH)
     return opened.store_all(replace(tensor, span=span) for tensor in kind.tensors())
 
 
-def _latent(kind: LatentAttention, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
+def _latent(kind: LatentAttention, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     span = Pages(opened.settings.block_size if opened.settings.paged else GROWTH)
     return opened.store_all(replace(tensor, span=span) for tensor in _latent_tensors(kind, opened))
 
 
-def _latent_tensors(kind: LatentAttention, opened: MistralOpened) -> tuple[CacheTensor, ...]:
+def _latent_tensors(kind: LatentAttention, opened: MistralOccupancy) -> tuple[CacheTensor, ...]:
     """The latent in CUDA's pages; keys and values of every head elsewhere, in Metal's pages with values as wide as keys."""
     gpu = opened.request.hardware.gpu
     if not opened.settings.paged:
@@ -108,7 +106,7 @@ def _latent_tensors(kind: LatentAttention, opened: MistralOpened) -> tuple[Cache
     return replace(kind.expanded(), v_head_dim=kind.qk_nope_head_dim + kind.qk_rope_head_dim).tensors()
 
 
-def _states(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
+def _states(kind: LayerKind, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Slots with all columns of the convolution, as many as its kernel, and the state; and pages that nothing uses."""
     own = tuple(_slots(tensor, opened) for tensor in _state_tensors(kind))
     return (*own, *_nothing_in(_unused(kind, opened, ranks), opened))
@@ -122,7 +120,7 @@ def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
     return (columns, *(rest or (state_tensor((1,), ("1",)),)))
 
 
-def _slots(tensor: CacheTensor, opened: MistralOpened) -> StoredTensor:
+def _slots(tensor: CacheTensor, opened: MistralOccupancy) -> StoredTensor:
     """A tensor of all slots, which is there whether sequences run or not."""
     slots = opened.slots + STATE_COPIES.get(opened.model.architecture or "", 0)
     one = opened.store(tensor)
@@ -137,7 +135,7 @@ def _slots(tensor: CacheTensor, opened: MistralOpened) -> StoredTensor:
     )
 
 
-def _unused(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[CacheTensor, ...]:
+def _unused(kind: LayerKind, opened: MistralOccupancy, ranks: int) -> tuple[CacheTensor, ...]:
     """Pages of a layer that keeps nothing in them: of one with a state, or of one that reads another layer's cache."""
     model = opened.model
     if not opened.settings.paged or isinstance(kind, NoCache):
@@ -151,22 +149,22 @@ def _unused(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[CacheTe
     return tuple(replace(tensor, name=f"unused_{tensor.name}", span=span) for tensor in part.tensors())
 
 
-def _shape_of_pages(opened: MistralOpened) -> AttentionKind | None:
+def _shape_of_pages(opened: MistralOccupancy) -> AttentionKind | None:
     return next((group.kind for group in opened.plain_stack.groups if isinstance(group.kind, AttentionKind)), None)
 
 
-def _shared(kind: SharedCache, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
+def _shared(kind: SharedCache, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
     if not opened.settings.paged:
         return ()
     return _nothing_in(_unused(kind, opened, ranks), opened)
 
 
-def _nothing_in(tensors: Iterable[CacheTensor], opened: MistralOpened) -> tuple[StoredTensor, ...]:
+def _nothing_in(tensors: Iterable[CacheTensor], opened: MistralOccupancy) -> tuple[StoredTensor, ...]:
     return tuple(replace(tensor, why="unused pages") for tensor in opened.store_all(tensors))
 
 
-def check_shared(opened: MistralOpened) -> None:
+def check_shared(opened: MistralOccupancy) -> None:
     """Refuse pages of layers that share a cache where it is not planned how wide they are."""
     kinds = [group.kind for group in opened.plain_stack.groups]
     shapes = {(kind.num_key_value_heads, kind.head_dim, kind.v_head_dim) for kind in kinds if isinstance(kind, AttentionKind)}
@@ -177,7 +175,7 @@ def check_shared(opened: MistralOpened) -> None:
         )
 
 
-def _nothing(kind: LayerKind, opened: MistralOpened, ranks: int) -> tuple[StoredTensor, ...]:
+def _nothing(kind: LayerKind, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     return ()
 
 

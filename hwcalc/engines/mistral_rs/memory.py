@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.amounts import OwnAmount, passed_tokens
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import chunk_tokens, forward
 from hwcalc.engines.extra_models import beside
+from hwcalc.engines.forms import OwnAmount, passed_tokens
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.mistral_rs.models import is_text
 from hwcalc.engines.noted import Noted
@@ -26,9 +26,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.opened import MistralOpened
-
-__all__ = ["KEPT_FREE", "kept_free", "plan_budget", "predicted_activations"]
+    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
 
 KEPT_FREE: Final = "kept free"
 """The name of the part that stays free beside the share of mistral.rs."""
@@ -49,7 +47,7 @@ class Scores(OwnAmount, Record):
         return size
 
 
-def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
+def plan_budget(opened: MistralOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for pages and states; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     found = loaded(opened)
     if found.value is None:
@@ -68,7 +66,7 @@ def plan_budget(opened: MistralOpened) -> Noted[Budget | None]:
     return Noted(_capped(budget, totals), (*found.notes, *extra.notes, *notes))
 
 
-def predicted_activations(opened: MistralOpened) -> int | None:
+def predicted_activations(opened: MistralOccupancy) -> int | None:
     """The bytes that its loader predicts, as the log has them in whole MB; ``None`` for models that see pictures."""
     if not is_text(opened.model):
         return None
@@ -76,13 +74,13 @@ def predicted_activations(opened: MistralOpened) -> int | None:
     return opened.request.replica_batch * heads * tokens**2 * opened.model_format.block_bytes
 
 
-def _scores(opened: MistralOpened) -> tuple[int, int]:
+def _scores(opened: MistralOccupancy) -> tuple[int, int]:
     """Heads and positions of the scores."""
     heads = max(getattr(group.kind, "num_attention_heads", 0) for group in opened.plain_stack.groups)
     return heads, min(opened.tokens, _SCORES)
 
 
-def _reserved(opened: MistralOpened, rows: int) -> tuple[BudgetPart, ...]:
+def _reserved(opened: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:
     """What is set aside for activations. The loaders of models that see pictures count those too: the general estimate stands for them."""
     parallel = opened.request.parallel
     if parallel.tp * parallel.pp > 1:

@@ -7,7 +7,7 @@ of 0.9.2 (commit 9e922623f24b).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
@@ -19,20 +19,10 @@ from hwcalc.formulas import (
     SlidingAttention,
     Stack,
 )
-from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
-__all__ = [
-    "EXACT_WIDTHS",
-    "STATE_COPIES",
-    "as_built",
-    "check_class",
-    "check_model",
-    "counts_states_as_attention",
-    "is_text",
-    "keeps_all_heads",
-    "layer_types",
-]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _TEXT: Final = frozenset(
     f"{name}ForCausalLM"

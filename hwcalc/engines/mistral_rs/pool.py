@@ -6,10 +6,9 @@ bytes, and its divisions are those of whole numbers.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.mistral_rs.layers import counted_elements, is_state, layer_tensors, shard
-from hwcalc.engines.mistral_rs.opened import MistralOpened, of_mistral
 from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.ranks import stage_groups
@@ -21,7 +20,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.units import MIB
 
-__all__ = ["PageBlocks", "Pages", "blocks_of", "pages_of", "plan_pool"]
+if TYPE_CHECKING:
+    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
 
 _NO_BLOCKS: Final = (
     "Num GPU blocks is 0. This means there is not enough memory. Either reduce the memory amount/utilization/context size or disable "
@@ -50,14 +50,14 @@ class Pages(Record):
         return max(blocks * block + states for block, states in self.stages)
 
 
-def pages_of(opened: MistralOpened) -> Pages:
+def pages_of(opened: MistralOccupancy) -> Pages:
     """The blocks of a rank, for a request with pages."""
     return opened.shared("pages", lambda: _pages(opened))
 
 
-def _pages(opened: MistralOpened) -> Pages:
+def _pages(opened: MistralOccupancy) -> Pages:
     tp, block = opened.request.parallel.tp, opened.settings.block_size
-    local = of_mistral(opened.replica.single.sized(seq=1))
+    local = opened.replica.single.sized(seq=1)
     kinds = {group.kind: shard(opened.model, group.kind, tp) for group in opened.stack.groups}
     paged: dict[object, int] = {}
     states: dict[object, int] = {}
@@ -111,7 +111,7 @@ class PageBlocks(Record):
         return (size <= free) & (self.count(size) - 1 >= sequences * -(-tokens // self.page_bytes[1]))
 
 
-def blocks_of(opened: MistralOpened) -> PageBlocks | None:
+def blocks_of(opened: MistralOccupancy) -> PageBlocks | None:
     """The blocks of any budget; ``None`` if no layer has pages."""
     pages, gpu = pages_of(opened), opened.request.hardware.gpu
     if not pages.elements:
@@ -125,7 +125,7 @@ def blocks_of(opened: MistralOpened) -> PageBlocks | None:
     )
 
 
-def plan_pool(opened: MistralOpened, budget: int, *, capped: bool = True) -> PoolInfo:
+def plan_pool(opened: MistralOccupancy, budget: int, *, capped: bool = True) -> PoolInfo:
     """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``.
 
     ``capped`` is off for who looks for the longest sequence: the cap of Metal follows from what is planned.
@@ -167,18 +167,18 @@ def plan_pool(opened: MistralOpened, budget: int, *, capped: bool = True) -> Poo
     )
 
 
-def _states(opened: MistralOpened) -> int:
+def _states(opened: MistralOccupancy) -> int:
     return pages_of(opened).state_bytes if opened.request.hardware.kv_memory is None else 0
 
 
-def _needed(opened: MistralOpened, per_request: int) -> int:
+def _needed(opened: MistralOccupancy, per_request: int) -> int:
     """The budget with which one request fits: whole MB for its blocks and the null block, and the states."""
     pages = pages_of(opened)
     size = (per_request + 1) * pages.block_size * pages.elements * pages.item_bytes
     return -(-size // MIB) * MIB + _states(opened)
 
 
-def _wanted_mb(opened: MistralOpened) -> int | None:
+def _wanted_mb(opened: MistralOccupancy) -> int | None:
     settings, pages = opened.settings, pages_of(opened)
     if settings.context_tokens is not None:
         return -(-settings.context_tokens * pages.item_bytes * pages.elements // MIB)
@@ -191,7 +191,7 @@ def _message(size: int, free: int, blocks: int) -> str | None:
     return _NO_BLOCKS if not blocks else None
 
 
-def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | None, cap: int | None) -> tuple[Step, ...]:
+def _size_steps(opened: MistralOccupancy, budget: int, size: int, wanted: int | None, cap: int | None) -> tuple[Step, ...]:
     pages, settings = pages_of(opened), opened.settings
     if wanted is not None and settings.context_tokens is not None:
         made = step(
@@ -215,7 +215,7 @@ def _size_steps(opened: MistralOpened, budget: int, size: int, wanted: int | Non
     return (made, step("capped_mb", "min(pool_mb, model_mb)", size, unit="MB", pool_mb=int(made.expected), model_mb=cap))
 
 
-def _block_steps(opened: MistralOpened, size: int, blocks: int, per_request: int) -> tuple[Step, ...]:
+def _block_steps(opened: MistralOccupancy, size: int, blocks: int, per_request: int) -> tuple[Step, ...]:
     pages = pages_of(opened)
     return (
         step(

@@ -7,8 +7,6 @@ from typing import Final
 from hwcalc.formulas.stairs import Stair, stairs_at
 from hwcalc.formulas.tensor import Span
 
-__all__ = ["GROWTH", "Rotating"]
-
 GROWTH: Final = 512
 
 

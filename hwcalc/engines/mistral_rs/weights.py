@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.mistral_rs.layers import shard
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import Rank
-from hwcalc.formulas import LayerKind
-from hwcalc.formulas.weights import Weight
-from hwcalc.model import ModelSpec
 
-__all__ = ["MISTRAL_RS"]
+if TYPE_CHECKING:
+    from hwcalc.formulas import LayerKind
+    from hwcalc.formulas.weights import Weight
+    from hwcalc.model import ModelSpec
 
 _WHOLE: Final = {
     "GraniteMoeHybridForCausalLM": frozenset({"mamba"}),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.capability import check_generation
 from hwcalc.engines.mlx.models import (
     CHUNKED,
@@ -29,14 +28,15 @@ from hwcalc.formulas import (
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import Note
 
-__all__ = ["check"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 _VENDORS: Final = ("apple", "nvidia")
 _OLDEST_GPU: Final = 75
 _NO_BITS: Final = "Leave out kv_bits."
 
 
-def check(opened: Opened) -> None:
+def check(opened: Occupancy) -> None:
     """Raise an error for what mlx-lm does not run; note what has no effect."""
     model, hardware = opened.model, opened.request.hardware
     name = file_of(model)
@@ -74,16 +74,16 @@ def check(opened: Opened) -> None:
     _tell(opened, name)
 
 
-def _kinds(opened: Opened) -> set[type[LayerKind]]:
+def _kinds(opened: Occupancy) -> set[type[LayerKind]]:
     return {type(group.kind) for group in opened.plain_stack.groups}
 
 
-def _has_states(opened: Opened) -> bool:
+def _has_states(opened: Occupancy) -> bool:
     tensors = (tensor for group in opened.plain_stack.groups for tensor in group.kind.tensors())
     return any(tensor.role in {Role.CONV, Role.STATE} for tensor in tensors)
 
 
-def _check_layout(opened: Opened, name: str) -> None:
+def _check_layout(opened: Occupancy, name: str) -> None:
     sizes = opened.request.parallel
     for size, flag, what in ((sizes.dcp, "--dcp", "decode context parallelism"), (sizes.ep, "--ep", "expert parallelism")):
         if size > 1:
@@ -103,7 +103,7 @@ def _check_layout(opened: Opened, name: str) -> None:
             )
 
 
-def _check_bits(opened: Opened, bits: Bits, name: str) -> None:
+def _check_bits(opened: Occupancy, bits: Bits, name: str) -> None:
     """``maybe_quantize_kv_cache`` turns every ``KVCache`` into a quantized one; what then reads it must know how."""
     kinds = _kinds(opened)
     if name in LISTED:
@@ -122,7 +122,7 @@ def _check_bits(opened: Opened, bits: Bits, name: str) -> None:
             raise UsageError(f"kv_group_size={bits.group} does not divide a head of {width:,} numbers.", hint=hint)
 
 
-def _quantized_widths(opened: Opened, name: str) -> list[int]:
+def _quantized_widths(opened: Occupancy, name: str) -> list[int]:
     """The widths of heads in layers that are quantized."""
     kinds = [
         group.kind.expanded() if isinstance(group.kind, LatentAttention) else group.kind for group in opened.plain_stack.groups
@@ -132,7 +132,7 @@ def _quantized_widths(opened: Opened, name: str) -> list[int]:
     return sorted({tensor.shape[-1] for tensor in tensors})
 
 
-def _check_window(opened: Opened, bits: Bits | None, name: str) -> None:
+def _check_window(opened: Occupancy, bits: Bits | None, name: str) -> None:
     if name in OWN_CACHE:
         message = f"max_kv_size: no effect, {name} of mlx-lm makes its cache itself."
         opened.tell(Note(code="max-kv-size", message=message))
@@ -142,7 +142,7 @@ def _check_window(opened: Opened, bits: Bits | None, name: str) -> None:
         )
 
 
-def _tell(opened: Opened, name: str) -> None:
+def _tell(opened: Occupancy, name: str) -> None:
     kinds = _kinds(opened)
     windows = SlidingAttention in kinds
     if windows and not keeps_windows(opened.model):

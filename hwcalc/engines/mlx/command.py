@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.engines.mlx.models import LISTED, file_of
 from hwcalc.engines.mlx.options import bits_of
@@ -14,7 +13,8 @@ from hwcalc.engines.saving import Cost, Saving
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LatentAttention, SlidingAttention
 
-__all__ = ["flag", "savings", "serve"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 _FLAGS: Final[Mapping[str, str]] = {
     "kv_bits": "--kv-bits",
@@ -70,7 +70,7 @@ def serve(planned: CommandInput) -> list[str]:
     return [*words, *planned.flags]
 
 
-def savings(opened: Opened) -> Iterator[Saving]:
+def savings(opened: Occupancy) -> Iterator[Saving]:
     """A quantized cache, where the model file reads one, and weights of eight and four bits."""
     kinds = {type(group.kind) for group in opened.plain_stack.groups}
     windows = SlidingAttention in kinds and keeps_windows(opened.model)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of
 from hwcalc.engines.mlx.options import Bits, bits_of, number_of, window_of
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
@@ -35,50 +34,51 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 
-__all__ = ["PREFILL_STEP", "RULES", "pieces", "quantized_at"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 PREFILL_STEP: Final = 2048
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
-def pieces(opened: Opened) -> tuple[int, int]:
+def pieces(opened: Occupancy) -> tuple[int, int]:
     """``prefill_step_size``, and the tokens of the prompt; 0 if it is all of a sequence."""
     return number_of(opened, "prefill_step_size", PREFILL_STEP), opened.request.prompt or 0
 
 
-def _kept(tensors: Iterable[CacheTensor], span: Pieces, opened: Opened) -> tuple[StoredTensor, ...]:
+def _kept(tensors: Iterable[CacheTensor], span: Pieces, opened: Occupancy) -> tuple[StoredTensor, ...]:
     stored = opened.store_all(replace(tensor, span=span) for tensor in tensors)
     return stored if span.has_stairs else tuple(replace(one, position_bytes=None) for one in stored)
 
 
-def _grown(tensors: Iterable[CacheTensor], opened: Opened) -> tuple[StoredTensor, ...]:
+def _grown(tensors: Iterable[CacheTensor], opened: Occupancy) -> tuple[StoredTensor, ...]:
     """A ``KVCache``, whatever the layer itself would keep; a rotating one with ``max_kv_size``, which is asked of files without a cache of their own alone."""
     window = window_of(opened)
     span = Grown(*pieces(opened)) if window is None else Rotating(*pieces(opened), window)
     return _kept(tensors, span, opened)
 
 
-def _full(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+def _full(kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
     bits = bits_of(opened)
     if bits is None or not _is_quantized(opened, bits) or file_of(opened.model) in LISTED:
         return _grown(kind.tensors(), opened)
     return _packed(kind.tensors(), bits, opened)
 
 
-def _is_quantized(opened: Opened, bits: Bits) -> bool:
+def _is_quantized(opened: Occupancy, bits: Bits) -> bool:
     """Whether the cache has been quantized by the planned moment: it is looked at behind each piece of the prompt, and each token."""
     return opened.tokens >= bits.start
 
 
-def quantized_at(opened: Opened, bits: Bits) -> int:
+def quantized_at(opened: Occupancy, bits: Bits) -> int:
     """The tokens of the moment at which the cache is quantized: the end of the piece in which it gets long enough."""
     step, _ = pieces(opened)
     prompt = opened.request.prompt_tokens
     return min(-(-max(1, bits.start) // step) * step, prompt) if bits.start <= prompt else bits.start
 
 
-def _packed(tensors: Iterable[CacheTensor], bits: Bits, opened: Opened) -> tuple[StoredTensor, ...]:
+def _packed(tensors: Iterable[CacheTensor], bits: Bits, opened: Occupancy) -> tuple[StoredTensor, ...]:
     """A ``QuantizedKVCache``: numbers in words of 32 bits, and a scale and a bias of each group in the dtype of the model."""
     out: list[StoredTensor] = []
     for tensor in tensors:
@@ -99,33 +99,33 @@ def _packed(tensors: Iterable[CacheTensor], bits: Bits, opened: Opened) -> tuple
     return tuple(out)
 
 
-def _sliding(kind: SlidingAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _sliding(kind: SlidingAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     if not keeps_windows(opened.model):
         return _full(kind, opened)
     return _kept(kind.tensors(), Rotating(*pieces(opened), window_kept(opened.model, kind.window)), opened)
 
 
-def _chunked(kind: ChunkedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _chunked(kind: ChunkedAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     if file_of(opened.model) not in CHUNKED:
         return _full(kind, opened)
     return _kept(kind.tensors(), Chunked(*pieces(opened), kind.chunk), opened)
 
 
-def _latent(kind: LatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+def _latent(kind: LatentAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     """The latent as keys and the rotary key as values, of one head; a file from before that keeps what the latent expands to."""
     if file_of(opened.model) in EXPANDED:
         return _full(kind.expanded(), opened)
     return _grown(kind.tensors(), opened)
 
 
-def _indexer(kind: SparseIndexer, opened: Opened) -> tuple[StoredTensor, ...]:
+def _indexer(kind: SparseIndexer, opened: Occupancy) -> tuple[StoredTensor, ...]:
     """``update_and_fetch(k, k)``: the keys are stored as values again."""
     keys = kind.tensors()
     twice = () if file_of(opened.model) in INDEX_ONCE else tuple(replace(one, name=f"{one.name}_again") for one in keys)
     return _kept((*keys, *twice), Grown(*pieces(opened)), opened)
 
 
-def _state(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+def _state(kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
     return opened.store_all(kind.tensors())
 
 

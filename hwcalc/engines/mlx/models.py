@@ -8,29 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import SparseIndexer, Stack
-from hwcalc.model import ModelSpec
 
-__all__ = [
-    "CHUNKED",
-    "COMPUTED_APART",
-    "EXPANDED",
-    "FILES",
-    "INDEX_ONCE",
-    "LISTED",
-    "MODEL_DTYPE_STATES",
-    "OTHER_NAMES",
-    "OWN_CACHE",
-    "PIPELINED",
-    "SHARDED",
-    "as_read",
-    "file_of",
-]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 FILES: Final = frozenset(
     [

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.mlx.models import OWN_CACHE, file_of
 from hwcalc.engines.options import EngineOption, integer_option, is_auto
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import brief
 
-__all__ = ["DECODE_CONCURRENCY", "FLOATS", "GROUPS", "OPTIONS", "Bits", "bits_of", "checked_dtype", "number_of", "window_of"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
 
 DECODE_CONCURRENCY: Final = 32
 FLOATS: Final = ("bf16", "fp16", "fp32")
@@ -90,12 +90,12 @@ class Bits(Record):
         return width * self.bits // 8, width // self.group * scale_bytes
 
 
-def number_of(opened: Opened, name: str, default: int) -> int:
+def number_of(opened: Occupancy, name: str, default: int) -> int:
     """The value of a whole-number option."""
     return int(integer_option(0)(name, opened.request.options.get(name, str(default))))
 
 
-def bits_of(opened: Opened) -> Bits | None:
+def bits_of(opened: Occupancy) -> Bits | None:
     """How the cache is quantized, by ``kv_bits`` or by ``--dtype int8``; ``None`` if it never is."""
     options, spelled = opened.request.options, (opened.request.dtype or "").strip().lower()
     by_dtype = None if is_auto(opened.request.dtype) else _BITS_OF_DTYPE.get(spelled)
@@ -116,14 +116,14 @@ def bits_of(opened: Opened) -> Bits | None:
     )
 
 
-def window_of(opened: Opened) -> int | None:
+def window_of(opened: Occupancy) -> int | None:
     """``max_kv_size``; ``None`` if every token is kept, as where the model file makes its cache itself."""
     if "max_kv_size" not in opened.request.options or file_of(opened.model) in OWN_CACHE:
         return None
     return number_of(opened, "max_kv_size", 0)
 
 
-def checked_dtype(opened: Opened) -> str | None:
+def checked_dtype(opened: Occupancy) -> str | None:
     """The dtype that ``--dtype`` names for the model, as which the cache follows it; ``None`` if it names none."""
     spelled = (opened.request.dtype or "").strip().lower()
     if is_auto(opened.request.dtype) or spelled in _BITS_OF_DTYPE:

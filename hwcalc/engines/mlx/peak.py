@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import replace
-
-from hwcalc.engines.amounts import Amount, Asked, Constant
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general_form import growing
 from hwcalc.engines.mlx.layers import pieces, quantized_at
 from hwcalc.engines.mlx.options import bits_of, number_of
 from hwcalc.engines.mlx.slots import Grown, Pieces
-from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.engines.steps import step
-from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role
 from hwcalc.model import Definition
 
-__all__ = ["parts"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.stored import StoredTensor
 
 _SOURCE: Final = "mlx-lm 0.32.2 models/cache.py"
 _OF_BITS: Final = frozenset({"kv_bits", "kv_group_size", "quantized_kv_start"})
 
 
-def parts(opened: Opened) -> Iterator[BudgetPart]:
+def parts(opened: Occupancy) -> Iterator[BudgetPart]:
     """The parts of the memory equation that come from the cache classes."""
     if _has_peak(opened):
         yield _peak_part(opened)
@@ -37,17 +34,17 @@ def parts(opened: Opened) -> Iterator[BudgetPart]:
         yield _earlier_part(opened, kept)
 
 
-def _tensors(opened: Opened) -> Iterator[StoredTensor]:
+def _tensors(opened: Occupancy) -> Iterator[StoredTensor]:
     """The tensors of the fullest rank that grow."""
     return (tensor for stored in opened.rank_tensors.values() for tensor in stored if isinstance(tensor.span, Pieces))
 
 
-def _has_peak(opened: Opened) -> bool:
+def _has_peak(opened: Occupancy) -> bool:
     """Whether the cache can be larger before the planned moment: some layers let go of tokens, or are quantized."""
     return bits_of(opened) is not None or any(not isinstance(tensor.span, Grown) for tensor in _tensors(opened))
 
 
-def _peak_part(opened: Opened) -> BudgetPart:
+def _peak_part(opened: Occupancy) -> BudgetPart:
     """The most that the cache takes at an earlier moment, beyond what the plan counts."""
     now, most = _peak(opened)
     size, forms = max(0, most - now), _beyond(opened) or Asked(rule=cache(lambda tokens: _beyond_at(opened, tokens)))
@@ -64,33 +61,33 @@ def _peak_part(opened: Opened) -> BudgetPart:
     )
 
 
-def _peak(opened: Opened) -> tuple[int, int]:
+def _peak(opened: Occupancy) -> tuple[int, int]:
     """The cache at the planned moment, and at its fullest before."""
     return opened.needed_bytes, max((one.needed_bytes for one in _earlier(opened)), default=0)
 
 
-def _beyond_at(opened: Opened, tokens: int) -> int:
+def _beyond_at(opened: Occupancy, tokens: int) -> int:
     """What one sequence of so many tokens takes beyond the plan at an earlier moment."""
     now, most = _peak(opened.sized(seq=tokens, batch=1))
     return max(0, most - now)
 
 
-def _earlier(opened: Opened) -> Iterator[Opened]:
+def _earlier(opened: Occupancy) -> Iterator[Occupancy]:
     """The moments at which the cache can be fullest: behind the last whole piece, at the end of the prompt, before it is quantized."""
     request, size = opened.request, pieces(opened)[0]
     prompt = request.prompt_tokens
     for tokens in {prompt // size * size, prompt}:
         if tokens:
-            yield opened.with_request(replace(request, seq=tokens, prompt=None))
+            yield opened.with_request(request.changed(seq=tokens, prompt=None))
     bits = bits_of(opened)
     if bits is not None:
         tokens = min(quantized_at(opened, bits), request.seq)
         options = {name: value for name, value in request.options.items() if name not in _OF_BITS}
-        plain = replace(request, seq=tokens, options=options, dtype=opened.dtypes.roles[Role.KEY].name)
+        plain = request.changed(seq=tokens, options=options, dtype=opened.dtypes.roles[Role.KEY].name)
         yield opened.engine.unchecked(opened.model, plain)
 
 
-def _beyond(opened: Opened) -> Fullest | None:
+def _beyond(opened: Occupancy) -> Fullest | None:
     """The same as a rule; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
     if opened.request.parallel.pp > 1 or bits_of(opened) is not None:
         return None
@@ -107,7 +104,7 @@ def _beyond(opened: Opened) -> Fullest | None:
     return Fullest(moments=(Moment(1.0, (Product(0),)), Moment(1.0, tuple(products))), chunk=None, up=False)
 
 
-def _growth_part(opened: Opened) -> BudgetPart:
+def _growth_part(opened: Occupancy) -> BudgetPart:
     """A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together."""
     largest = _largest(opened)
     growth: Amount | None = None if bits_of(opened) is not None else growing(opened, _tensors(opened))
@@ -123,11 +120,11 @@ def _growth_part(opened: Opened) -> BudgetPart:
     )
 
 
-def _largest(opened: Opened) -> int:
+def _largest(opened: Occupancy) -> int:
     return max((tensor.bytes for tensor in _tensors(opened)), default=0)
 
 
-def _earlier_part(opened: Opened, kept: int) -> BudgetPart:
+def _earlier_part(opened: Occupancy, kept: int) -> BudgetPart:
     """The server keeps the caches of earlier requests: at most so many, each here as long as a planned one."""
     one = opened.sized(batch=1).needed_bytes
     each = Asked(rule=cache(lambda tokens: kept * opened.sized(seq=tokens, batch=1).needed_bytes), alone=True)

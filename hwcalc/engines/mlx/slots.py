@@ -14,8 +14,6 @@ from typing import Final
 from hwcalc.formulas.stairs import Stair, blocks_stair
 from hwcalc.formulas.tensor import Span
 
-__all__ = ["STEP", "Chunked", "Grown", "Pieces", "Rotating", "chunked_slots", "grown_slots", "rotating_slots"]
-
 STEP: Final = 256
 """Slots by which a cache grows."""
 

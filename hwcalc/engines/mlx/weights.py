@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import Rank, Sharding
 from hwcalc.formulas.weights import Block, Part, Weight, Weights
-from hwcalc.model import ModelSpec
 
-__all__ = ["MLX"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 
 class MlxRank(Rank):

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.mlx.models import file_of
 from hwcalc.formulas import SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
-__all__ = ["keeps_windows", "other_windows", "window_kept"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _WINDOWED: Final = frozenset(
     [

@@ -6,14 +6,14 @@ constraints of ``arg_groups/overrides.py``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.sglang.models import MINIMAX_SPARSE, is_compressed, is_sparse_latent
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec
 
-__all__ = ["ATTENTION_BACKENDS", "BLACKWELL", "HOPPER", "attention_backend", "is_blackwell", "page_size", "pages_states"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 ATTENTION_BACKENDS: Final = (
     *("auto", "fa3", "fa4", "flashinfer", "flashmla", "triton", "torch_native", "flex_attention"),

@@ -4,16 +4,18 @@ tokens take, and one slot more.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation
 from hwcalc.engines.sglang.deepseek_v4 import state_rows_bytes
 from hwcalc.engines.sglang.layout import SWA, stage_spans
-from hwcalc.engines.sglang.opened import SglangOpened
-from hwcalc.engines.sglang.sizes import Sizes
 
-__all__ = ["planned_sizes", "pool_buffers"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
+    from hwcalc.engines.sglang.sizes import Sizes
 
 
-def planned_sizes(opened: SglangOpened) -> Sizes:
+def planned_sizes(opened: SglangOccupancy) -> Sizes:
     """The pools of the planned budget; without one, the smallest that hold the planned sequences."""
     size = opened.request.hardware.kv_memory
     if size is None and opened.request.hardware.gpu is not None and opened.budget is not None:
@@ -21,7 +23,7 @@ def planned_sizes(opened: SglangOpened) -> Sizes:
     return opened.sizes(opened.least_bytes if size is None else size)
 
 
-def pool_buffers(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:
+def pool_buffers(opened: SglangOccupancy, stage: int) -> tuple[Allocation, ...]:
     """The buffers of a rank of pipeline stage ``stage``; none is empty."""
     sizes, page = planned_sizes(opened), opened.settings.page_size
     span = stage_spans(len(opened.plain_stack), opened.settings.pp)[stage]
@@ -50,7 +52,7 @@ def _buffer(name: str, layer: int, dtype: str, rows: int, size: int) -> Allocati
     return Allocation(name=name, layer=layer, dtype=dtype, shape=(rows, size // item), bytes=rows * size, blocks=rows)
 
 
-def _compressed(opened: SglangOpened, sizes: Sizes, stage: int) -> tuple[Allocation, ...]:
+def _compressed(opened: SglangOccupancy, sizes: Sizes, stage: int) -> tuple[Allocation, ...]:
     """The pools of DeepSeek-V4, each of all layers of the stage together."""
     layout = opened.compressed
     assert layout is not None

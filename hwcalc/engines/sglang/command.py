@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.lora import parse_lora
 from hwcalc.engines.options import AUTO, is_on
 from hwcalc.engines.sglang.options import ARGUMENTS, SWITCHES, eagle_of
 from hwcalc.errors import UnsupportedError
 from hwcalc.text import brief
 
-__all__ = ["flag_text", "serve"]
+if TYPE_CHECKING:
+    from hwcalc.engines.command import CommandInput
 
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {

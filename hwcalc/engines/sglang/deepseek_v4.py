@@ -7,28 +7,17 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``de
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import stage_spans
-from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.engines.sglang.sizes import LOADED, Figures, Sizes, most_running, request_cap
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
 from hwcalc.formulas.arithmetic import either, floored, larger
 from hwcalc.formulas.record import Record
 
-__all__ = [
-    "CompressedLayout",
-    "CompressedStage",
-    "compressed_checks",
-    "compressed_figures",
-    "compressed_layout",
-    "compressed_sizes",
-    "fixed_bytes",
-    "state_requests",
-    "state_rows_bytes",
-    "window_places",
-]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.settings import SglangSettings
 
 _ROPE: Final = 64
 _SCALES: Final = 8

@@ -17,8 +17,6 @@ from hwcalc.engines.sglang.room import Demand, Room, around, with_a_window
 from hwcalc.engines.sglang.sizes import MOST_REQUESTS, Figures, Sizes
 from hwcalc.formulas.arithmetic import largest
 
-__all__ = ["CompressedRoom"]
-
 
 class CompressedRoom(Room):
     """The pools of DeepSeek-V4."""

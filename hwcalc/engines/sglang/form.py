@@ -7,20 +7,21 @@ terms: :class:`PoolCurve` finds it by the rules of the pools.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.forms import Curve, MemoryForm, Pools, Term
 from hwcalc.engines.general_form import form_with
-from hwcalc.engines.request import is_plain
 from hwcalc.engines.sglang.held import page_rows
 from hwcalc.engines.sglang.layout import SWA, stage_spans
-from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.room import Demand, Room
 from hwcalc.formulas import CompressedAttention, LayerKind, LayerNumbers
 from hwcalc.formulas.arithmetic import larger
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["PoolCurve", "plan_curve", "plan_form"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
+    from hwcalc.formulas.hybrid import Group
 
 
 class PoolCurve(Curve):
@@ -54,15 +55,15 @@ class PoolCurve(Curve):
         return total
 
 
-def plan_form(opened: SglangOpened) -> MemoryForm | None:
+def plan_form(opened: SglangOccupancy) -> MemoryForm | None:
     """The form of the family; ``None`` where the sequences are unlike, or the budget is unknown."""
     return form_with(opened, pools=_pools(opened.room, opened.pages))
 
 
-def plan_curve(opened: SglangOpened) -> PoolCurve | None:
+def plan_curve(opened: SglangOccupancy) -> PoolCurve | None:
     """The cache of the family; ``None`` where the sequences are of unlike lengths, or have something in common."""
     request, own = opened.request, opened.settings
-    if not is_plain(request):
+    if not request.is_plain:
         return None
     stack = opened.plain_stack
     stages = (stack.groups,) if own.pp == 1 else map(stack.groups_of, stage_spans(len(stack), own.pp))
@@ -76,7 +77,7 @@ def plan_curve(opened: SglangOpened) -> PoolCurve | None:
     )
 
 
-def _terms(opened: SglangOpened, groups: Iterable[Group], ranks: int = 1) -> tuple[Term, ...]:
+def _terms(opened: SglangOccupancy, groups: Iterable[Group], ranks: int = 1) -> tuple[Term, ...]:
     """What one sequence has in the pools, on so many tensor-parallel ranks together, by kinds of layers."""
     return tuple(
         Term(
@@ -94,7 +95,7 @@ def _terms(opened: SglangOpened, groups: Iterable[Group], ranks: int = 1) -> tup
     )
 
 
-def _units(opened: SglangOpened, kind: LayerKind) -> Iterator[tuple[str, Stair, int]]:
+def _units(opened: SglangOccupancy, kind: LayerKind) -> Iterator[tuple[str, Stair, int]]:
     """The pages of a sequence in one layer and its slots for states, in words and numbers, and the bytes of one page or of all slots."""
     if opened.compressed is not None:
         assert isinstance(kind, CompressedAttention)

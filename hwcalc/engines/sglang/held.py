@@ -7,7 +7,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import SWA
-from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor, beside_layers, bytes_of
 from hwcalc.formulas import CompressedAttention, LayerKind, Role
@@ -15,14 +14,13 @@ from hwcalc.formulas import CompressedAttention, LayerKind, Role
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
-
-__all__ = ["PageRow", "allocations", "extras", "layer_tensors", "page_rows"]
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
 
 _FLOAT8: Final = "fp8_e4m3"
 _RATIOS: Final = (4, 128)
 
 
-def layer_tensors(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, ...]:
+def layer_tensors(kind: LayerKind, opened: SglangOccupancy) -> tuple[StoredTensor, ...]:
     """The rows of all sequences in one layer of this kind, and their slots for states, on all tensor-parallel ranks."""
     if opened.compressed is not None:
         assert isinstance(kind, CompressedAttention)
@@ -35,7 +33,7 @@ def layer_tensors(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, 
     return rows if kind not in layout.state_bytes else (*rows, *_states(kind, opened))
 
 
-def _rows(opened: SglangOpened, name: str, role: Role, elements: int, size: int, dtype: str, *, windows: bool) -> StoredTensor:
+def _rows(opened: SglangOccupancy, name: str, role: Role, elements: int, size: int, dtype: str, *, windows: bool) -> StoredTensor:
     places = opened.window_tokens(opened.tokens) if windows else opened.paged(opened.tokens)
     total, ranks = opened.held_tokens(windows=windows), opened.settings.tp
     each = (
@@ -56,7 +54,7 @@ def _rows(opened: SglangOpened, name: str, role: Role, elements: int, size: int,
     )
 
 
-def _states(kind: LayerKind, opened: SglangOpened) -> tuple[StoredTensor, ...]:
+def _states(kind: LayerKind, opened: SglangOccupancy) -> tuple[StoredTensor, ...]:
     """Both states of a layer in every slot of a request."""
     slots, ranks, sizes = opened.slots, opened.settings.tp, opened.layout.state_bytes[kind]
     names = (("conv_state", Role.CONV, "bf16"), ("recurrent_state", Role.STATE, opened.dtypes.state))
@@ -101,7 +99,7 @@ def page_rows(kind: CompressedAttention, layout: CompressedLayout) -> Iterator[P
         yield row("indexer_keys", Role.INDEX, layout.index_bytes, ratio)
 
 
-def _paged(row: PageRow, opened: SglangOpened) -> StoredTensor:
+def _paged(row: PageRow, opened: SglangOccupancy) -> StoredTensor:
     page, ranks = opened.settings.page_size, opened.settings.tp
     pages = opened.held_tokens(windows=row.windows) // page
     return StoredTensor(
@@ -117,7 +115,7 @@ def _paged(row: PageRow, opened: SglangOpened) -> StoredTensor:
     )
 
 
-def extras(opened: SglangOpened) -> tuple[StoredTensor, ...]:
+def extras(opened: SglangOccupancy) -> tuple[StoredTensor, ...]:
     """The rest of the smallest pools that hold the sequences: one pool is full before the other ones are, and each has a share."""
     ranks = opened.settings.tp * opened.request.parallel.dp
     stored = sum(group.count * bytes_of(opened.kind_tensors[group.kind]) for group in opened.stack.groups)
@@ -137,7 +135,7 @@ def extras(opened: SglangOpened) -> tuple[StoredTensor, ...]:
     return tuple(beside_layers(name, size, f"{size:,} B: {rule}", why) for name, size, rule, why in found if size > 0)
 
 
-def _compressor_states(opened: SglangOpened) -> tuple[int, int]:
+def _compressor_states(opened: SglangOccupancy) -> tuple[int, int]:
     """Bytes of the compressors of 128 tokens of DeepSeek-V4 on one rank of each stage, and the requests that they are for."""
     layout = opened.compressed
     if layout is None:
@@ -148,7 +146,7 @@ def _compressor_states(opened: SglangOpened) -> tuple[int, int]:
     return sum(map(state_rows_bytes, repeat(layout), layout.stages, counts)), max(counts)
 
 
-def _why_unfilled(opened: SglangOpened) -> str:
+def _why_unfilled(opened: SglangOccupancy) -> str:
     """The pool that is larger than it need be, because its share is fixed."""
     if opened.window is None:
         return "states have a fixed share of the memory"
@@ -156,14 +154,14 @@ def _why_unfilled(opened: SglangOpened) -> str:
     return "window pool for all running requests" if ratio is None else f"window pool for {ratio:g} of the tokens"
 
 
-def allocations(opened: SglangOpened, stage: int) -> tuple[Allocation, ...]:
+def allocations(opened: SglangOccupancy, stage: int) -> tuple[Allocation, ...]:
     """The buffers of the pools of the planned budget; without one, of the smallest pools that hold the sequences."""
     from hwcalc.engines.sglang.buffers import pool_buffers
 
     return pool_buffers(opened, stage)
 
 
-def _of_all(opened: SglangOpened, each: str) -> str:
+def _of_all(opened: SglangOccupancy, each: str) -> str:
     return f"{opened.batch:,} sequences x {each}" if opened.batch > 1 else each
 
 

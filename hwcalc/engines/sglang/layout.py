@@ -6,12 +6,11 @@ Source: SGLang 0.5.23, ``model_executor/pool_configurator.py``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.sglang.backends import HOPPER
 from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WHOLE_GROUP_STATES, WINDOW_LESS_ONE, is_sparse_latent, splits_windows
 from hwcalc.engines.sglang.rows import ROW_KINDS, Row, rows_of, workspace_bytes
-from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
@@ -27,9 +26,10 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 
-__all__ = ["FULL", "KINDS", "SWA", "PoolLayout", "StageCells", "plan_layout", "stage_spans"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.settings import SglangSettings
+    from hwcalc.model import ModelSpec
 
 FULL: Final = "full"
 SWA: Final = "swa"

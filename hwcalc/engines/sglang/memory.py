@@ -20,7 +20,6 @@ from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
-from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.settings import prompt_tokens
 from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.steps import Step, step
@@ -28,9 +27,8 @@ from hwcalc.formulas import KimiDeltaAttention, LatentAttention
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
     from hwcalc.model import ModelSpec
-
-__all__ = ["default_fraction", "fraction_steps", "plan_budget", "prefill_buckets"]
 
 _ALWAYS_MIB: Final = 512
 _TOKEN_MIB: Final = 1.5
@@ -60,7 +58,7 @@ _UNREAD: Final = {"Qwen3_5": ("depth",), "MiniMaxM3": ("num_hidden_layers", "hid
 _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
 
 
-def plan_budget(opened: SglangOpened) -> Noted[Budget | None]:
+def plan_budget(opened: SglangOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the pools; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     found = loaded(opened)
     if found.value is None:
@@ -80,7 +78,7 @@ def plan_budget(opened: SglangOpened) -> Noted[Budget | None]:
     return Noted(budget, (*found.notes, *extra.notes, *notes))
 
 
-def _fraction(opened: SglangOpened) -> float:
+def _fraction(opened: SglangOccupancy) -> float:
     """The share that the user names, or the default."""
     named = opened.settings.fraction
     if named is not None:
@@ -102,7 +100,7 @@ def _of_free(part: BudgetPart, share: float) -> BudgetPart:
     )
 
 
-def default_fraction(opened: SglangOpened) -> float:
+def default_fraction(opened: SglangOccupancy) -> float:
     """``mem_fraction_static`` where nobody names one.
 
     An H100 of 81,559 MiB reserves 512 + 1.5 x 8192 + 128 + 2 x 256 + 8 x 58 = 13,904 MiB: 0.83.
@@ -114,7 +112,7 @@ def default_fraction(opened: SglangOpened) -> float:
     return round((gpu.memory_total_mib - _reserved_mib(opened)) / gpu.memory_total_mib, 3) * _times(opened)
 
 
-def fraction_steps(opened: SglangOpened) -> tuple[Step, ...]:
+def fraction_steps(opened: SglangOccupancy) -> tuple[Step, ...]:
     """How the default comes about; nothing where the share is named, or no GPU is."""
     hardware = opened.request.hardware
     total = None if hardware.gpu is None or hardware.kv_memory is not None else hardware.gpu.memory_total_mib
@@ -146,7 +144,7 @@ def fraction_steps(opened: SglangOpened) -> tuple[Step, ...]:
     )
 
 
-def _reserved_mib(opened: SglangOpened) -> float:
+def _reserved_mib(opened: SglangOccupancy) -> float:
     """What stays free for activations, ranks and CUDA graphs."""
     gpu, own = opened.request.hardware.gpu, opened.settings
     reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(opened.request), _LEAST_TOKENS)
@@ -156,7 +154,7 @@ def _reserved_mib(opened: SglangOpened) -> float:
     return max(reserved, _LEAST_RESERVED_MIB) if large else reserved
 
 
-def _graphs_mib(opened: SglangOpened) -> float:
+def _graphs_mib(opened: SglangOccupancy) -> float:
     """What graphs of decode steps and of prompts reserve."""
     gpu, own, options = opened.request.hardware.gpu, opened.settings, opened.request.options
     graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, own.tp * own.dp)
@@ -169,7 +167,7 @@ def _graphs_mib(opened: SglangOpened) -> float:
     return size + (_prompt_graphs_mib(opened, prompt_tokens(opened.request)) if _prompts_in_graphs(opened) else 0)
 
 
-def _times(opened: SglangOpened) -> float:
+def _times(opened: SglangOccupancy) -> float:
     """What a vision tower and AMD's kernels leave of the share."""
     gpu, share = opened.request.hardware.gpu, 1.0
     if shows_images(opened.model):
@@ -179,7 +177,7 @@ def _times(opened: SglangOpened) -> float:
     return share
 
 
-def _prompts_in_graphs(opened: SglangOpened) -> bool:
+def _prompts_in_graphs(opened: SglangOccupancy) -> bool:
     """Whether graphs of prompts are captured (``disable_breakable_cudagraph_if_incompatible``)."""
     model = opened.model
     if (
@@ -191,7 +189,7 @@ def _prompts_in_graphs(opened: SglangOpened) -> bool:
     return not any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack.groups)
 
 
-def _prompt_graphs_mib(opened: SglangOpened, chunk: int) -> int:
+def _prompt_graphs_mib(opened: SglangOccupancy, chunk: int) -> int:
     """What graphs of prompts reserve: a flat amount for latents, else by the number of lengths."""
     if _is_latent(opened.model):
         return _LATENT_PREFILL_MIB
@@ -247,7 +245,7 @@ def _images(model: ModelSpec) -> tuple[BudgetPart, ...]:
     return (replace(part, steps=steps),)
 
 
-def _drafts(opened: SglangOpened) -> tuple[BudgetPart, ...]:
+def _drafts(opened: SglangOccupancy) -> tuple[BudgetPart, ...]:
     """Weights of the layers that draft, where they come with the model; they are loaded before the pools are sized."""
     if not opened.settings.drafts or not opened.model.facts.mtp_modules:
         return ()

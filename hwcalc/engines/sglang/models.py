@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
-from hwcalc.model import ModelSpec
 
-__all__ = [
-    "COPIES_STATES",
-    "GRAPHS_WITH_IMAGES",
-    "MINIMAX_SPARSE",
-    "SCALED_ON_CONSUMER",
-    "WHOLE_GROUP_STATES",
-    "WINDOW_LESS_ONE",
-    "context_tokens",
-    "is_compressed",
-    "is_sparse_latent",
-    "shows_images",
-    "splits_windows",
-]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _SPLITS_WINDOWS: Final = frozenset(
     {

@@ -11,8 +11,6 @@ from hwcalc.engines.sglang.backends import ATTENTION_BACKENDS
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
 
-__all__ = ["ARGUMENTS", "DSA_BACKENDS", "OPTIONS", "STRATEGIES", "SWITCHES", "eagle_of", "share"]
-
 ARGUMENTS: Final = (
     *(
         "page_size",

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.sglang.opened import SglangOpened
-from hwcalc.engines.sglang.sizes import Sizes
 from hwcalc.engines.sglang.steps import pool_steps
 from hwcalc.model import Definition
 
-__all__ = ["plan_pool"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
+    from hwcalc.engines.sglang.sizes import Sizes
 
 _LONGEST = 2**40
 
 
-def plan_pool(opened: SglangOpened, budget: int) -> PoolInfo:
+def plan_pool(opened: SglangOccupancy, budget: int) -> PoolInfo:
     """The pools of one replica. ``tokens`` is ``max_total_num_tokens`` and ``max_requests`` is ``max_running_requests``."""
     sizes, own = opened.sizes(max(0, budget)), opened.settings
     held = opened.at_once(sizes)
@@ -42,7 +44,7 @@ def plan_pool(opened: SglangOpened, budget: int) -> PoolInfo:
     )
 
 
-def _longest(opened: SglangOpened, sizes: Sizes) -> int:
+def _longest(opened: SglangOccupancy, sizes: Sizes) -> int:
     """The longest sequence that one request could have."""
     if sizes.error is not None:
         return 0
@@ -52,7 +54,7 @@ def _longest(opened: SglangOpened, sizes: Sizes) -> int:
     return min(bound, sizes.tokens)
 
 
-def _message(opened: SglangOpened, sizes: Sizes, held: int) -> str | None:
+def _message(opened: SglangOccupancy, sizes: Sizes, held: int) -> str | None:
     if sizes.error is not None:
         return sizes.error
     if held:

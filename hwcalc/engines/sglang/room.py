@@ -9,10 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.sglang.layout import PoolLayout, StageCells
-from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.engines.sglang.sizes import (
     LEAST_REQUESTS,
     Figures,
@@ -31,7 +29,9 @@ from hwcalc.engines.sglang.sizes import (
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
 from hwcalc.formulas.record import Record
 
-__all__ = ["Demand", "PoolRoom", "Room", "around", "with_a_window"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.layout import PoolLayout, StageCells
+    from hwcalc.engines.sglang.settings import SglangSettings
 
 _LARGEST_BUDGET: Final = 2**60
 _PROBE: Final = 2**50

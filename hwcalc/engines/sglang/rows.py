@@ -13,8 +13,6 @@ from hwcalc.engines.sglang.settings import FOUR_BITS, SglangSettings
 from hwcalc.formulas import ChunkedAttention, FullAttention, LatentAttention, LayerKind, Role, SlidingAttention, SparseIndexer
 from hwcalc.formulas.attention import AttentionKind
 
-__all__ = ["INDEX_BLOCK", "ROW_KINDS", "Row", "attention_elements", "rows_of", "workspace_bytes"]
-
 INDEX_BLOCK: Final = 128
 """Numbers of an indexer key that share a scale of four bytes."""
 _SCALED_LATENT: Final = 128

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.policies import Support
 from hwcalc.engines.saving import Cost, Saving, computes_fp8
-from hwcalc.engines.sglang.opened import SglangOpened
 
-__all__ = ["savings", "sharing_support"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
 
 _TENTH: Final = "0.1"
 
 
-def savings(opened: SglangOpened) -> Iterator[Saving]:
+def savings(opened: SglangOccupancy) -> Iterator[Saving]:
     """A smaller pool of windows, states without copies, and formats of eight bits."""
     own = opened.settings
     if own.swa_ratio is not None and opened.window is not None and own.swa_ratio > float(_TENTH):
@@ -27,7 +27,7 @@ def savings(opened: SglangOpened) -> Iterator[Saving]:
         yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
 
 
-def sharing_support(opened: SglangOpened) -> Support:
+def sharing_support(opened: SglangOccupancy) -> Support:
     """The radix cache keeps common beginnings once, in whole pages; states are those of one sequence."""
     if not opened.settings.radix:
         return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")

@@ -7,11 +7,10 @@ nothing is settled: a bare byte budget is divided as the arguments say, and kern
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.request import Request
 from hwcalc.engines.sglang.backends import BLACKWELL, attention_backend, is_blackwell, page_size, pages_states
 from hwcalc.engines.sglang.models import (
     COPIES_STATES,
@@ -24,10 +23,11 @@ from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.states import STATE_RULES
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 from hwcalc.text import shown
 
-__all__ = ["FOUR_BITS", "KV_DTYPES", "SglangSettings", "capability_of", "prompt_tokens", "read_settings"]
+if TYPE_CHECKING:
+    from hwcalc.engines.setup import Request
+    from hwcalc.model import ModelSpec
 
 KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
 """What ``--kv-cache-dtype`` takes."""

@@ -7,33 +7,15 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and `
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.sglang.layout import PoolLayout, StageCells
-from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.units import GIB
 
-__all__ = [
-    "EVICTION_INTERVAL",
-    "LEAST_REQUESTS",
-    "LOADED",
-    "MOST_REQUESTS",
-    "Figures",
-    "Sizes",
-    "capped_windows",
-    "cell_size",
-    "checks",
-    "most_running",
-    "plan_figures",
-    "plan_sizes",
-    "request_cap",
-    "slots_of_budget",
-    "slots_per_request",
-    "token_stages",
-    "window_tokens",
-]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.layout import PoolLayout, StageCells
+    from hwcalc.engines.sglang.settings import SglangSettings
 
 EVICTION_INTERVAL: Final = 128
 """Tokens between two clearings of a window (``SGLANG_SWA_EVICTION_INTERVAL``)."""

@@ -13,8 +13,6 @@ from typing import Any, Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas import GatedDeltaNet, KimiDeltaAttention, LayerKind, LightningAttention, Mamba1, Mamba2, ShortConvolution
 
-__all__ = ["CONFIG_NAMES_DTYPE", "CONV_BYTES", "STATE_RULES", "state_elements"]
-
 CONV_BYTES: Final = 2
 CONFIG_NAMES_DTYPE: Final = (GatedDeltaNet, Mamba2)
 """Kinds whose states have the dtype that the config names (``mamba_ssm_dtype``)."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout, state_rows_bytes
 from hwcalc.engines.sglang.memory import fraction_steps
-from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.sizes import LEAST_REQUESTS, MOST_REQUESTS, Sizes, cell_size, most_running
 from hwcalc.engines.steps import Step, step
 
-__all__ = ["pool_steps"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
 
 
-def pool_steps(opened: SglangOpened, sizes: Sizes, budget: int, held: int) -> tuple[Step, ...]:
+def pool_steps(opened: SglangOccupancy, sizes: Sizes, budget: int, held: int) -> tuple[Step, ...]:
     """The slots, the tokens, and how many requests of the planned length they hold; nothing where SGLang does not start."""
     if sizes.error is not None or not sizes.tokens or not sizes.cell:
         return ()
@@ -21,7 +22,7 @@ def pool_steps(opened: SglangOpened, sizes: Sizes, budget: int, held: int) -> tu
     return (*fraction_steps(opened), *room, *_tokens(opened, sizes), *_windows(opened, sizes), *_requests(opened, sizes, held))
 
 
-def _states(opened: SglangOpened, sizes: Sizes, budget: int) -> Iterator[Step]:
+def _states(opened: SglangOccupancy, sizes: Sizes, budget: int) -> Iterator[Step]:
     """The slots for states, and what they leave. What drafts copy of states has no step."""
     own, slots, slot = opened.settings, sizes.slots, opened.layout.slot_bytes
     if slots is None:
@@ -67,7 +68,7 @@ def _states(opened: SglangOpened, sizes: Sizes, budget: int) -> Iterator[Step]:
     )
 
 
-def _compressors(opened: SglangOpened, layout: CompressedLayout, budget: int, sizes: Sizes) -> Iterator[Step]:
+def _compressors(opened: SglangOccupancy, layout: CompressedLayout, budget: int, sizes: Sizes) -> Iterator[Step]:
     """What the compressors of 128 tokens take for all requests, of the stage that has fewest tokens."""
     own = opened.settings
     if own.swa_ratio is None or own.total_tokens is not None:
@@ -88,7 +89,7 @@ def _compressors(opened: SglangOpened, layout: CompressedLayout, budget: int, si
         )
 
 
-def _cell(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
+def _cell(opened: SglangOccupancy, sizes: Sizes) -> Iterator[Step]:
     """The bytes of a token with those of its share of the windows."""
     own = opened.settings
     if opened.compressed is not None or own.swa_ratio is None or own.drafts:
@@ -106,7 +107,7 @@ def _cell(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
             return
 
 
-def _tokens(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
+def _tokens(opened: SglangOccupancy, sizes: Sizes) -> Iterator[Step]:
     own = opened.settings
     if own.total_tokens is not None and own.total_tokens // own.page_size * own.page_size == sizes.tokens:
         yield step(
@@ -131,7 +132,7 @@ def _tokens(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
         )
 
 
-def _windows(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
+def _windows(opened: SglangOccupancy, sizes: Sizes) -> Iterator[Step]:
     """The tokens of the pool of windows where it has a share."""
     own, tokens = opened.settings, sizes.swa_tokens
     if not tokens or own.swa_ratio is None or tokens == sizes.tokens:
@@ -147,7 +148,7 @@ def _windows(opened: SglangOpened, sizes: Sizes) -> Iterator[Step]:
     )
 
 
-def _requests(opened: SglangOpened, sizes: Sizes, held: int) -> Iterator[Step]:
+def _requests(opened: SglangOccupancy, sizes: Sizes, held: int) -> Iterator[Step]:
     """``max_running_requests`` of the log, and how many requests of the planned length there are at once."""
     own, slots = opened.settings, sizes.slots
     most = most_running(own, sizes.tokens, None)

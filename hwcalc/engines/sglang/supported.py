@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.capability import check_generation
 from hwcalc.engines.heads import check_heads
@@ -12,12 +12,12 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.sglang.backends import is_blackwell
 from hwcalc.engines.sglang.classes import CLASSES
 from hwcalc.engines.sglang.models import COPIES_STATES, is_sparse_latent
-from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import FullAttention, NoCache, SlidingAttention
 from hwcalc.model import ModelSpec, Note
 
-__all__ = ["check_class", "check_supported"]
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
 
 _OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
 """Beginnings of the names of classes whose caches kvplan does not know yet."""
@@ -33,7 +33,7 @@ def check_class(model: ModelSpec) -> None:
         raise UnsupportedError(f"SGLang 0.5.23 has no class {name}.", hint="Use: --engine reference, or another engine")
 
 
-def check_supported(opened: SglangOpened) -> Noted[None]:
+def check_supported(opened: SglangOccupancy) -> Noted[None]:
     """Raise an error for a model or a request that SGLang refuses, or that kvplan has no rules for. Notes say what is assumed."""
     model, request, own = opened.model, opened.request, opened.settings
     name = model.architecture
@@ -58,7 +58,7 @@ def check_supported(opened: SglangOpened) -> Noted[None]:
     return Noted(None, tuple(_notes(opened)))
 
 
-def _check_kernels(opened: SglangOpened) -> None:
+def _check_kernels(opened: SglangOccupancy) -> None:
     """Raise an error where SGLang has no kernel for a format on the GPU, or no states for a strategy."""
     own, gpu, options = opened.settings, opened.request.hardware.gpu, opened.request.options
     if is_sparse_latent(opened.model) and own.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
@@ -83,7 +83,7 @@ def _check_kernels(opened: SglangOpened) -> None:
         )
 
 
-def _notes(opened: SglangOpened) -> Iterator[Note]:
+def _notes(opened: SglangOccupancy) -> Iterator[Note]:
     gpu, own = opened.request.hardware.gpu, opened.settings
     if gpu is None:
         message = (

@@ -12,8 +12,6 @@ from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.formulas.weights import Block, Weight, WeightRole
 
-__all__ = ["SGLANG"]
-
 
 class _SglangRank(GroupRank):
     """The ranks of all replicas divide the output head, too."""

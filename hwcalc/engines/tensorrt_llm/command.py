@@ -17,8 +17,6 @@ from hwcalc.errors import UsageError
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
 
-__all__ = ["SETTINGS_FILE", "flag_text", "serve", "settings_file"]
-
 _FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "seq": "--max_seq_len",

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from hwcalc.engines.amounts import Amount, OwnAmount
 from hwcalc.engines.budget import Section
 from hwcalc.engines.calibration import measurements
-from hwcalc.engines.curves import Curve
-from hwcalc.engines.forms import ENDS, OPPOSITE, Memory, MemoryForm, PartForm
+from hwcalc.engines.forms import ENDS, OPPOSITE, Amount, Curve, Memory, MemoryForm, OwnAmount, PartForm
 from hwcalc.engines.general_form import form_with
-from hwcalc.engines.request import is_plain
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE, dummy_rows
 from hwcalc.engines.tensorrt_llm.needs import Needs
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.arithmetic import either, every, floored, larger, some
 from hwcalc.formulas.record import Record
@@ -28,18 +24,17 @@ from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
     from hwcalc.engines.tensorrt_llm.layout import Layout
 
-__all__ = ["PoolCurve", "PoolForm", "plan_curve", "plan_form"]
 
-
-def plan_form(opened: TensorrtOpened) -> MemoryForm | None:
+def plan_form(opened: TensorrtOccupancy) -> MemoryForm | None:
     """The form of the family; ``None`` where sequences are not alike, or the budget is unknown or partly measured."""
     form = form_with(opened, lambda: _parts(opened, opened.budget))
     return None if form is None else PoolForm(**asdict(form))
 
 
-def _parts(opened: TensorrtOpened, budget: Budget | None) -> tuple[PartForm, ...] | None:
+def _parts(opened: TensorrtOccupancy, budget: Budget | None) -> tuple[PartForm, ...] | None:
     """The parts of the equation; ``None`` where some were measured, which hold for batches of one size."""
     hardware = opened.request.hardware
     assert hardware.gpu is not None
@@ -56,10 +51,10 @@ def _parts(opened: TensorrtOpened, budget: Budget | None) -> tuple[PartForm, ...
     return (*parts, kept)
 
 
-def plan_curve(opened: TensorrtOpened) -> PoolCurve | None:
+def plan_curve(opened: TensorrtOccupancy) -> PoolCurve | None:
     """The cache of the family; ``None`` where sequences are not alike, or the engine refuses some lengths."""
     request = opened.request
-    if not is_plain(request):
+    if not request.is_plain:
         return None
     if opened.settings.interval is not None:
         return None
@@ -70,11 +65,11 @@ def plan_curve(opened: TensorrtOpened) -> PoolCurve | None:
     return PoolCurve(gpus=(), total=(), layouts=layouts, dp=request.parallel.dp, tp=request.parallel.tp)
 
 
-def _layouts(opened: TensorrtOpened) -> list[tuple[int | None, Layout]]:
+def _layouts(opened: TensorrtOccupancy) -> list[tuple[int | None, Layout]]:
     """The layout of each range of lengths, with the last length of it: a window that is longer than a sequence is none."""
-    found: list[tuple[int | None, Layout]] = [(window, of_tensorrt(opened.sized(seq=window)).layout) for window in opened.windows]
+    found: list[tuple[int | None, Layout]] = [(window, opened.sized(seq=window).layout) for window in opened.windows]
     longest = max(opened.windows, default=0) + 1
-    return [*found, (None, of_tensorrt(opened.sized(seq=longest)).layout)]
+    return [*found, (None, opened.sized(seq=longest).layout)]
 
 
 def _part(part: BudgetPart, batch: int) -> PartForm:

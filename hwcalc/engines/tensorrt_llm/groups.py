@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.engines.pool import PoolGroup
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
 from hwcalc.formulas import LayerNumbers
 
-__all__ = ["group_infos"]
+if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
 
 
-def group_infos(opened: TensorrtOpened) -> tuple[PoolGroup, ...]:
+def group_infos(opened: TensorrtOccupancy) -> tuple[PoolGroup, ...]:
     """The pools as a plan reports them, each with the layers that have it, and the states."""
     layout, size, infos = opened.layout, opened.settings.block, []
     windows: dict[int | None, list[int]] = {}

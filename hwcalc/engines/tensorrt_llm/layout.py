@@ -16,16 +16,14 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.tensorrt_llm.pieces import Piece
-from hwcalc.engines.tensorrt_llm.settings import Settings
-from hwcalc.formulas import LayerKind
 from hwcalc.formulas.arithmetic import ceil_div, ceiled, either, floored, largest, picked, smaller, some
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.pieces import Piece
+    from hwcalc.engines.tensorrt_llm.settings import Settings
     from hwcalc.engines.tensorrt_llm.storage import Dealt, Storage
-
-__all__ = ["FOREVER", "Layout", "Stage"]
+    from hwcalc.formulas import LayerKind
 
 FOREVER = 2**62
 """More tokens than any pool has: no layer grows with them."""

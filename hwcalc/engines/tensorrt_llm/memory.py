@@ -7,7 +7,7 @@ that stays free is a part of its own here. Its ends are those of what is left, s
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, forward
@@ -15,12 +15,12 @@ from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.profiles.engines import runtime_profile
 
-__all__ = ["KEPT_FREE", "dummy_rows", "plan_budget"]
+if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
 
 KEPT_FREE: Final = "kept free"
 """The part that ``free_gpu_memory_fraction`` leaves."""
@@ -32,7 +32,7 @@ def dummy_rows(batch: int, tokens: int) -> int:
     return rows
 
 
-def plan_budget(opened: TensorrtOpened) -> Noted[Budget | None]:
+def plan_budget(opened: TensorrtOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     from hwcalc.quantization.planned import format_name
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.layout import Layout
     from hwcalc.engines.tensorrt_llm.storage import Dealt
 
-__all__ = ["Needs", "in_pages"]
-
 _STEP: Final = 2**21
 """The smallest page of V2."""
 

@@ -10,8 +10,6 @@ from hwcalc.engines.options import EngineOption, choice_option, integer_option, 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
 
-__all__ = ["OPTIONS", "is_attention_dp", "read_fraction", "read_windows"]
-
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATES: Final = choice_option("auto", "float16", "bfloat16", "float32", "fp16", "bf16", "fp32")
 _MOST_WINDOWS: Final = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.tensorrt_llm.settings import ITEM_BYTES, Settings
 from hwcalc.errors import UnsupportedError, UsageError
@@ -26,10 +26,10 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 
-__all__ = ["RULES", "Piece", "pieces_of"]
+if TYPE_CHECKING:
+    from hwcalc.formulas.attention import AttentionKind
 
 _SCALE_EVERY: Final = 16
 _INDEX_SCALE_EVERY: Final = 128

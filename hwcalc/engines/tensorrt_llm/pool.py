@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
     from hwcalc.engines.tensorrt_llm.storage import Storage
 
-__all__ = ["holds", "plan_pool"]
 
-
-def holds(opened: TensorrtOpened, budget: int) -> bool:
+def holds(opened: TensorrtOccupancy, budget: int) -> bool:
     """Whether the planned sequences of the fullest replica fit into the budget, and into ``max_tokens`` where it is given."""
-    return of_tensorrt(opened.replica).needs.holds(budget)
+    return opened.replica.needs.holds(budget)
 
 
 class _Sizes(Record):
@@ -37,7 +35,7 @@ class _Sizes(Record):
     steps: tuple[Step, ...]
 
 
-def _v1(opened: TensorrtOpened, budget: int) -> _Sizes:
+def _v1(opened: TensorrtOccupancy, budget: int) -> _Sizes:
     """One pool, or one for each window."""
     layout, size = opened.layout, opened.settings.block
     pools = layout.pool_blocks(budget)
@@ -57,9 +55,9 @@ def _v1(opened: TensorrtOpened, budget: int) -> _Sizes:
     )
 
 
-def _v2(opened: TensorrtOpened, budget: int) -> _Sizes:
+def _v2(opened: TensorrtOccupancy, budget: int) -> _Sizes:
     """The pools of the stage that has fewest of each."""
-    layout, size, single = opened.layout, opened.settings.block, of_tensorrt(opened.single)
+    layout, size, single = opened.layout, opened.settings.block, opened.single
     stages = []
     for storage, quota in zip(opened.storages, layout.quotas(budget), strict=True):
         slots = storage.slots(quota) or [0] * len(storage.pools)
@@ -92,11 +90,11 @@ def _v2(opened: TensorrtOpened, budget: int) -> _Sizes:
     )
 
 
-def plan_pool(opened: TensorrtOpened, budget: int) -> PoolInfo:
+def plan_pool(opened: TensorrtOccupancy, budget: int) -> PoolInfo:
     """The pool of one replica."""
     layout, one = opened.layout, opened.settings
     found = (_v2 if one.v2 else _v1)(opened, budget)
-    single = of_tensorrt(opened.single)
+    single = opened.single
     fits = holds(single, budget)
     longest = _longest(single, budget, max(opened.tokens, opened.model.max_position_embeddings or 0))
     whole = None if None in layout.windows else layout.windows[-1]
@@ -129,29 +127,29 @@ def _last(most: int, good: Callable[[int], bool]) -> int:
     return bisect_left(range(1, most + 1), 1, key=lambda number: int(not good(number)))
 
 
-def _longest(single: TensorrtOpened, budget: int, bound: int) -> int:
+def _longest(single: TensorrtOccupancy, budget: int, bound: int) -> int:
     """The longest sequence that one request could have."""
 
     def fits(length: int) -> bool:
-        return holds(of_tensorrt(single.sized(seq=length)), budget)
+        return holds(single.sized(seq=length), budget)
 
     return bound if fits(bound) else _last(bound - 1, fits)
 
 
-def _most(opened: TensorrtOpened, budget: int) -> int:
+def _most(opened: TensorrtOccupancy, budget: int) -> int:
     """Requests of the planned length that one replica runs at once: no more than ``max_batch_size``."""
-    replica, most = of_tensorrt(opened.replica), opened.settings.sequences
+    replica, most = opened.replica, opened.settings.sequences
     branches = opened.request.sharing.branches
     if opened.together.unlike or opened.settings.most_tokens is not None or opened.layout.several:
-        return _last(most // branches, lambda requests: holds(of_tensorrt(replica.sized(batch=requests)), budget))
+        return _last(most // branches, lambda requests: holds(replica.sized(batch=requests), budget))
     if opened.settings.v2:
-        return max(0, min(most // branches, _most_in(of_tensorrt(replica.sized(batch=1)), budget)))
+        return max(0, min(most // branches, _most_in(replica.sized(batch=1), budget)))
     pools = opened.layout.pool_blocks(budget)
     each = {window: branches * opened.layout.blocks(window, opened.tokens) for window in pools}
     return min(most // branches, *(pools[window] // each[window] for window in pools))
 
 
-def _most_in(one: TensorrtOpened, budget: int) -> int:
+def _most_in(one: TensorrtOccupancy, budget: int) -> int:
     """V2: how many such requests the pools of whole pages hold, while one of them is read in."""
     from hwcalc.engines.tensorrt_llm.storage import page_bytes
 
@@ -165,7 +163,7 @@ def _most_in(one: TensorrtOpened, budget: int) -> int:
     return min(found, default=FOREVER)
 
 
-def _message(opened: TensorrtOpened, blocks: int, longest: int) -> str:
+def _message(opened: TensorrtOccupancy, blocks: int, longest: int) -> str:
     """What the manager says where the longest sequence does not fit."""
     if not blocks or not longest:
         return "Impossible to fit in any sequence in kvCache"
@@ -227,7 +225,7 @@ def _window_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
     )
 
 
-def _v2_steps(opened: TensorrtOpened, whole: list[tuple[Storage, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
+def _v2_steps(opened: TensorrtOccupancy, whole: list[tuple[Storage, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
     """How many blocks and states the pages of each pool hold, on the stage that has fewest blocks."""
     from hwcalc.engines.tensorrt_llm.storage import page_bytes
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened
 
-__all__ = ["savings"]
+if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
 
 _SMALL_BATCH: Final = 2048
 
 
-def savings(opened: TensorrtOpened) -> Iterator[Saving]:
+def savings(opened: TensorrtOccupancy) -> Iterator[Saving]:
     """The savings for the planned GPU."""
     request, one = opened.request, opened.settings
     gpu = request.hardware.gpu

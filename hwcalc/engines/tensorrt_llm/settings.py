@@ -7,11 +7,10 @@ pyexecutor/py_executor_creator.py (64 tokens in a block for FlashMLA) of the sou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO, is_auto, is_on
-from hwcalc.engines.request import Request
 from hwcalc.engines.tensorrt_llm.options import is_attention_dp, read_fraction, read_windows
 from hwcalc.engines.tensorrt_llm.supported import is_kimi, reuses_blocks, takes_v2
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -31,7 +30,8 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.text import shown
 from hwcalc.units import parse_tokens
 
-__all__ = ["FRACTION", "ITEM_BYTES", "STATE_KINDS", "Settings", "read_settings"]
+if TYPE_CHECKING:
+    from hwcalc.engines.setup import Request
 
 STATE_KINDS: Final = (Mamba2, GatedDeltaNet, KimiDeltaAttention)
 FRACTION: Final = 0.9

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.pieces import Piece
     from hwcalc.engines.tensorrt_llm.settings import Settings
 
-__all__ = ["Cycle", "Sequences", "Storage", "page_bytes", "storage_of"]
-
 _PAGE: Final = 2**21
 _GIB: Final = 2**30
 _WIDEST: Final = 4

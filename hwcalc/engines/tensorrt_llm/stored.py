@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor, beside_layers
-from hwcalc.engines.tensorrt_llm.layout import Stage
 from hwcalc.engines.tensorrt_llm.needs import in_pages
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
-from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.formulas.arithmetic import ceil_div
 
-__all__ = ["buffers", "extra_tensors", "stored_piece"]
+if TYPE_CHECKING:
+    from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
+    from hwcalc.engines.tensorrt_llm.layout import Stage
+    from hwcalc.engines.tensorrt_llm.pieces import Piece
 
 _WORDS = {
     "idle_states": "states of max_batch_size requests, and of dummy requests",
@@ -32,7 +33,7 @@ _WHY = {
 """The same in fewer words, beside other engines."""
 
 
-def stored_piece(opened: TensorrtOpened, piece: Piece) -> StoredTensor:
+def stored_piece(opened: TensorrtOccupancy, piece: Piece) -> StoredTensor:
     """One buffer of one layer, of all sequences on all tensor-parallel ranks together."""
     size, tp, batch = opened.settings.block, opened.request.parallel.tp, opened.batch
     if piece.state:
@@ -57,16 +58,16 @@ def stored_piece(opened: TensorrtOpened, piece: Piece) -> StoredTensor:
     )
 
 
-def extra_tensors(opened: TensorrtOpened) -> tuple[StoredTensor, ...]:
+def extra_tensors(opened: TensorrtOccupancy) -> tuple[StoredTensor, ...]:
     """What the manager keeps beside the blocks of the planned sequences, on all GPUs."""
-    replica, parallel, sizes = of_tensorrt(opened.replica), opened.request.parallel, dict.fromkeys(_WORDS, 0)
+    replica, parallel, sizes = opened.replica, opened.request.parallel, dict.fromkeys(_WORDS, 0)
     for stage in opened.layout.stages:
         for name, size in _beside(opened, replica, stage):
             sizes[name] += max(0, size) * parallel.tp
     return tuple(beside_layers(name, size, f"{size:,} B: {_WORDS[name]}", _WHY[name]) for name, size in sizes.items() if size)
 
 
-def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> Iterator[tuple[str, int]]:
+def _beside(opened: TensorrtOccupancy, replica: TensorrtOccupancy, stage: Stage) -> Iterator[tuple[str, int]]:
     """The bytes beside on one rank of a stage, of all replicas together."""
     one, layout, dp = opened.settings, opened.layout, opened.request.parallel.dp
     if not one.v2:
@@ -83,16 +84,16 @@ def _beside(opened: TensorrtOpened, replica: TensorrtOpened, stage: Stage) -> It
     yield "whole_pages" if one_pool else "other_pools", dp * (more - read)
 
 
-def _read_bytes(replica: TensorrtOpened, stage: int) -> int:
+def _read_bytes(replica: TensorrtOccupancy, stage: int) -> int:
     """The slots that the pools have for a prompt while it is read, beside those that stay."""
     storage = replica.storages[stage]
     demands = zip(storage.pools, replica.needs.demand(storage), replica.needs.demand(storage, reading=False), strict=True)
     return sum((most - kept) * sum(sizes) for (sizes, _), most, kept in demands)
 
 
-def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]:
+def buffers(opened: TensorrtOccupancy, stage_number: int) -> tuple[Allocation, ...]:
     """The pools of a rank, with the blocks of the byte budget where one is given, else of the planned sequences."""
-    replica, size = of_tensorrt(opened.replica), opened.settings.block
+    replica, size = opened.replica, opened.settings.block
     layout, one = replica.layout, opened.settings
     stage, given = layout.stages[stage_number], opened.request.hardware.kv_memory
     if one.v2:
@@ -113,7 +114,7 @@ def buffers(opened: TensorrtOpened, stage_number: int) -> tuple[Allocation, ...]
     return tuple(one for one in found if one.bytes)
 
 
-def _v2_buffers(opened: TensorrtOpened, stage: int, budget: int) -> Iterator[Allocation]:
+def _v2_buffers(opened: TensorrtOccupancy, stage: int, budget: int) -> Iterator[Allocation]:
     """V2's pools in whole pages, each size of a slot in a pool of its own; and the pages of the quota that no pool can use."""
     from hwcalc.engines.tensorrt_llm.storage import page_bytes
 

@@ -13,10 +13,8 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.request import Request
+    from hwcalc.engines.setup import Request
     from hwcalc.model import ModelSpec
-
-__all__ = ["check_class", "check_supported", "is_kimi", "reuses_blocks", "runs_states", "takes_v2"]
 
 _RUN: Final = frozenset(
     {

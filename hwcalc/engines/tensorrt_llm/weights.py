@@ -7,8 +7,6 @@ from typing import ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
 
-__all__ = ["TENSORRT"]
-
 
 class _TensorrtRules(Rules):
     engine: ClassVar[str] = "tensorrt-llm"

@@ -7,8 +7,6 @@ from typing import Final
 from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.errors import UsageError
 
-__all__ = ["KV_NAMES", "QUANTIZED", "VARIABLES", "flag_text", "launch"]
-
 _FLAGS: Final = {
     "cuda_memory_fraction": "--cuda-memory-fraction",
     "max_batch_prefill_tokens": "--max-batch-prefill-tokens",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["head_width", "prefill_tokens"]
-
 _TERA: Final = 10**12
 _FLOPS: Final[Mapping[str, int]] = MappingProxyType(
     {

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.tgi.models import is_native, keeps_whole_heads
-from hwcalc.engines.tgi.opened import TgiOpened
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -30,19 +29,18 @@ from hwcalc.formulas.tensor import Once
 
 if TYPE_CHECKING:
     from hwcalc.engines.stored import StoredTensor
-
-__all__ = ["RULES", "check_layers", "layer_tensors"]
+    from hwcalc.engines.tgi.deployment import TgiOccupancy
 
 _NOPE: Final = 128
 _ROPE: Final = 64
 
 
-def layer_tensors(kind: LayerKind, opened: TgiOpened) -> tuple[StoredTensor, ...]:
+def layer_tensors(kind: LayerKind, opened: TgiOccupancy) -> tuple[StoredTensor, ...]:
     """The tensors of one layer."""
     return RULES[type(kind)](kind, opened)
 
 
-def check_layers(opened: TgiOpened) -> None:
+def check_layers(opened: TgiOccupancy) -> None:
     """Refuse what the flash classes do not take. Raises :class:`~hwcalc.errors.UnsupportedError`."""
     tp, model = opened.request.parallel.tp, opened.model
     shapes = set()
@@ -73,13 +71,13 @@ def check_layers(opened: TgiOpened) -> None:
         raise UnsupportedError("TGI has one shape of keys and values for all layers of a model.", hint="Use: --engine reference")
 
 
-def _attention(kind: AttentionKind, opened: TgiOpened) -> tuple[StoredTensor, ...]:
+def _attention(kind: AttentionKind, opened: TgiOccupancy) -> tuple[StoredTensor, ...]:
     """Every token of every layer, whatever its window; values are as wide as keys."""
     span = Pages(opened.settings.block_size)
     return opened.store_all(key_value_tensors(kind.num_key_value_heads, kind.head_dim, kind.head_dim, span))
 
 
-def _latent(kind: LatentAttention, opened: TgiOpened) -> tuple[StoredTensor, ...]:
+def _latent(kind: LatentAttention, opened: TgiOccupancy) -> tuple[StoredTensor, ...]:
     """Keys and values of every head, both as wide as the wider of them.
 
     The keys ``qk_nope_dim`` and ``qk_rope_dim``, for which TGI looks, are in no config: the widths are 128 + 64 whatever it says.
@@ -97,7 +95,7 @@ def _latent(kind: LatentAttention, opened: TgiOpened) -> tuple[StoredTensor, ...
     )
 
 
-def _mamba(kind: Mamba1, opened: TgiOpened) -> tuple[StoredTensor, ...]:
+def _mamba(kind: Mamba1, opened: TgiOccupancy) -> tuple[StoredTensor, ...]:
     """States of a batch: all columns of the convolution, in the model's dtype."""
     conv, *rest = kind.tensors()
     columns = replace(conv, shape=(*conv.shape, kind.d_conv), axes=(*conv.axes, "d_conv"), span=Once())

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.costs import forward
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
 
 if TYPE_CHECKING:
-    from hwcalc.engines.tgi.opened import TgiOpened
+    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.tgi.deployment import TgiOccupancy
 
-__all__ = ["plan_budget"]
 
-
-def plan_budget(opened: TgiOpened) -> Noted[Budget | None]:
+def plan_budget(opened: TgiOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for blocks; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     found = loaded(opened)
     if found.value is None:

@@ -6,13 +6,13 @@ of transformers 4.51, that its image has, are ``is_backend_compatible``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 
-__all__ = ["check_class", "check_weights", "is_bf16", "is_native", "keeps_whole_heads", "published_format"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _NATIVE: Final = frozenset(
     {

@@ -15,14 +15,12 @@ from hwcalc.engines.stored import bytes_of
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.tgi.opened import TgiOpened
-
-__all__ = ["block_bytes", "plan_pool"]
+    from hwcalc.engines.tgi.deployment import TgiOccupancy
 
 _SHORT: Final = "Not enough memory to handle {tokens} prefill tokens. You need to decrease `--max-batch-prefill-tokens`"
 
 
-def block_bytes(opened: TgiOpened) -> int:
+def block_bytes(opened: TgiOccupancy) -> int:
     """What a block takes of a GPU."""
 
     def counted() -> int:
@@ -32,7 +30,7 @@ def block_bytes(opened: TgiOpened) -> int:
     return opened.shared("block bytes", counted)
 
 
-def plan_pool(opened: TgiOpened, budget: int) -> PoolInfo:
+def plan_pool(opened: TgiOccupancy, budget: int) -> PoolInfo:
     """The pool of a budget in bytes."""
     block, size = opened.settings.block_size, block_bytes(opened)
     blocks = max(0, budget) // size

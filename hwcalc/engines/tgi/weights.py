@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -10,9 +10,9 @@ from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.tgi.models import keeps_whole_heads
 from hwcalc.formulas import AttentionKind, ExpandedLatentAttention, LatentAttention, LayerKind
 from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
-from hwcalc.model import ModelSpec
 
-__all__ = ["TGI"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 
 class TgiRules(Rules):

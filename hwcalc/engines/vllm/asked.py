@@ -10,15 +10,15 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Asked, AskedCurve, Curve, PartForm
-from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.formulas.arithmetic import larger, mapped
 from hwcalc.formulas.record import Record
 
-__all__ = ["BlockPool", "FirstParts", "Lengths", "asked_curve", "asked_parts", "lengths_of"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 _MOST_KEPT: Final = 65_536
 """Lengths of which the numbers are kept at a time: as many as a sweep asks about at once."""
@@ -36,13 +36,13 @@ class AtLength(NamedTuple):
 Lengths = Callable[[int], AtLength]
 
 
-def lengths_of(opened: VllmOpened) -> Lengths:
+def lengths_of(opened: VllmOccupancy) -> Lengths:
     """The numbers at each length. They go with whoever asked: a family, which other plans share too, would keep every length for good."""
     return lru_cache(maxsize=_MOST_KEPT)(partial(_at, opened))
 
 
-def _at(opened: VllmOpened, tokens: int) -> AtLength:
-    one, hardware = of_vllm(opened.sized(seq=tokens, batch=1)), opened.request.hardware
+def _at(opened: VllmOccupancy, tokens: int) -> AtLength:
+    one, hardware = opened.sized(seq=tokens, batch=1), opened.request.hardware
     budget = one.budget if hardware.gpu is not None and hardware.kv_memory is None else None
     parts = () if budget is None else budget.parts
     sections = {
@@ -71,7 +71,7 @@ def asked_parts(lengths: Lengths) -> tuple[PartForm, ...]:
     return tuple(part(section.value) for section in Section)
 
 
-def _first(opened: VllmOpened, tokens: int) -> Mapping[tuple[str, str], int]:
+def _first(opened: VllmOccupancy, tokens: int) -> Mapping[tuple[str, str], int]:
     """The parts of the equation by name and end, at one length."""
 
     def found() -> dict[tuple[str, str], int]:
@@ -87,7 +87,7 @@ def _first(opened: VllmOpened, tokens: int) -> Mapping[tuple[str, str], int]:
 class FirstParts(Sequence[int]):
     """The bytes of a part of the equation at the first ``lengths``, each found when it is asked for."""
 
-    def __init__(self, *, opened: VllmOpened, name: str, end: str, lengths: int) -> None:
+    def __init__(self, *, opened: VllmOccupancy, name: str, end: str, lengths: int) -> None:
         self.opened = opened
         self.name = name
         self.end = end

@@ -5,14 +5,14 @@ Source: vLLM 0.33, platforms/cuda.py (order of backends), platforms/interface.py
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 
-__all__ = ["backend_block", "compressed_block", "hybrid_block", "kernel_block", "sparse_kv_dtype"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.rules import Rules
 
 _DEFAULT: Final = 16
 _COMPRESSED_BLOCK: Final = 256

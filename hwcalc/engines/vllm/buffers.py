@@ -9,10 +9,12 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py (KVCacheTensor.shared_by) and v1
 
 from __future__ import annotations
 
-from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.vllm.layout import PoolLayout
+from typing import TYPE_CHECKING
 
-__all__ = ["pool_buffers"]
+from hwcalc.engines.allocation import Allocation
+
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.layout import PoolLayout
 
 
 def pool_buffers(layout: PoolLayout, blocks: int, stage: int) -> tuple[Allocation, ...]:

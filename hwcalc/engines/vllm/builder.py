@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from math import lcm
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import backend_block, compressed_block, hybrid_block, kernel_block
 from hwcalc.engines.vllm.classes import expands_latents
-from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import (
     ChunkSpec,
     CrossSpec,
@@ -39,9 +38,10 @@ from hwcalc.formulas import (
     Stack,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec
 
-__all__ = ["KINDS", "SpecBuilder"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.settings import VllmSettings
+    from hwcalc.model import ModelSpec
 
 _STATELESS: Final = (SharedCache, NoCache)
 KINDS: Final[frozenset[type[LayerKind]]] = frozenset(

@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CrossAttention
-from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["PLAIN_HYBRIDS", "check_architecture", "expands_latents", "newer_release"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 # Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
 _NEVER: Final = frozenset(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.command import CommandInput
 from hwcalc.engines.options import AUTO, is_on
 from hwcalc.engines.vllm.flags import FLAGS, flag_words, switch_words
 from hwcalc.engines.vllm.formats import LONG_NAMES, first_release
@@ -14,7 +13,8 @@ from hwcalc.engines.vllm.weight_formats import ALWAYS_MADE, made_of_published
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["flag_text", "serve"]
+if TYPE_CHECKING:
+    from hwcalc.engines.command import CommandInput
 
 _FLAG_KEYS: Final = {"dtype": "kv_dtype"}
 """Option of kvplan -> key in the table of flags, where that is another."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import lcm
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.specs import LayerSpec, Limits
-
-__all__ = ["BlockCounts", "longest"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.groups import BlockGroup
+    from hwcalc.engines.vllm.specs import LayerSpec, Limits
 
 _Stairs = tuple[tuple[int, int, int, int], ...]
 """``times``, ``per``, ``add`` and ``most`` of a sum of stairs; without an end, ``most`` is :data:`_ENDLESS`."""

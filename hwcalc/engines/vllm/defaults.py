@@ -12,18 +12,6 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = [
-    "H100_BYTES",
-    "V0_SEQUENCES",
-    "batch_defaults",
-    "batch_is_chunked",
-    "default_utilization",
-    "graphs_subtracted",
-    "runs_v0",
-    "total_bytes",
-    "v0_batch",
-]
-
 H100_BYTES: Final = 79 * GIB
 """What programs see of the memory of an H100, within a GiB: batches are larger from 70 and 160 GiB on."""
 _LONGEST_WHOLE: Final = 32_768

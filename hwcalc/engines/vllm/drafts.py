@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.speculation import Speculation
-
-__all__ = ["draft_layers"]
+    from hwcalc.model import ModelSpec
 
 
 def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:

@@ -8,24 +8,25 @@ the prefill can score them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
-from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.layout import PoolLayout
-from hwcalc.engines.vllm.placed import LayerCache
 from hwcalc.engines.vllm.plugin import chunked_tokens, is_plugin
 from hwcalc.engines.vllm.specs import FullSpec
-from hwcalc.formulas import Stack
 from hwcalc.formulas.record import Record
 from hwcalc.policies.asked import NO_COMPACTION
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
 
-__all__ = ["PromptPeak", "cut_members", "held_layout", "most_requests", "paged_groups", "prompt_peak", "renumbered"]
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.vllm.groups import BlockGroup
+    from hwcalc.engines.vllm.layout import PoolLayout
+    from hwcalc.engines.vllm.placed import LayerCache
+    from hwcalc.formulas import Stack
 
 
 class PromptPeak(Record):
@@ -45,13 +46,13 @@ def cut_members(layout: PoolLayout, group: BlockGroup, evicted: Evicted, plain: 
             yield member, spec, cache.layer
 
 
-def held_layout(layout: PoolLayout, opened: Opened, evicted: Evicted) -> PoolLayout:
+def held_layout(layout: PoolLayout, opened: Occupancy, evicted: Evicted) -> PoolLayout:
     """The layout with the blocks that a request holds at the most behind its prompt."""
     cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, opened, evicted)}
     return replace(layout, cut=cut)
 
 
-def _held(layout: PoolLayout, group: BlockGroup, opened: Opened, evicted: Evicted) -> Iterator[tuple[int, Step]]:
+def _held(layout: PoolLayout, group: BlockGroup, opened: Occupancy, evicted: Evicted) -> Iterator[tuple[int, Step]]:
     asked, dcp = opened.request.policy, layout.limits.dcp
     members = list(cut_members(layout, group, evicted, opened.plain_stack))
     assert asked is not None
@@ -80,7 +81,9 @@ def _blocks(name: str, tokens: int, block: int, dcp: int) -> Step:
     return step("blocks_per_request", formula, found, unit="blocks", **{name: tokens}, dcp=dcp, block_size=block)
 
 
-def _uncompacted(opened: Opened, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool) -> Step:
+def _uncompacted(
+    opened: Occupancy, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool
+) -> Step:
     """Blocks of all tokens, but for those that come back for certain: of ranges, else as many as survivors cannot lie in."""
     seq, prompt, asked = opened.tokens, opened.request.prompt_tokens, opened.request.policy
     assert asked is not None
@@ -126,7 +129,7 @@ def prompts_at_once(batched_tokens: int, prompt: int) -> int:
     return 1 + (batched_tokens - 1) // max(1, prompt)
 
 
-def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
+def prompt_peak(held: PoolLayout, opened: Occupancy) -> PromptPeak | None:
     """The blocks of a request whose prompt is in the cache before it is cut; ``None`` if they are no more than it holds later.
 
     A batch holds the rest of one prompt, and others whole.
@@ -148,7 +151,7 @@ def prompt_peak(held: PoolLayout, opened: Opened) -> PromptPeak | None:
     return PromptPeak(blocks=blocks, at_once=at_once) if blocks > held.total_blocks(opened.tokens) else None
 
 
-def _chunked(layout: PoolLayout, opened: Opened) -> int | None:
+def _chunked(layout: PoolLayout, opened: Occupancy) -> int | None:
     """The most tokens of a prompt in its blocks, where the policy cuts while it is read."""
     asked, prompt = opened.request.policy, opened.request.prompt_tokens
     if asked is None or not is_plugin(asked.chosen):
@@ -156,7 +159,7 @@ def _chunked(layout: PoolLayout, opened: Opened) -> int | None:
     return chunked_tokens(asked.chosen, prompt, layout.limits.batched_tokens)
 
 
-def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[PagedGroup, ...]:
+def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Occupancy, evicted: Evicted) -> tuple[PagedGroup, ...]:
     """The groups of layers that the policy of the request cuts."""
     found = []
     for group in layout.groups:
@@ -175,7 +178,7 @@ def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Opened, evicted: 
     return tuple(found)
 
 
-def renumbered(layout: PoolLayout, opened: Opened, evicted: Evicted) -> tuple[LayerCache, ...]:
+def renumbered(layout: PoolLayout, opened: Occupancy, evicted: Evicted) -> tuple[LayerCache, ...]:
     """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
     plain, cut = opened.plain_stack, evicted.stack
     numbers = {group.kind: number for number, group in enumerate(cut.groups)}

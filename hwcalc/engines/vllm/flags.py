@@ -15,8 +15,6 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
 
-__all__ = ["FLAGS", "Flag", "flag_words", "switch_words"]
-
 _ALWAYS: Final = "0.6"
 
 

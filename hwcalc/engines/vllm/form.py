@@ -7,33 +7,33 @@ each takes so many blocks of the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
-from hwcalc.engines.budget import Budget
 from hwcalc.engines.forms import ENDS, Blocks, Curve, Early, MemoryForm, PartForm, Term
-from hwcalc.engines.request import UNSHARED
+from hwcalc.engines.setup import UNSHARED
 from hwcalc.engines.vllm.asked import BlockPool, FirstParts, Lengths, asked_curve, asked_parts, lengths_of
-from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.layout import PoolLayout
-from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 
-__all__ = ["plan_curve", "plan_form"]
+if TYPE_CHECKING:
+    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
+    from hwcalc.engines.vllm.groups import BlockGroup
+    from hwcalc.engines.vllm.layout import PoolLayout
 
 _Stairs = tuple[tuple[Stair, ...], ...]
 """Sums of stairs, of which the largest counts."""
 
 
-def plan_form(opened: VllmOpened) -> MemoryForm | None:
+def plan_form(opened: VllmOccupancy) -> MemoryForm | None:
     """The form of the family; ``None`` where more than blocks is asked for before start-up, or the budget is unknown."""
     given, lengths, long = opened.request.hardware.kv_memory, lengths_of(opened), _long(opened)
     curve = _curve(opened, lengths)
     budget = long.budget if given is None and opened.request.hardware.gpu is not None else None
     if curve is None or not _checks_blocks(long) or (budget is None and given is None):
         return None
-    most, limited_by = opened.engine.most_sequences(opened) or (None, None)
+    most, limited_by = opened.most_sequences() or (None, None)
     layout, settings = long.layout, long.settings
     blocks, pool = Blocks(), None
     if any(layout.stage_bytes):
@@ -63,12 +63,12 @@ def plan_form(opened: VllmOpened) -> MemoryForm | None:
     )
 
 
-def plan_curve(opened: VllmOpened) -> Curve | None:
+def plan_curve(opened: VllmOccupancy) -> Curve | None:
     """The cache of the family; ``None`` where not every request takes its own blocks."""
     return _curve(opened, lengths_of(opened))
 
 
-def _curve(opened: VllmOpened, lengths: Lengths) -> Curve | None:
+def _curve(opened: VllmOccupancy, lengths: Lengths) -> Curve | None:
     request, layout = opened.request, _long(opened).layout
     if request.policy is not None or request.lengths or request.sharing != UNSHARED:
         return None
@@ -85,15 +85,15 @@ def _curve(opened: VllmOpened, lengths: Lengths) -> Curve | None:
     return Curve(gpus=(_groups(layout, width),), total=whole)
 
 
-def _least(opened: VllmOpened) -> int:
+def _least(opened: VllmOccupancy) -> int:
     """The tokens from which on a batch is full: a shorter one has fewer tokens, and takes less beside the cache."""
     settings = opened.settings
     return 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
 
 
-def _long(opened: VllmOpened) -> VllmOpened:
+def _long(opened: VllmOccupancy) -> VllmOccupancy:
     """The request, at a length at which a batch is full."""
-    return of_vllm(opened.sized(seq=max(_least(opened), opened.tokens)))
+    return opened.sized(seq=max(_least(opened), opened.tokens))
 
 
 def _is_regular(layout: PoolLayout) -> bool:
@@ -101,7 +101,7 @@ def _is_regular(layout: PoolLayout) -> bool:
     return layout.rules.engine == "V1" and (not layout.depends_on_length or _is_constant(layout))
 
 
-def _parts(opened: VllmOpened, budget: Budget, lengths: Lengths) -> tuple[PartForm, ...]:
+def _parts(opened: VllmOccupancy, budget: Budget, lengths: Lengths) -> tuple[PartForm, ...]:
     """The parts of the equation, which follow from the length in a batch that is not full, or as long as the longest sequence."""
     if not _is_regular(_long(opened).layout):
         return asked_parts(lengths)
@@ -122,7 +122,7 @@ def _parts(opened: VllmOpened, budget: Budget, lengths: Lengths) -> tuple[PartFo
     )
 
 
-def _checks_blocks(opened: VllmOpened) -> bool:
+def _checks_blocks(opened: VllmOccupancy) -> bool:
     """Whether the check before start-up asks for no more than the blocks of a request, of as many as there is memory for."""
     layout, rules = opened.layout, opened.layout.rules
     if opened.settings.override is not None and not rules.override_checked:
@@ -172,7 +172,7 @@ def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
     )
 
 
-def _layers(opened: VllmOpened) -> Iterator[Term]:
+def _layers(opened: VllmOccupancy) -> Iterator[Term]:
     """The pages of all layers, on all ranks together, by kinds of layers that grow alike."""
     layout, kinds = opened.layout, [group.kind.name for group in opened.stack.groups]
     alike: dict[_Alike, list[int]] = {}
@@ -186,7 +186,7 @@ def _layers(opened: VllmOpened) -> Iterator[Term]:
     return (key.term(layers, len(layers)) for key, layers in alike.items())
 
 
-def _unused(opened: VllmOpened) -> Iterator[Term]:
+def _unused(opened: VllmOccupancy) -> Iterator[Term]:
     """What blocks have beyond the pages of their group: every block is as wide as the widest group of its stage."""
     layout, tp, width = opened.layout, opened.request.parallel.tp, sum(opened.layout.stage_bytes)
     alike: dict[_Alike, int] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError
@@ -26,24 +26,10 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec
 from hwcalc.text import shown
 
-__all__ = [
-    "COMPRESSED_ROW",
-    "KV_DTYPES",
-    "LONG_NAMES",
-    "check_kv_dtype",
-    "checkpoint_kv_dtype",
-    "first_release",
-    "float_name",
-    "is_fp8",
-    "is_turboquant",
-    "latent_row",
-    "read_kv_dtype",
-    "role_formats",
-    "row_bytes",
-]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _FP8: Final = frozenset({"fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc"})
 _NVFP4: Final = frozenset({"nvfp4", "nvfp4_4over6"})

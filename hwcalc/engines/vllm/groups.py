@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.vllm.placed import Sorted
-from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
 
-__all__ = ["BlockGroup", "form_groups"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.placed import Sorted
+    from hwcalc.engines.vllm.rules import Rules
 
 _Pages = dict[tuple[object, ...], dict[int, Sequence[int]]]
 """Caches by family and by the bytes of a page."""

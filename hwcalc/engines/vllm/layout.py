@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.steps import Step
 from hwcalc.engines.vllm.builder import SpecBuilder
 from hwcalc.engines.vllm.counts import BlockCounts, longest
 from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.placed import LayerCache, Sorted, place_caches, sorts_of_layers, stage_layers
-from hwcalc.engines.vllm.rules import Rules
-from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 
-__all__ = ["PoolLayout", "RequestBytes", "bytes_of_pages", "plan_layout"]
+if TYPE_CHECKING:
+    from hwcalc.engines.steps import Step
+    from hwcalc.engines.vllm.rules import Rules
+    from hwcalc.engines.vllm.settings import VllmSettings
+    from hwcalc.model import ModelSpec
 
 _UNCUT: Final[Mapping[int, Step]] = MappingProxyType({})
 

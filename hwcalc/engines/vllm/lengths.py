@@ -6,12 +6,11 @@ Source: vLLM, ``_get_and_verify_max_len`` of config.py, since 0.11 of config/mod
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.vllm.rules import Rules
-from hwcalc.model import ModelSpec
-
-__all__ = ["LONGER", "longest_accepted"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.rules import Rules
+    from hwcalc.model import ModelSpec
 
 LONGER: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
 """What makes vLLM accept a longer ``--max-model-len``. Every release that is known here reads it."""

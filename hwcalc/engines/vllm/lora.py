@@ -9,22 +9,22 @@ classes that name their tables also get slots for the embedding (``vocab_paralle
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.lora import Lora
 from hwcalc.engines.lora_weights import adapted, adapter_numbers, most_on_a_stage
 from hwcalc.engines.rank_weights import RankBytes, cut_blocks
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.shards import module_of
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UsageError
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
-__all__ = ["RANKS", "slot_rank", "vllm_lora_bytes_rank"]
+if TYPE_CHECKING:
+    from hwcalc.engines.lora import Lora
+    from hwcalc.model import ModelSpec
 
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of ``--max-lora-rank`` (``config/lora.py`` MaxLoRARanks)."""

@@ -11,19 +11,15 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.costs import exact, ranked, workspaces
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
-from hwcalc.engines.rank_weights import RankBytes
-from hwcalc.engines.request import Request
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident, stage_weights
-from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.overhead import graphs, outside_torch
 from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
 from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, padded_expert_bytes_rank, param_bytes_rank
@@ -33,19 +29,14 @@ from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
+    from hwcalc.engines.rank_weights import RankBytes
+    from hwcalc.engines.setup import Request
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
     from hwcalc.engines.vllm.speculation import Speculation
-
-__all__ = [
-    "plan_budget",
-    "profile_run",
-    "rotary_parts",
-    "share_of",
-    "weight_parts",
-]
 
 
 def plan_budget(
-    opened: Opened,
+    opened: VllmOccupancy,
     *,
     sequences: int,
     batched_tokens: int,
@@ -80,13 +71,13 @@ def plan_budget(
     return Noted(budget, (*found.notes, *extra.notes, *notes, *_check_free(budget)))
 
 
-def share_of(opened: Opened) -> float:
+def share_of(opened: VllmOccupancy) -> float:
     """The share of each GPU that vLLM may use."""
     share = opened.request.hardware.memory_utilization
     return float(default_utilization(opened.version)) if share is None else share
 
 
-def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:
+def profile_run(opened: VllmOccupancy, sequences: int, batched_tokens: int) -> ProfileRun:
     """What this version runs before it sizes the pool."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
@@ -102,7 +93,7 @@ def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileR
     )
 
 
-def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
+def weight_parts(opened: VllmOccupancy) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights on the pipeline stage that holds most, and the 16-bit copies that quantised latent attention keeps."""
     request, gpu, dtype = opened.request, opened.request.hardware.gpu, _requested_dtype(opened)
     capability = compute_capability(gpu) if gpu is not None and gpu.vendor.lower() == "nvidia" else None
@@ -148,7 +139,7 @@ def _weight_parts(
     return Noted((*parts, exact("absorbed projections", Section.WEIGHTS, absorbed, text)))
 
 
-def _extras(opened: Opened, speculation: Speculation | None, batched_tokens: int) -> Noted[tuple[BudgetPart, ...]]:
+def _extras(opened: VllmOccupancy, speculation: Speculation | None, batched_tokens: int) -> Noted[tuple[BudgetPart, ...]]:
     """Adapter slots, the weights of a draft, and encoder outputs that are cached for the decoder."""
     model, request = opened.model, opened.request
     sizes: dict[str, tuple[Section, RankBytes | None]] = {}
@@ -187,11 +178,11 @@ def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -
     return draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=VLLM)
 
 
-def _requested_dtype(opened: Opened) -> str | None:
+def _requested_dtype(opened: VllmOccupancy) -> str | None:
     """The engine option ``dtype`` as kvplan spells it, or ``fp32`` where vLLM chooses that itself; ``None`` is 16 bits."""
     spelling = opened.request.options.get("dtype")
     if spelling in (None, "auto"):
-        return "fp32" if of_vllm(opened).settings.model_dtype == "fp32" else None
+        return "fp32" if opened.settings.model_dtype == "fp32" else None
     return {"float32": "fp32", "fp32": "fp32", "float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}.get(
         spelling or ""
     )

@@ -11,16 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.rank_weights import RankBytes, block_bytes, stages_of
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas.weights import Block, Part
-from hwcalc.model import ModelSpec
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
-
-__all__ = ["StageWeights", "encoder_cache_bytes", "resident", "resident_bytes_rank", "stage_weights"]
 
 _TABLES: Final = frozenset({"embedding", "head"})
 _NO_VECTORS: Final = RankBytes(

@@ -8,8 +8,6 @@ from typing import Final
 
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
 
-__all__ = ["BACK_ENDS", "OPTIONS"]
-
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
 BACK_ENDS: Final = ("allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency")

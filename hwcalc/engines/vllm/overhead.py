@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import estimated
-from hwcalc.engines.request import Parallel
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.runner import has_states
 from hwcalc.formulas import SparseIndexer
 from hwcalc.profiles.engines import vllm_profile
 
 if TYPE_CHECKING:
+    from hwcalc.engines.setup import Parallel
     from hwcalc.engines.vllm.speculation import Speculation
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["graphs", "outside_torch"]
 
 
 def outside_torch(parallel: Parallel, gpu: Gpu, version: str, back_end: str | None) -> tuple[BudgetPart, ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, repeat
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.vllm.rules import Rules
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Stack
-from hwcalc.model import ModelSpec
 
-__all__ = ["LayerCache", "LayerSort", "LayerSorts", "Placed", "Sorted", "place_caches", "sorts_of_layers", "stage_layers"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.rules import Rules
+    from hwcalc.formulas import Stack
+    from hwcalc.model import ModelSpec
 
 _BOUNDARY: Final = 2
 _ATTENTION_FIRST: Final = frozenset({"zamba2"})

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
 
-__all__ = ["chunked_tokens", "is_plugin"]
-
 _PLUGIN: Final = "triattention"
 
 

@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.counts import longest
 from hwcalc.engines.vllm.evicting import most_requests
-from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import usable_blocks
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.opened import VllmOpened
+    from hwcalc.engines.pool import PoolInfo
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
-__all__ = ["under_policy"]
 
-
-def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
+def under_policy(opened: VllmOccupancy, pool: PoolInfo, bound: int) -> PoolInfo:
     """The same pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
 
     Where nothing of it goes, it is checked as without a policy. The engine has no words for one that a policy cuts.
@@ -59,16 +56,16 @@ def under_policy(opened: VllmOpened, pool: PoolInfo, bound: int) -> PoolInfo:
     )
 
 
-def _alone(opened: VllmOpened, length: int) -> int | None:
+def _alone(opened: VllmOccupancy, length: int) -> int | None:
     """Blocks of one sequence at its fullest; ``None`` if the policy cannot work at this length, as on a prompt that is too short."""
     try:
-        blocks, peak = of_vllm(opened.sized(seq=length)).counts
+        blocks, peak = opened.sized(seq=length).counts
     except UsageError:
         return None
     return blocks if peak is None else peak.blocks
 
 
-def _steps(opened: VllmOpened, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
+def _steps(opened: VllmOccupancy, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
     """The steps of the pool with those of its requests under the policy. What the log counts keeps its blocks, by another name."""
     peak, usable = opened.prompt_peak, usable_blocks(opened.layout, opened.settings, pool.budget_bytes)
     kept = [_renamed(one) for one in pool.steps if one.name != "max_requests"]

@@ -19,15 +19,13 @@ from hwcalc.policies.base import Chosen, Effect
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.opened import VllmOpened
-
-__all__ = ["policy_support"]
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 _FIRST, _FIRST_QUEUED, _AFTER = since("0.12"), since("0.14"), since("0.19")
 _COMMON: Final = "kernels that move survivors together, and a scheduler that frees blocks of a running request"
 
 
-def policy_support(opened: VllmOpened, chosen: Chosen) -> Support:
+def policy_support(opened: VllmOccupancy, chosen: Chosen) -> Support:
     """Whether vLLM has a policy, and how; else what it would take."""
     asked = opened.request.policy
     if is_plugin(chosen):
@@ -55,7 +53,7 @@ def _variables(chosen: Chosen) -> tuple[str, ...]:
     return tuple(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
 
 
-def _lacking(opened: VllmOpened) -> str | None:
+def _lacking(opened: VllmOccupancy) -> str | None:
     """What keeps the plug-in from working in this release, with these options; ``None`` if nothing does."""
     version, request = planned_version(opened.version), opened.request
     queued = request.parallel.pp > 1 or is_on(request.options.get("async_scheduling"))

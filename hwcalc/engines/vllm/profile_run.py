@@ -11,8 +11,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.families import kept
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.defaults import batch_is_chunked, runs_v0
 from hwcalc.engines.vllm.rules import rules_of
@@ -25,8 +24,6 @@ from hwcalc.profiles.engines import planned_version, vllm_profile
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
-
-__all__ = ["ProfileRun", "activation_parts"]
 
 _LONGEST_EXPERT_BATCH: Final = {True: 32_768, False: 65_536}
 """Tokens that the expert kernels take at once (VLLM_FUSED_MOE_CHUNK_SIZE): by V0, and by V1."""
@@ -63,13 +60,13 @@ def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...
     # Only V0 looks at the length. Hashed field by field, this takes a fraction of the time of the record.
     seq = run.seq if runs_v0(run.version) else 0
     key = (run.version, seq, run.tokens, run.rows, run.element_bytes, run.quantized, *VLLM.sizes(model, run.parallel))
-    return kept(model, "activations of vLLM", key, lambda: _activation_parts(model, run))
+    return model.once(("activations of vLLM", key), lambda: _activation_parts(model, run))
 
 
 def _activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...]:
     # Advice changes the number of sequences alone, which only the sampler sees.
     key = (run.version, run.tokens, run.element_bytes, run.quantized, *VLLM.sizes(model, run.parallel))
-    steps = (*kept(model, "passes of vLLM", key, lambda: (_forward(model, run), _experts(model, run))), _sampling(model, run))
+    steps = (*model.once(("passes of vLLM", key), lambda: (_forward(model, run), _experts(model, run))), _sampling(model, run))
     forward, experts, sampled = ((each.low, each.expected, each.high) for each in steps)
     stay = rules_of(planned_version(run.version)).expert_buffers_kept
     peak = [

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.counts import longest
 from hwcalc.engines.vllm.pool import usable_blocks
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.opened import VllmOpened
+    from hwcalc.engines.pool import PoolInfo
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
-__all__ = ["of_requests"]
 
-
-def of_requests(opened: VllmOpened, pool: PoolInfo) -> PoolInfo:
+def of_requests(opened: VllmOccupancy, pool: PoolInfo) -> PoolInfo:
     """The pool with as many requests as fit with all their branches. The figures of the log know nothing of what they have in common."""
     layout = opened.layout
     if not any(layout.stage_bytes):

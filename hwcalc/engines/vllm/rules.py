@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines.vllm.versions import since
 from hwcalc.formulas.record import Record
-from hwcalc.profiles.engines import Version
 
-__all__ = ["TABLE", "Period", "Rule", "Rules", "periods", "rules_of"]
+if TYPE_CHECKING:
+    from hwcalc.profiles.engines import Version
 
 _UTILS: Final = "v1/core/kv_cache_utils.py"
 _SPECS: Final = "v1/kv_cache_interface.py"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.formulas import Role
 from hwcalc.profiles.engines import planned_version, vllm_profile
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
-
-__all__ = ["has_states", "runs_second_runner"]
 
 
 def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bool:

@@ -7,23 +7,22 @@ GPUs is in :mod:`~hwcalc.engines.vllm.weight_formats`. NVFP4 is offered from com
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.families import is_unmeasured
 from hwcalc.engines.options import is_on
 from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
-from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.weight_formats import runs_weights
 from hwcalc.units import GIB
 
-__all__ = ["savings"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 _BLACKWELL: Final = 100
 
 
-def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
+def savings(opened: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings for the planned GPU. Those of the cache are refused by :func:`check_kv_dtype` where no backend has them."""
     request, options = opened.request, opened.request.options
     gpu = request.hardware.gpu
@@ -58,18 +57,18 @@ def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
             yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})
 
 
-def _activations(opened: VllmOpened) -> tuple[int, int] | None:
+def _activations(opened: VllmOccupancy) -> tuple[int, int] | None:
     """The activations, high and expected: fewer sequences free a part of them, as long as a batch has as many tokens."""
     settings = opened.settings
     batches = settings.full_batch is None or opened.request.replica_batch * opened.request.seq >= settings.full_batch
-    as_planned = batches and settings.rules.engine != "V0" and settings.override is None and is_unmeasured(opened.family)
+    as_planned = batches and settings.rules.engine != "V0" and settings.override is None
     if not as_planned or opened.budget is None or opened.request.hardware.gpu is None:
         return None
     parts = [part for part in opened.budget.parts if part.section is Section.ACTIVATIONS]
     return sum(part.high for part in parts), sum(part.expected for part in parts)
 
 
-def _weights_bytes(opened: VllmOpened) -> int:
+def _weights_bytes(opened: VllmOccupancy) -> int:
     """The weights of one GPU."""
     parts = () if opened.budget is None else opened.budget.parts
     return sum(part.high for part in parts if part.name == "weights")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.capability import compute_capability
-from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import sparse_kv_dtype
 from hwcalc.engines.vllm.classes import expands_latents
@@ -29,16 +28,15 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.profiles.engines import planned_version
 from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
+    from hwcalc.engines.setup import Request
+    from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 
 # vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
 _IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})

@@ -8,16 +8,16 @@ or fewer tensors whole.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.model import ModelSpec
 
-__all__ = ["VllmRank", "check_experts"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _REPLICATED: Final = Rank.replicated | {
     "fc1_latent_proj",

@@ -10,19 +10,19 @@ states), v1/engine/parallel_sampling.py, entrypoints/generate/beam_search; 0.6.2
 from __future__ import annotations
 
 from math import lcm
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.policies import Support
-from hwcalc.engines.request import Request
 from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, blocks_in_common, held_blocks
-from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.plugin import is_plugin
-from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
 from hwcalc.errors import UsageError
 
-__all__ = ["Hits", "blocks_of_groups", "check_sharing", "group_held", "hits_of", "sharing_support"]
+if TYPE_CHECKING:
+    from hwcalc.engines.setup import Request
+    from hwcalc.engines.vllm.groups import BlockGroup
+    from hwcalc.engines.vllm.layout import PoolLayout
+    from hwcalc.engines.vllm.settings import VllmSettings
 
 _ENDS: Final = "ends"
 _SPARSE: Final = "sparse"

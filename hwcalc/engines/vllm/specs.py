@@ -12,7 +12,7 @@ Source: vLLM 0.33, v1/kv_cache_interface.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
@@ -21,18 +21,8 @@ from hwcalc.engines.vllm.rules import Rules
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair
 
-__all__ = [
-    "ChunkSpec",
-    "CrossSpec",
-    "FullSpec",
-    "LatentSpec",
-    "LatentWindowSpec",
-    "LayerSpec",
-    "Limits",
-    "StateSpec",
-    "WindowSpec",
-    "ceil_div",
-]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.rules import Rules
 
 _UNBOUNDED: Final = 2**63
 _Steps = tuple[tuple[int, int, int, int], ...]

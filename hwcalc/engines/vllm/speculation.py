@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
-__all__ = ["DRAFTED", "Speculation", "draft_named", "model_and_tokens", "read_speculation"]
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
 
 _WITHOUT_MODEL: Final = ("ngram", "mtp")
 DRAFTED: Final = ("eagle", "dflash", "draft")

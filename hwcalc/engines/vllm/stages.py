@@ -7,8 +7,6 @@ from typing import Final
 from hwcalc.engines.stages import Tables
 from hwcalc.formulas import pipeline_stages
 
-__all__ = ["HASHED", "TABLES", "layers_of_stages"]
-
 HASHED: Final = "hashed moe"
 """The kind of the first blocks of DeepSeek-V4, which are routed by a table."""
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.vllm.rules import Rules
 from hwcalc.errors import UsageError
 from hwcalc.formulas import (
     GatedDeltaNet,
@@ -24,17 +23,10 @@ from hwcalc.formulas import (
     ShortConvolution,
 )
 from hwcalc.formulas.record import Record
-from hwcalc.model import ModelSpec
 
-__all__ = [
-    "STATE_KINDS",
-    "caching_of_states",
-    "checkpoint_alignment",
-    "default_state_dtype",
-    "exports_checkpoints",
-    "hears_state_dtype",
-    "state_bytes",
-]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.rules import Rules
+    from hwcalc.model import ModelSpec
 
 STATE_KINDS: Final = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, ShortConvolution, LightningAttention)
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.heads import check_heads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
 from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
-from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.states import STATE_KINDS
 from hwcalc.engines.vllm.versions import nearest_release, since
@@ -23,7 +21,9 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["check_supported"]
+if TYPE_CHECKING:
+    from hwcalc.engines.setup import Parallel
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 _OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _VENDORS: Final = ("nvidia", "amd")
@@ -35,7 +35,7 @@ _LATENT_SINCE: Final = (0, 7, 1)
 _NO_METHODS: Final = frozenset({"bitnet"})
 
 
-def check_supported(opened: VllmOpened) -> Noted[None]:
+def check_supported(opened: VllmOccupancy) -> Noted[None]:
     """Raise an error for a model, a GPU or parallel sizes that this release does not support. Notes say what is assumed."""
     model, gpu = opened.model, opened.request.hardware.gpu
     if (model.architecture or "").startswith(_OWN_CACHES):
@@ -70,7 +70,7 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
     return Noted(None, tuple(notes))
 
 
-def _check_v0(opened: VllmOpened) -> None:
+def _check_v0(opened: VllmOccupancy) -> None:
     """Raise an error for a model whose cache V0 does not keep as equal layers of keys and values, or of latents."""
     kinds = [group.kind for group in opened.model.stack_for("vllm").groups if group.kind.tensors()]
     plain = all(isinstance(kind, (AttentionKind, LatentAttention)) and not isinstance(kind, CrossAttention) for kind in kinds)
@@ -86,7 +86,7 @@ def _check_v0(opened: VllmOpened) -> None:
         )
 
 
-def _check_engine(opened: VllmOpened) -> None:
+def _check_engine(opened: VllmOccupancy) -> None:
     """Raise an error where a release of V1 runs V0 for this GPU, dtype or draft: V0's rules are known for releases before 0.8."""
     settings, gpu = opened.settings, opened.request.hardware.gpu
     if not settings.rules.v0_where:
@@ -108,7 +108,7 @@ def _check_engine(opened: VllmOpened) -> None:
         )
 
 
-def _asked_for(opened: VllmOpened) -> Iterator[Note]:
+def _asked_for(opened: VllmOccupancy) -> Iterator[Note]:
     """A note where a release runs V1 only if it is told to."""
     gpu, where = opened.request.hardware.gpu, opened.settings.rules.v1_asked
     if not where:
@@ -128,7 +128,7 @@ def _asked_for(opened: VllmOpened) -> Iterator[Note]:
         )
 
 
-def _check_method(opened: VllmOpened) -> None:
+def _check_method(opened: VllmOccupancy) -> None:
     """Raise an error for a checkpoint in a format that no release reads (layers/quantization/__init__.py)."""
     method = str((opened.model.quantization or {}).get("quant_method", "")).lower()
     if method in _NO_METHODS and opened.request.weights is None:
@@ -138,7 +138,7 @@ def _check_method(opened: VllmOpened) -> None:
         )
 
 
-def _check_release(opened: VllmOpened) -> None:
+def _check_release(opened: VllmOccupancy) -> None:
     """Raise an error for what this release does not have yet."""
     model, parallel, options = opened.model, opened.request.parallel, opened.request.options
     rules, version, kinds = opened.settings.rules, opened.version, cached_kinds(opened.model)

@@ -14,8 +14,6 @@ from hwcalc.errors import UnknownNameError
 from hwcalc.profiles.engines import Version, planned_version
 from hwcalc.text import brief
 
-__all__ = ["NEWEST", "RELEASES", "VERSIONS", "nearest_release", "resolve", "since"]
-
 _OLDEST: Final = 6
 VERSIONS: Final = tuple(f"0.{number}" for number in range(33, _OLDEST - 1, -1))
 NEWEST: Final = VERSIONS[0]

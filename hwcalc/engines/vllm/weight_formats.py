@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.vllm.formats import LONG_NAMES
-from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.model import Note
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["ALWAYS_MADE", "check_weights", "made_of_published", "runs_weights"]
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 ALWAYS_MADE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {**{name: ("dtype", long) for name, long in LONG_NAMES.items()}, "fp8": ("quantization", "fp8")}
@@ -78,7 +78,7 @@ def runs_weights(name: str, version: str, capability: int) -> bool:
     return least is not None and capability >= least
 
 
-def check_weights(opened: VllmOpened) -> tuple[Note, ...]:
+def check_weights(opened: VllmOccupancy) -> tuple[Note, ...]:
     """Raise an error for ``--weights`` in a format that this release does not read. A note says if a checkpoint in it is needed."""
     if opened.model.gguf is not None and opened.model.gguf.tensors and planned_version(opened.version) >= since(_GONE["GGUF"]):
         raise UnsupportedError(

@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.shards import Rank, module_of
-from hwcalc.engines.stages import Tables
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
 from hwcalc.engines.widths import expert_width
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
-from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
+    from hwcalc.engines.stages import Tables
+    from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
-
-__all__ = ["VLLM", "VllmRules", "absorbed_bytes_rank", "padded_expert_bytes_rank", "param_bytes_rank"]
 
 _FP32_ROUTER: Final = frozenset(
     {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mimo_v2_flash", "step3p5", "hy_v3"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec.structs import replace
 
@@ -27,7 +27,6 @@ from hwcalc.reconcile.dialects import (
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
     from hwcalc.model import Note
     from hwcalc.reconcile.facts import Facts
     from hwcalc.reconcile.rows import Row
@@ -60,9 +59,9 @@ class Dialect(Record):
     sought: tuple[str, ...]
     parser: Callable[[], Parser]
     inputs: Callable[[Facts], tuple[dict[str, object], dict[str, str]]]
-    compare: Callable[[Facts, Opened, float], tuple[list[Row], list[Note]]]
-    overheads: Callable[[Facts, Opened], dict[str, int]]
-    batch_shape: Callable[[Opened], tuple[int, int]]
+    compare: Callable[[Facts, Any, float], tuple[list[Row], list[Note]]]
+    overheads: Callable[[Facts, Any], dict[str, int]]
+    batch_shape: Callable[[Any], tuple[int, int]]
     online_format: Callable[[Facts], str | None] = lambda _: None
     states_version: bool = False
 

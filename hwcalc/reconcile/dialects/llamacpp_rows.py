@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import DeviceShare, Placement
+from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts
@@ -32,7 +32,7 @@ def on_host(rank: str | None) -> bool:
     return first.startswith("CPU") or first.endswith("Host")
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
     from hwcalc.engines.llamacpp.settings import CELLS
 
@@ -45,7 +45,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     if cells is not None and cells % CELLS:
         message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {opened.version}."
         notes.append(Note(code="older-build", message=message))
-    placement = opened.engine.placement(opened)
+    placement = opened.placement()
     if placement is not None and placement.gpus:
         rows += _devices(facts, placement, tolerance)
         rows += _memory(facts, opened, tolerance)
@@ -57,11 +57,9 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     return rows, notes
 
 
-def _context(facts: Facts, opened: Opened) -> list[Row]:
+def _context(facts: Facts, opened: LlamacppOccupancy) -> list[Row]:
     """Cells, caches and states follow from llama.cpp's rules: they must be equal up to the rounding of the log."""
-    from hwcalc.engines.llamacpp.opened import of_llamacpp
-
-    one = of_llamacpp(opened).settings
+    one = opened.settings
     stored = [(group.count, tensor) for group in opened.stack.groups for tensor in opened.kind_tensors[group.kind]]
     stored += [(1, tensor) for tensor in opened.extras]
     states = sum(count * tensor.bytes for count, tensor in stored if tensor.role in _STATES)
@@ -77,8 +75,8 @@ def _context(facts: Facts, opened: Opened) -> list[Row]:
     return rows
 
 
-def _weights(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
-    held = opened.engine.model_weights(opened)
+def _weights(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row]:
+    held = opened.model_weights()
     if held is None:
         return []
     meaning = "every tensor of the file once"
@@ -114,13 +112,12 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
     return rows
 
 
-def _host(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
+def _host(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row]:
     """The buffers of a machine without a GPU, which holds everything in its own memory."""
     from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
     from hwcalc.engines.llamacpp.compute import device_buffers
-    from hwcalc.engines.llamacpp.opened import of_llamacpp
 
-    own = of_llamacpp(opened)
+    own = opened
     parts = device_buffers(own, Assignment(blocks=(ON_HOST,) * own.hparams.n_layer_all, output=ON_HOST), ON_HOST)
     rows: list[Row] = []
     for name, stated, meaning in (
@@ -132,7 +129,7 @@ def _host(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
     return rows
 
 
-def _memory(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
+def _memory(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row]:
     from hwcalc.profiles.gpus import visible_memory
 
     gpu = opened.request.hardware.gpu
@@ -190,15 +187,13 @@ def _sum(name: str, facts: list[Fact]) -> Fact | None:
     return whole.last(name)
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: LlamacppOccupancy) -> tuple[int, int]:
     """Tokens of one pass, and tokens whose logits it computes."""
-    from hwcalc.engines.llamacpp.opened import of_llamacpp
-
-    one = of_llamacpp(opened).settings
+    one = opened.settings
     return one.n_ubatch, one.n_outputs
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: LlamacppOccupancy) -> dict[str, int]:
     """What the table calls unaccounted: the driver's context, and whatever other programs hold of the same GPU."""
     sizes = []
     for total in facts.ranks("total_bytes"):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread
@@ -152,13 +152,12 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return stated, options
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: LmdeployOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
     from hwcalc.engines.lmdeploy.memory import shares_of
-    from hwcalc.engines.lmdeploy.opened import of_lmdeploy
     from hwcalc.engines.lmdeploy.pool import pool_blocks
 
-    planned, rows = of_lmdeploy(opened), []
+    planned, rows = opened, []
     notes: list[Note] = []
 
     def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
@@ -212,14 +211,12 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     return rows, notes
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: LmdeployOccupancy) -> dict[str, int]:
     """None are stated: the log has only what is free, with the weights."""
     return {}
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: LmdeployOccupancy) -> tuple[int, int]:
     """Tokens of one forward pass, and rows of logits."""
-    from hwcalc.engines.lmdeploy.opened import of_lmdeploy
-
-    settings = of_lmdeploy(opened).settings
+    settings = opened.settings
     return settings.prefill_tokens, settings.max_batch_size

@@ -13,7 +13,7 @@ from hwcalc.reconcile.rows import Row, compared, spread
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
     from hwcalc.model import Note
 
 __all__ = ["NAME", "SOUGHT", "TITLE", "MistralRsParser", "batch_shape", "compare", "overheads", "plan_inputs"]
@@ -87,17 +87,16 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return stated, {} if block not in (8, 16, 32) else {"pa_block_size": str(block)}
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: MistralOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have."""
     from hwcalc.engines.mistral_rs.memory import predicted_activations
-    from hwcalc.engines.mistral_rs.opened import of_mistral
 
     rows, pool, notes = budget_rows(facts, opened, tolerance, size=None if "pool_mb" not in facts else _size(facts))
     if pool is not None and pool.state_slots is not None:
         meaning = "slots of every layer with a state"
         predicted = spread(pool.state_slots)
         rows += compared("state slots", facts.last("state_slots"), predicted, 0.0, definition="engine", meaning=meaning)
-    predicted_bytes = predicted_activations(of_mistral(opened))
+    predicted_bytes = predicted_activations(opened)
     if predicted_bytes is not None:
         meaning = "what the loader predicts for activations, in whole MB"
         predicted = spread(predicted_bytes // MIB)
@@ -109,11 +108,11 @@ def _size(facts: Facts) -> int:
     return int(facts.number("pool_mb") or 0) * MIB
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: MistralOccupancy) -> dict[str, int]:
     """None are measured: what it reserves is its own prediction."""
     return {}
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: MistralOccupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits."""
     return forward_shape(opened)

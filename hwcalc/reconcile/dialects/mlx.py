@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.rows import Range, Row, compared
@@ -68,7 +68,7 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return stated | ({"prompt": prompt.value} if more else {}), {}
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the output and the plan have."""
     rows: list[Row] = []
     budget = opened.budget if opened.request.hardware.gpu is not None else None
@@ -93,7 +93,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     return rows, []
 
 
-def _sum(opened: Opened, section: Section) -> Range | None:
+def _sum(opened: Occupancy, section: Section) -> Range | None:
     budget = opened.budget if opened.request.hardware.gpu is not None else None
     parts = opened.told(opened.weights) if budget is None else budget.parts
     counted = [part for part in parts or () if part.section is section]
@@ -103,11 +103,11 @@ def _sum(opened: Opened, section: Section) -> Range | None:
     return Range(low=low, expected=expected, high=high)
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: Occupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits, as in the general memory equation."""
-    return opened.engine.forward_tokens(opened)[1], opened.request.replica_batch
+    return opened.forward_tokens()[1], opened.request.replica_batch
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
     """Nothing: the peak is of all arrays together."""
     return {}

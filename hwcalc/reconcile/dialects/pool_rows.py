@@ -8,7 +8,7 @@ from hwcalc.model import Note
 from hwcalc.reconcile.rows import Row, compared, spread
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.pool import PoolInfo
     from hwcalc.reconcile.facts import Facts
 
@@ -16,7 +16,7 @@ __all__ = ["budget_rows", "forward_shape"]
 
 
 def budget_rows(
-    facts: Facts, opened: Opened, tolerance: float, *, size: int | None
+    facts: Facts, opened: Occupancy, tolerance: float, *, size: int | None
 ) -> tuple[list[Row], PoolInfo | None, list[Note]]:
     """Rows for blocks and tokens of the pool of ``size`` bytes, or of the budget of the plan, which is an estimate, without one."""
     named = opened.request.hardware.kv_memory
@@ -41,6 +41,6 @@ def budget_rows(
     return rows, pool, []
 
 
-def forward_shape(opened: Opened) -> tuple[int, int]:
+def forward_shape(opened: Occupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits."""
-    return opened.engine.forward_tokens(opened)[1], opened.request.replica_batch
+    return opened.forward_tokens()[1], opened.request.replica_batch

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 
 if TYPE_CHECKING:
-    from hwcalc.engines.sglang.opened import SglangOpened
+    from hwcalc.engines.sglang.deployment import SglangOccupancy
 
 __all__ = ["NAME", "SOUGHT", "TITLE", "SglangParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
@@ -133,12 +133,11 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return stated, options
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: SglangOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    from hwcalc.engines.sglang.opened import of_sglang
     from hwcalc.engines.sglang.sizes import most_running
 
-    own = of_sglang(opened)
+    own = opened
     rows: list[Row] = []
 
     def row(name: str, fact: str, predicted: Range | None, definition: str, meaning: str) -> None:
@@ -168,7 +167,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     return rows, []
 
 
-def _rows_of_pools(facts: Facts, own: SglangOpened, row: object) -> None:
+def _rows_of_pools(facts: Facts, own: SglangOccupancy, row: object) -> None:
     """The physical size of each pool, by the tokens and slots that the log states beside it."""
     from hwcalc.engines.sglang.layout import SWA
 
@@ -203,7 +202,7 @@ def _rows_of_pools(facts: Facts, own: SglangOpened, row: object) -> None:
         row(f"{name} pool", f"{name}_bytes", spread((int(slots) + 1) * size), "engine", meaning)
 
 
-def _budget(own: SglangOpened) -> tuple[int, int, int] | None:
+def _budget(own: SglangOccupancy) -> tuple[int, int, int] | None:
     """The planned budget: low, expected and high."""
     size = own.request.hardware.kv_memory
     if size is not None:
@@ -212,13 +211,11 @@ def _budget(own: SglangOpened) -> tuple[int, int, int] | None:
     return None if budget is None else (budget.low, budget.expected, budget.high)
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: SglangOccupancy) -> dict[str, int]:
     """Nothing: the log prints what is free, not what lies outside the pools."""
     return {}
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: SglangOccupancy) -> tuple[int, int]:
     """Tokens of one forward pass, and sequences."""
-    from hwcalc.engines.sglang.opened import of_sglang
-
-    return of_sglang(opened).settings.chunk, opened.request.replica_batch
+    return opened.settings.chunk, opened.request.replica_batch

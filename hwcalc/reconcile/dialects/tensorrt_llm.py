@@ -15,7 +15,7 @@ from hwcalc.reconcile.facts import Fact, Facts, number_after
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
 
 __all__ = ["NAME", "SOUGHT", "TITLE", "TensorrtParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
@@ -100,7 +100,7 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return {}, options
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
     budget = opened.budget if opened.request.hardware.gpu is not None else None
     rows: list[Row] = []
@@ -135,7 +135,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     return rows, notes
 
 
-def _tokens(stated: Fact | None, opened: Opened) -> Range | None:
+def _tokens(stated: Fact | None, opened: Occupancy) -> Range | None:
     """The tokens of the pool at both ends of a size that was rounded."""
     if stated is None or isinstance(stated.value, str):
         return None
@@ -158,13 +158,13 @@ def _section(budget: Budget) -> Range | None:
     return _ends([(part.low, part.expected, part.high) for part in budget.parts if part.section is Section.ACTIVATIONS])
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: Occupancy) -> tuple[int, int]:
     """Tokens and rows of the dummy batch."""
-    tokens = opened.engine.forward_tokens(opened)[1]
+    tokens = opened.forward_tokens()[1]
     return tokens, -(-tokens // min(tokens, max(1, opened.tokens - 1)))
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
     """What a calibration keeps: the peak of the dummy batch."""
     found: dict[str, int] = {}
     activation = facts.number("activation_bytes")

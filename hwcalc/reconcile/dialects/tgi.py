@@ -11,7 +11,7 @@ from hwcalc.reconcile.dialects.pool_rows import budget_rows, forward_shape
 from hwcalc.reconcile.facts import Facts, number_after
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
+    from hwcalc.engines.deployment import Occupancy
     from hwcalc.model import Note
     from hwcalc.reconcile.rows import Row
 
@@ -83,17 +83,17 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return {}, stated
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have."""
     rows, _, notes = budget_rows(facts, opened, tolerance, size=None)
     return rows, notes
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
     """None are measured."""
     return {}
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: Occupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits."""
     return forward_shape(opened)

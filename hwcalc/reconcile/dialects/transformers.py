@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, Section
 from hwcalc.engines.calibration import CONTEXT, NON_TORCH
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, byte_range, number_after, number_at
 from hwcalc.reconcile.rows import Range, Row, compared, spread
@@ -133,7 +133,7 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return {}, {}
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: Occupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
     rows: list[Row] = []
     notes: list[Note] = []
@@ -203,14 +203,14 @@ def _outside(facts: Facts) -> tuple[int, int, int] | None:
     return (process[0] - allocated[0] - unused[0], low, high) if low >= 0 else None
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: Occupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits, as in the general memory equation."""
     from hwcalc.engines import find_engine
 
-    return find_engine(NAME)[0].forward_tokens(opened)[1], opened.request.replica_batch
+    return find_engine(NAME)[0].unchecked(opened.model, opened.request).forward_tokens()[1], opened.request.replica_batch
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: Occupancy) -> dict[str, int]:
     """The bytes outside torch. torch's peak is no overhead: it includes weights and cache beside the activations."""
     outside = _outside(facts)
     return {} if outside is None else {"context_bytes": outside[0]}

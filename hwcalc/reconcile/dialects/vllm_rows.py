@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
@@ -44,17 +44,15 @@ class Pools(Record):
         return Range(low=min([middle, *known]), expected=middle, high=max([middle, *known]))
 
 
-def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, opened: VllmOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    from hwcalc.engines.vllm.opened import of_vllm
-
     budget = opened.budget if opened.request.hardware.gpu is not None else None
     rows = [
         *_equation(facts, opened, budget, tolerance),
         *_layout_rows(facts, opened),
     ]
     notes: list[Note] = []
-    if facts.word("engine_core") == "v0" and of_vllm(opened).settings.rules.engine != "V0":
+    if facts.word("engine_core") == "v0" and opened.settings.rules.engine != "V0":
         message = "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
         notes.append(Note(code="other-engine", message=message))
     pools = _pools(facts, opened, budget)
@@ -80,7 +78,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     return rows, notes
 
 
-def _equation(facts: Facts, opened: Opened, budget: Budget | None, tolerance: float) -> list[Row]:
+def _equation(facts: Facts, opened: VllmOccupancy, budget: Budget | None, tolerance: float) -> list[Row]:
     """Rows for memory beside the cache: the weights always, the rest if the GPU is known."""
     from hwcalc.engines.vllm.memory import rotary_parts
 
@@ -146,7 +144,7 @@ def _budget_fact(facts: Facts) -> Fact | None:
     return exact if exact is not None and exact.low == exact.high else facts.smallest("available_bytes") or exact
 
 
-def _pools(facts: Facts, opened: Opened, budget: Budget | None) -> Pools | None:
+def _pools(facts: Facts, opened: VllmOccupancy, budget: Budget | None) -> Pools | None:
     """The pools for the best known budget.
 
     In order of preference: an option, the available bytes of the log, those of a refusal, the log's blocks, the memory equation, the
@@ -181,7 +179,7 @@ def _pools(facts: Facts, opened: Opened, budget: Budget | None) -> Pools | None:
     return Pools(low=least, expected=expected, high=most, base=base, known=_is_known(facts, opened, base))
 
 
-def _is_known(facts: Facts, opened: Opened, base: str) -> bool:
+def _is_known(facts: Facts, opened: VllmOccupancy, base: str) -> bool:
     """Whether the budget is that of the smallest rank: the user or the log states it once for all, or each rank states its own."""
     if base in ("kv_memory", "blocks", "tokens"):
         return True
@@ -191,13 +189,13 @@ def _is_known(facts: Facts, opened: Opened, base: str) -> bool:
     return ranks == 1 or len(facts.ranks("available_bytes")) >= ranks
 
 
-def _range_of(budget: Budget, opened: Opened) -> Pools:
+def _range_of(budget: Budget, opened: VllmOccupancy) -> Pools:
     """The pools for the budget of the memory equation."""
     low, expected, high = (_pool(opened, max(0, size)) for size in (budget.low, budget.expected, budget.high))
     return Pools(low=low, expected=expected, high=high, base="equation")
 
 
-def _blocks_of_tokens(tokens: int, opened: Opened) -> int:
+def _blocks_of_tokens(tokens: int, opened: VllmOccupancy) -> int:
     """The fewest blocks that vLLM's log would print as this number of tokens, by the rule of its version."""
     block = _pool(opened, 0).bytes_per_block
     if not block:
@@ -214,14 +212,14 @@ def _ends(fact: Fact) -> tuple[int, int, int]:
     return max(0, int(low)), max(0, int(fact.value)), max(0, int(high))
 
 
-def _pool(opened: Opened, size: int) -> PoolInfo:
+def _pool(opened: VllmOccupancy, size: int) -> PoolInfo:
     # Not `opened.pool`, which would keep the notes: these sizes are not the planned one.
-    pool = opened.engine.pool(opened, size).value
+    pool = opened.plan_pool(size).value
     assert pool is not None
     return pool
 
 
-def _layout_rows(facts: Facts, opened: Opened) -> list[Row]:
+def _layout_rows(facts: Facts, opened: VllmOccupancy) -> list[Row]:
     """Rows that do not depend on the budget: block sizes, the padding of states, the needs of one request. None is an estimate."""
     rows: list[Row] = []
 
@@ -238,7 +236,7 @@ def _layout_rows(facts: Facts, opened: Opened) -> list[Row]:
     return rows
 
 
-def _pool_rows(facts: Facts, opened: Opened, pools: Pools, tolerance: float) -> list[Row]:
+def _pool_rows(facts: Facts, opened: VllmOccupancy, pools: Pools, tolerance: float) -> list[Row]:
     """Rows for blocks, tokens, concurrency, and the figures of a refusal."""
     definition = "estimate" if pools.base == "equation" else "engine"
     allowed = 0.0 if pools.known else tolerance
@@ -267,7 +265,7 @@ def _pool_rows(facts: Facts, opened: Opened, pools: Pools, tolerance: float) -> 
     return rows
 
 
-def _of_stated_blocks(facts: Facts, opened: Opened, pools: Pools) -> Pools:
+def _of_stated_blocks(facts: Facts, opened: VllmOccupancy, pools: Pools) -> Pools:
     """The pool of the log's own blocks, if the budget allows so many: what else the log counts follows from them exactly."""
     stated = facts.smallest("blocks")
     if stated is None or isinstance(stated.value, str):
@@ -280,7 +278,7 @@ def _of_stated_blocks(facts: Facts, opened: Opened, pools: Pools) -> Pools:
     return Pools(low=counted, expected=counted, high=counted, base=pools.base, known=pools.known)
 
 
-def _nearest_printed(facts: Facts, opened: Opened) -> Range | None:
+def _nearest_printed(facts: Facts, opened: VllmOccupancy) -> Range | None:
     """The count of tokens nearest to the log's that some number of blocks gives; ``None`` if the log's own is one."""
     fact = facts.smallest("tokens")
     block = _pool(opened, 0).bytes_per_block
@@ -298,16 +296,15 @@ def _concurrency(pool: PoolInfo) -> Number | None:
     return pool.blocks / pool.blocks_per_request if pool.blocks is not None and pool.blocks_per_request else None
 
 
-def _padding(opened: Opened, groups: tuple[PoolGroup, ...]) -> Number | None:
+def _padding(opened: VllmOccupancy, groups: tuple[PoolGroup, ...]) -> Number | None:
     """By how many percent a state's page is larger than the state; ``None`` without states or state pages."""
-    from hwcalc.engines.vllm.opened import of_vllm
     from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
 
     page = next((group.page_bytes for group in groups if group.kind == "state"), None)
     kinds = [group.kind for group in opened.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
     if not page or not kinds:
         return None
-    settings = of_vllm(opened).settings
+    settings = opened.settings
     largest = max(
         state_bytes(
             kind,
@@ -331,7 +328,7 @@ def _named(parts: tuple[BudgetPart, ...], names: tuple[str, ...]) -> Range | Non
     return _sum(found) if found else None
 
 
-def _visible(opened: Opened) -> Range | None:
+def _visible(opened: VllmOccupancy) -> Range | None:
     from hwcalc.profiles.gpus import visible_memory
 
     memory = None if opened.request.hardware.gpu is None else visible_memory(opened.request.hardware.gpu)
@@ -340,17 +337,16 @@ def _visible(opened: Opened) -> Range | None:
     return Range(low=memory.low_bytes, expected=memory.expected_bytes, high=memory.high_bytes)
 
 
-def batch_shape(opened: Opened) -> tuple[int, int]:
+def batch_shape(opened: VllmOccupancy) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits of the profile run."""
     from hwcalc.engines.vllm.memory import profile_run
-    from hwcalc.engines.vllm.opened import of_vllm
 
-    settings = of_vllm(opened).settings
+    settings = opened.settings
     run = profile_run(opened, settings.sequences, settings.batched_tokens)
     return run.tokens, run.rows
 
 
-def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+def overheads(facts: Facts, opened: VllmOccupancy) -> dict[str, int]:
     """The overheads that the log measured, as a calibration saves them: bytes of the fullest rank."""
     from hwcalc.engines.vllm.defaults import graphs_subtracted
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hwcalc import KvplanError, load_model
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner import solve
@@ -37,7 +37,7 @@ class Sampled(NamedTuple):
     verdicts: set[tuple[bool, ...]]
 
 
-def open_drawn(model: str, draw: random.Random, **asked: Any) -> Opened | None:
+def open_drawn(model: str, draw: random.Random, **asked: Any) -> Occupancy | None:
     """A request of some length and batch; ``None`` if the engine refuses it."""
     try:
         return open_request(load_model(model, offline=True), seq=draw.choice(LENGTHS), batch=draw.choice(BATCHES), **asked)
@@ -45,9 +45,9 @@ def open_drawn(model: str, draw: random.Random, **asked: Any) -> Opened | None:
         return None
 
 
-def compare(opened: Opened, draw: random.Random, points: int) -> Compared | None:
+def compare(opened: Occupancy, draw: random.Random, points: int) -> Compared | None:
     """Its form at all lengths and batches as arrays, and at some of them one by one; ``None`` if the request has no curve."""
-    form, curve, dp = opened.engine.form(opened), opened.engine.curve(opened), opened.request.parallel.dp
+    form, curve, dp = opened.form(), opened.curve(), opened.request.parallel.dp
     if curve is None:
         return None
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from statistics import median
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.budget import Budget
 from hwcalc.engines.calibration import ACTIVATION, NON_TORCH
-from hwcalc.engines.request import Request
+from hwcalc.engines.setup import Request
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.engine import Vllm
 from hwcalc.engines.vllm.memory import plan_budget
-from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.units import GIB
@@ -58,10 +59,10 @@ def planned(row: dict[str, Any]) -> Budget:
     gpu = find_gpu(row["gpu"])
     if row["total_gib"] is not None:
         gpu = replace(gpu, torch_total_mib=round(row["total_gib"] * 1024), torch_total_mib_seen=None)
-    request = Request(seq=row["seq"], engine_version=row["version"]).changed(
+    request = Request.of(seq=row["seq"], engine_version=row["version"]).changed(
         gpu=gpu, tp=row["tp"], pp=row["pp"], memory_utilization=row["utilization"], options=row["options"]
     )
-    opened = VllmOpened(engine=engine, model=load_model(row["model"]), request=request, version=row["version"])
+    opened = VllmOccupancy(engine=engine, model=load_model(row["model"]), request=request, version=row["version"])
     settings = opened.settings
     found = plan_budget(opened, sequences=settings.sequences, batched_tokens=settings.batched_tokens).value
     assert found is not None

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.request import Parallel, Request
-from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
+from hwcalc.engines.setup import Parallel, Request
+from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.model import ModelSpec
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN
@@ -57,10 +57,10 @@ def options_of(row: Row) -> dict[str, str]:
     return options
 
 
-def opened_of(row: Row) -> SglangOpened:
+def opened_of(row: Row) -> SglangOccupancy:
     """The request of a row, opened."""
-    request = Request(seq=1024, dtype=row["kv_dtype"], parallel=Parallel(tp=row.get("opt_tp", 1)), options=options_of(row))
-    return of_sglang(find_engine("sglang")[0].open(_model(row["model"]), request))
+    request = Request.of(seq=1024, dtype=row["kv_dtype"], parallel=Parallel(tp=row.get("opt_tp", 1)), options=options_of(row))
+    return find_engine("sglang")[0].open(_model(row["model"]), request)
 
 
 def differences(row: Row) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError
 from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
@@ -28,7 +28,7 @@ LLAMA = {
 }
 
 
-def opened(model: Any, **options: Any) -> Opened:
+def opened(model: Any, **options: Any) -> Occupancy:
     """An opened request."""
     return open_request(load_model(model), **options)
 

@@ -11,8 +11,8 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.engines import ENGINES
-from hwcalc.engines.base import Opened
 from hwcalc.engines.causes import causes, growth_bytes, request_bytes, stored_words
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import FullAttention, LayerKind, SlidingAttention
@@ -47,7 +47,7 @@ WHOLE = 8_192
 
 
 @cache
-def opened(model: str, engine: str, seq: int, **more: Any) -> Opened | None:
+def opened(model: str, engine: str, seq: int, **more: Any) -> Occupancy | None:
     """The request, if the engine takes it."""
     try:
         return open_request(load_model(model, offline=True), engine=engine, gpu="h200", seq=seq, **more)
@@ -55,7 +55,7 @@ def opened(model: str, engine: str, seq: int, **more: Any) -> Opened | None:
         return None
 
 
-def asked(model: str, seq: int, **more: int) -> Iterator[tuple[Opened, Opened]]:
+def asked(model: str, seq: int, **more: int) -> Iterator[tuple[Occupancy, Occupancy]]:
     """Each engine's request, and the formulas'."""
     batch = more.get("batch", 1)
     formulas = opened(model, "reference", seq, batch=batch)
@@ -92,7 +92,7 @@ def test_what_is_shared_is_one_cause(model: str) -> None:
             assert kept == ("shared tokens kept for each" in found) or engine == "reference"
 
 
-def words_of(one: Opened, formulas: Opened) -> str:
+def words_of(one: Occupancy, formulas: Occupancy) -> str:
     """All reasons as one text."""
     return "; ".join(cause.words for cause in causes(one, formulas))
 
@@ -114,7 +114,7 @@ def test_a_window_that_is_not_honoured_is_as_large_as_none(model: str) -> None:
                 assert grown < 40_000 * bytes_of(formulas.kind_tensors[kind]) // kind.window, one.engine.name
 
 
-def as_full(kind: LayerKind, one: Opened, formulas: Opened) -> int:
+def as_full(kind: LayerKind, one: Occupancy, formulas: Occupancy) -> int:
     """What the reference keeps of a layer of these heads without a window."""
     names = ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
     full = FullAttention(**{name: getattr(kind, name) for name in names})

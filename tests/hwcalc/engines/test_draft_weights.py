@@ -6,7 +6,7 @@ from typing import Final
 
 from hwcalc import load_model
 from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm.weights import VLLM
 
 TABLE: Final = 128_256 * 4096 * 2

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hwcalc import KvplanError, load_model
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, MemoryForm, Term
 from hwcalc.errors import UsageError
 from hwcalc.formulas import SharedCache, Stack
@@ -44,7 +44,7 @@ CACHES: Final[tuple[dict[str, str], ...]] = (
 ROUGH: Final = (1, 2, 3, 5, 31, 37, 127, 1000, 4999, 5000, 99_991, 1_000_003)
 
 
-def opened(model: ModelSpec, **options: Any) -> Opened | None:
+def opened(model: ModelSpec, **options: Any) -> Occupancy | None:
     """The request; ``None`` if the engine refuses it."""
     try:
         return open_request(model, **{"seq": 1000, "gpu": GPU, **options})
@@ -52,10 +52,10 @@ def opened(model: ModelSpec, **options: Any) -> Opened | None:
         return None
 
 
-def form_of(request: Opened) -> MemoryForm | None:
+def form_of(request: Occupancy) -> MemoryForm | None:
     """The engine's form of a request; ``None`` if it refuses what it stores."""
     try:
-        return request.engine.form(request)
+        return request.form()
     except KvplanError:
         return None
 
@@ -76,7 +76,7 @@ def lengths(form: MemoryForm, longest: int | None) -> set[int]:
     return {length for edge in edges for length in (edge - 1, edge, edge + 1) if length >= 1}
 
 
-def unlike(form: MemoryForm, request: Opened, tokens: int, sequences: int) -> dict[str, tuple[object, object]]:
+def unlike(form: MemoryForm, request: Occupancy, tokens: int, sequences: int) -> dict[str, tuple[object, object]]:
     """What a form says of a length and a number of sequences, where the engine says something else."""
     asked = request.sized(seq=tokens, batch=sequences)
     if form.curve.most_tokens is not None and tokens > form.curve.most_tokens:
@@ -96,7 +96,7 @@ def unlike(form: MemoryForm, request: Opened, tokens: int, sequences: int) -> di
     return {name: both for name, both in found.items() if both[0] != both[1]}
 
 
-def differences(request: Opened, batches: tuple[int, ...] = (1, 7)) -> dict[tuple[int, int], object]:
+def differences(request: Occupancy, batches: tuple[int, ...] = (1, 7)) -> dict[tuple[int, int], object]:
     """Where the form of a request is not its plans."""
     form = form_of(request)
     if form is None:

@@ -96,7 +96,7 @@ def test_the_catalog(asked: dict[str, Any]) -> None:
     for name in draw.sample(list_models(), SAMPLED):
         try:
             request = open_request(load_model(name, offline=True), seq=1000, gpu=draw.choice(GPUS), **asked)
-            form = request.engine.form(request)
+            form = request.form()
         except KvplanError:
             continue
         if form is not None:

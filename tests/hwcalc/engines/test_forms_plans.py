@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
@@ -62,7 +62,7 @@ LENGTHS: Final = (
 BATCHES: Final = (1, 1, 2, 3, 9, 10, 18, 19, 32, 33, 100, 128, 129, 256, 257, 1024, 1025, 100_000)
 
 
-def requests(engine: str, models: tuple[ModelSpec, ...]) -> Iterator[tuple[dict[str, Any], Opened]]:
+def requests(engine: str, models: tuple[ModelSpec, ...]) -> Iterator[tuple[dict[str, Any], Occupancy]]:
     """Requests that the engine accepts."""
     draw = random.Random(f"forms of {engine}")  # noqa: S311 - a sample
     for model in draw.choices(models, k=REQUESTS):
@@ -84,7 +84,7 @@ def requests(engine: str, models: tuple[ModelSpec, ...]) -> Iterator[tuple[dict[
 
 
 def unlike(
-    request: Opened, curve: Curve, form: MemoryForm | None, tokens: int, sequences: int
+    request: Occupancy, curve: Curve, form: MemoryForm | None, tokens: int, sequences: int
 ) -> dict[str, tuple[object, object]]:
     """Where a form says something else than the engine."""
     try:
@@ -120,7 +120,7 @@ def test_every_number_and_verdict(engine: str) -> None:
     models = (*(load_model(name, offline=True) for name in list_models()), *others)
     draw, compared, fitting = random.Random(18), 0, 0  # noqa: S311 - a sample
     for asked, request in requests(engine, models):
-        curve, form = request.engine.curve(request), request.engine.form(request)
+        curve, form = request.curve(), request.form()
         known = solve.budget_bytes(request) is not None
         assert form is None or known, asked
         for _ in range(POINTS if curve is not None else 0):
@@ -143,5 +143,5 @@ def test_every_ordinary_request_has_a_form(engine: str) -> None:
             except KvplanError:
                 continue
 
-            assert request.engine.curve(request) is not None, name
-            assert (request.engine.form(request) is None) == (request.budget is None), name
+            assert request.curve() is not None, name
+            assert (request.form() is None) == (request.budget is None), name

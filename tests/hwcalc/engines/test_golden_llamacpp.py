@@ -12,8 +12,8 @@ import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
-from hwcalc.engines.request import Request
+from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.setup import Request
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role
 from tests.paths import GOLDEN
@@ -40,11 +40,11 @@ def metadata(row: Row) -> dict[str, Any]:
     return {"general.architecture": row["arch"]} | {f"{row['arch']}.{key}": value for key, value in row["hparams"].items()}
 
 
-def opened(row: Row) -> LlamacppOpened:
+def opened(row: Row) -> LlamacppOccupancy:
     """The request of the row, as the engine opens it."""
     options = {name: str(value) for name, value in row["options"].items()}
     engine, _ = find_engine("llamacpp")
-    return of_llamacpp(engine.open(load_model(metadata(row)), Request(seq=row["options"]["n_ctx"] or 1, options=options)))
+    return engine.open(load_model(metadata(row)), Request.of(seq=row["options"]["n_ctx"] or 1, options=options))
 
 
 MADE: Final = [name for name, row in rows().items() if "refused" not in row]
@@ -107,17 +107,17 @@ def _mib(count: int) -> float:
     return round(count / MIB, 2)
 
 
-def _stored(made: LlamacppOpened) -> Iterable[tuple[int, StoredTensor]]:
+def _stored(made: LlamacppOccupancy) -> Iterable[tuple[int, StoredTensor]]:
     for group in made.stack.groups:
         for tensor in made.kind_tensors[group.kind]:
             yield group.count, tensor
 
 
-def _bytes(made: LlamacppOpened, names: set[str]) -> int:
+def _bytes(made: LlamacppOccupancy, names: set[str]) -> int:
     return sum(count * tensor.bytes for count, tensor in _stored(made) if tensor.name in names)
 
 
-def _compressor_bytes(made: LlamacppOpened, which: str) -> int:
+def _compressor_bytes(made: LlamacppOccupancy, which: str) -> int:
     """The states that the log calls csa (ratio 4), hca (ratio 128) and lid (the indexer's)."""
     total = 0
     for group in made.stack.groups:
@@ -130,7 +130,7 @@ def _compressor_bytes(made: LlamacppOpened, which: str) -> int:
     return total
 
 
-def _caches(made: LlamacppOpened) -> list[tuple[int, float, float]]:
+def _caches(made: LlamacppOccupancy) -> list[tuple[int, float, float]]:
     """Cells, MiB of keys and MiB of values of every cache that the context has."""
     sums: dict[tuple[str, bool, int], list[int]] = {}
     for group in made.stack.groups:

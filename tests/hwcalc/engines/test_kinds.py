@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Mapping
@@ -13,11 +12,10 @@ import pytest
 
 from hwcalc import ModelSpec, load_model
 from hwcalc.engines import DEFAULT, ENGINES, find_engine
-from hwcalc.engines.base import Opened
-from hwcalc.engines.kinds import BY_MODEL, EVERY_TOKEN, NO, YES, Kinds
-from hwcalc.engines.request import Request
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, NO, YES, Kinds, Traits
+from hwcalc.engines.setup import Request
 from hwcalc.engines.stored import bytes_of
-from hwcalc.engines.traits import Traits
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, FullAttention, LayerKind, Stack
 from hwcalc.profiles.catalog import list_models
@@ -31,10 +29,7 @@ def example(kind: type[LayerKind], rest: int | None = None) -> LayerKind:
     """A layer of this kind: every number that it needs is 64, and every other one ``rest``."""
     hints = typing.get_type_hints(kind)
     optional = {name for name, hint in hints.items() if isinstance(hint, types.UnionType)}
-    numbers = {
-        field.name: rest if field.name in optional else True if hints[field.name] is bool else 64
-        for field in dataclasses.fields(kind)
-    }
+    numbers = {name: rest if name in optional else True if hints[name] is bool else 64 for name in kind.__struct_fields__}
     return kind(**numbers | {"kept": None})
 
 
@@ -67,17 +62,17 @@ def catalog() -> Mapping[str, tuple[ModelSpec, ...]]:
     return {kind: tuple(models.values()) for kind, models in found.items()}
 
 
-def opened(engine: str, model: ModelSpec, seq: int = SEQ) -> Opened | None:
+def opened(engine: str, model: ModelSpec, seq: int = SEQ) -> Occupancy | None:
     """The model in an engine; ``None`` if it is refused, with a hint. No other error comes."""
     try:
-        return find_engine(engine)[0].open(model, Request(seq=seq, prompt=PROMPT))
+        return find_engine(engine)[0].open(model, Request.of(seq=seq, prompt=PROMPT))
     except UnsupportedError as error:
         hint = error.hint
     assert hint
     return None
 
 
-def planned(engine: str, kind: type[LayerKind]) -> tuple[Opened, LayerKind]:
+def planned(engine: str, kind: type[LayerKind]) -> tuple[Occupancy, LayerKind]:
     """A model that the engine plans, with a layer of this kind."""
     full = example(FullAttention)
     for model in (toy(full, example(kind)), toy(example(kind), example(kind)), *catalog().get(kind.name, ())):
@@ -115,7 +110,7 @@ def test_an_engine_says_every_fact(engine: str) -> None:
 
 def test_a_draft_has_kinds_too() -> None:
     """Its cache is counted, so that a kind without a rule is not left out silently."""
-    wanted = Request(seq=4096, draft=load_model("RWKV/rwkv-5-world-3b"))
+    wanted = Request.of(seq=4096, draft=load_model("RWKV/rwkv-5-world-3b"))
     with pytest.raises(UnsupportedError, match="no rule for rwkv_matrix layers"):
         find_engine("vllm")[0].open(load_model("Qwen/Qwen3-8B"), wanted)
 

@@ -20,8 +20,8 @@ import pytest
 
 from hwcalc import KvplanError, load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
-from hwcalc.engines.request import Request
+from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.setup import Request
 from hwcalc.formulas import Role
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES
 from tests.llamacpp.library import wheel
@@ -130,7 +130,7 @@ class Library:
         return contexts
 
 
-def planned(name: str, options: Mapping[str, Any]) -> LlamacppOpened:
+def planned(name: str, options: Mapping[str, Any]) -> LlamacppOccupancy:
     """The same context as kvplan plans it."""
     model = models()[name]
     arch = model["arch"]
@@ -138,8 +138,8 @@ def planned(name: str, options: Mapping[str, Any]) -> LlamacppOpened:
     keys |= {key if key.startswith("tokenizer.") else f"{arch}.{key}": value for key, value in model["keys"].items()}
     words = {option: str(value).lower() for option, value in options.items()}
     engine, _ = find_engine("llamacpp")
-    request = Request(seq=options["n_ctx"], options={"defaults": "api", **words})
-    return of_llamacpp(engine.open(load_model(keys), request))
+    request = Request.of(seq=options["n_ctx"], options={"defaults": "api", **words})
+    return engine.open(load_model(keys), request)
 
 
 @pytest.mark.parametrize("name", models())
@@ -161,7 +161,7 @@ def test_the_contexts_of_a_model_are_planned_to_the_byte(name: str, library: Lib
             _compare(planned(name, options), one)
 
 
-def _compare(own: LlamacppOpened, one: Mapping[str, Any]) -> None:
+def _compare(own: LlamacppOccupancy, one: Mapping[str, Any]) -> None:
     assert own.stored_bytes == one["bytes"]
     settings = own.settings
     assert {key: getattr(settings, key) for key in one["settings"]} == one["settings"]
@@ -169,7 +169,7 @@ def _compare(own: LlamacppOpened, one: Mapping[str, Any]) -> None:
     assert logged - {settings.n_seq_max} == _cells(own) - {settings.n_seq_max}
 
 
-def _cells(own: LlamacppOpened) -> set[int]:
+def _cells(own: LlamacppOccupancy) -> set[int]:
     kept = (tensor for group in own.stack.groups for tensor in own.kind_tensors[group.kind])
     # A size under 5 KiB is logged as 0.00 MiB.
     return {tensor.positions for tensor in kept if tensor.role not in (Role.STATE, Role.CONV) and tensor.bytes >= 2**13}

@@ -13,7 +13,7 @@ from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.llamacpp.compute import compute_buffer, host_buffer, output_buffer
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
-from hwcalc.engines.request import Request
+from hwcalc.engines.setup import Request
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.profiles.llamacpp import llamacpp_profile
 from hwcalc.units import MIB
@@ -37,7 +37,7 @@ def settings(read: Hparams, row: Mapping[str, Any]) -> Settings:
     """The settings of a measured row: defaults of the library, without the whole cache for windows."""
     options = {name: str(value) for name, value in row.items() if name not in NOT_OPTIONS}
     options |= {"defaults": "api", "swa_full": "0", "flash_attn": "on" if row.get("flash_attn", 1) else "off"}
-    one = read_settings(Request(seq=row["n_ctx"], options=options), read)
+    one = read_settings(Request.of(seq=row["n_ctx"], options=options), read)
     return replace(one, n_outputs=row.get("n_outputs", one.n_batch))
 
 
@@ -135,7 +135,7 @@ def test_golden_contexts() -> None:
             {"general.architecture": row["arch"]} | {f"{row['arch']}.{key}": value for key, value in row["hparams"].items()}
         )
         options = {name: str(value) for name, value in row["options"].items()} | {"defaults": "api"}
-        one = read_settings(Request(seq=row["options"]["n_ctx"] or 1, options=options), read)
+        one = read_settings(Request.of(seq=row["options"]["n_ctx"] or 1, options=options), read)
         fits.append(inside(compute_buffer(read, one, ALONE), row["exact_bytes"]["compute_cpu"]))
     assert len(fits) == 208
     assert sum(fits) / len(fits) >= 0.95, sum(fits)

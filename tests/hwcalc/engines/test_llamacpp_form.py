@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm, Moment, Product
 from hwcalc.engines.llamacpp.equation import OPPOSITE
-from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.engines.llamacpp.placement import placement_of
 from hwcalc.engines.llamacpp.settings import CELLS
-from hwcalc.engines.moments import Moment, Product
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner import solve
@@ -64,7 +62,7 @@ def asked_of(draw: random.Random) -> dict[str, Any]:
     return {"engine": "llamacpp", "engine_options": options, **{name: value for name, value in chosen.items() if value}}
 
 
-def opened_of(model: str, asked: Mapping[str, Any], seq: int, batch: int) -> Opened:
+def opened_of(model: str, asked: Mapping[str, Any], seq: int, batch: int) -> Occupancy:
     """A request by the options of the command line."""
     spec = load_model(model, offline=True, headers=False)
     return open_request(spec, **read_options({**asked, "seq": seq, "batch": batch}).keywords())
@@ -116,7 +114,7 @@ def test_a_search_on_a_form_is_that_by_plans(monkeypatch: pytest.MonkeyPatch) ->
     assert compared > SEARCHED // 2
 
 
-def searched(opened: Opened, end: str) -> tuple[object, ...]:
+def searched(opened: Occupancy, end: str) -> tuple[object, ...]:
     """All three searches at one end of the budget."""
     bound = opened.model.max_position_embeddings or 4096
     by_holds = (solve.largest(opened, "seq", bound, end), solve.largest(opened, "batch", 300, end))
@@ -140,9 +138,9 @@ def test_a_form_has_the_bytes_of_every_device() -> None:
     assert compared > SAMPLED * 4
 
 
-def compare(form: MemoryForm | None, opened: Opened) -> None:
+def compare(form: MemoryForm | None, opened: Occupancy) -> None:
     """The fullest GPU by cache and parts, all GPUs together, and what is lacking at each end."""
-    placement = placement_of(of_llamacpp(opened))
+    placement = placement_of(opened)
     assert form is not None
     assert placement is not None
     assert opened.budget is not None
@@ -153,7 +151,7 @@ def compare(form: MemoryForm | None, opened: Opened) -> None:
         assert form.left(*size, end) == getattr(opened.budget, end)
         parts = sum(getattr(part, OPPOSITE[end]) for part in fullest.parts)
         assert form.parts_bytes(*size, OPPOSITE[end]) == fullest.weights_bytes + parts
-        held = opened.engine.lacking(opened, end) is None and opened.engine.holds(opened, getattr(opened.budget, end))
+        held = opened.lacking(end) is None and opened.holds(getattr(opened.budget, end))
         assert form.holds(*size, end) == held, (opened.model.id, opened.request, end)
 
 
@@ -186,8 +184,8 @@ def test_a_form_places_layers_as_the_engine_does() -> None:
             opened = opened_of(model, asked, 4096, 1)
         except KvplanError:
             continue
-        form = opened.engine.form(opened)
-        curve = opened.engine.curve(opened) if form is None else form.curve
+        form = opened.form()
+        curve = opened.curve() if form is None else form.curve
         assert curve is not None, (model, asked)
         assert (form is None) == ("gpu" not in asked), (model, asked)
         slots = curve.most_sequences or 1
@@ -207,9 +205,9 @@ def test_a_form_places_layers_as_the_engine_does() -> None:
     assert len(moved) > len({(model, options) for model, options, _ in moved})
 
 
-def compare_devices(form: MemoryForm, opened: Opened) -> int | None:
+def compare_devices(form: MemoryForm, opened: Occupancy) -> int | None:
     """All that a row of a sweep says; the layers on GPUs."""
-    placement, size = placement_of(of_llamacpp(opened)), (opened.tokens, opened.batch)
+    placement, size = placement_of(opened), (opened.tokens, opened.batch)
     assert placement is not None
     fullest = placement.devices[placement.fullest]
     assert form.devices_bytes(*size) == sum(share.needed() for share in placement.devices)
@@ -271,7 +269,7 @@ def test_there_is_no_form_where_options_fix_the_context(options: Mapping[str, st
     """Its sizes do not follow from length and number of sequences alone."""
     opened = opened_of("Qwen/Qwen3-8B", {"engine": "llamacpp", "gpu": "l4", "engine_options": options}, 4096, 1)
     assert form_of(opened) is None
-    assert opened.engine.curve(opened) is None
+    assert opened.curve() is None
 
 
 def test_ollama_gives_some_architectures_one_slot() -> None:

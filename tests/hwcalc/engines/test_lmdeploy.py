@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
+from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
 from hwcalc.engines.lmdeploy.formats import FORMATS
 from hwcalc.engines.lmdeploy.layout import Shape, aligned, pytorch_pieces, turbomind_pieces
 from hwcalc.engines.lmdeploy.memory import shares_of
-from hwcalc.engines.lmdeploy.opened import LmdeployOpened, of_lmdeploy
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.request import Request
+from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS
 from hwcalc.planner.context import open_request
@@ -26,13 +26,13 @@ LLAMA = "meta-llama/Llama-3.1-8B"
 GDN = "Qwen/Qwen3.5-35B-A3B"
 
 
-def opened(model: str = LLAMA, **wanted: Any) -> LmdeployOpened:
+def opened(model: str = LLAMA, **wanted: Any) -> LmdeployOccupancy:
     """The opened request."""
     options = {name: str(value) for name, value in wanted.pop("options", {}).items()}
-    return of_lmdeploy(open_request(load_model(model), engine="lmdeploy", engine_options=options, **{"seq": 64, **wanted}))
+    return open_request(load_model(model), engine="lmdeploy", engine_options=options, **{"seq": 64, **wanted})
 
 
-def pool(made: LmdeployOpened, budget: int) -> PoolInfo:
+def pool(made: LmdeployOccupancy, budget: int) -> PoolInfo:
     """The pool of a budget."""
     found = made.pool(budget)
     assert found is not None
@@ -113,7 +113,7 @@ def test_states_of_all_slots() -> None:
     assert opened(GDN, options={"max_batch_size": 8, "backend": "turbomind"}).settings.slots == 8
     wide = opened(GDN, options={"fp32_mamba_ssm_dtype": "true"})
     assert wide.layout.slot_bytes == 30 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
-    assert wide.engine.environment(wide) == ("LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1",)
+    assert wide.environment() == ("LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1",)
     assert pool(made, made.state_bytes).message == "No enough gpu memory for state cache. Please reduce max_batch_size."
 
 
@@ -264,4 +264,4 @@ def test_versions() -> None:
     assert {engine.version(text) for text in (None, "0.14", "0.14.0")} == {"0.14"}
     with pytest.raises(UnknownNameError):
         engine.version("0.9")
-    assert engine.unchecked(load_model(LLAMA), Request(seq=5)).version == "0.14"
+    assert engine.unchecked(load_model(LLAMA), Request.of(seq=5)).version == "0.14"

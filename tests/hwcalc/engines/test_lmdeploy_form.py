@@ -83,5 +83,5 @@ def test_no_form_rather_than_a_wrong_one(change: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"engine": "lmdeploy", "gpu": "h100-sxm5-80gb", "seq": 512, **change}
     opened = open_request(load_model(QWEN, offline=True), **asked)
 
-    assert opened.engine.form(opened) is None
-    assert opened.engine.curve(opened) is None
+    assert opened.form() is None
+    assert opened.curve() is None

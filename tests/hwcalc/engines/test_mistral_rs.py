@@ -20,7 +20,7 @@ from hwcalc.engines.mistral_rs.models import check_model
 from hwcalc.engines.mistral_rs.spans import Rotating
 from hwcalc.engines.mistral_rs.weights import MISTRAL_RS
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
-from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet
 from hwcalc.planner.context import open_request

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
@@ -26,14 +26,14 @@ LLAMA: Final = "meta-llama/Llama-3.1-8B"
 GEMMA: Final = "google/gemma-3-27b-it"
 
 
-def opened(model: str, **options: Any) -> Opened:
+def opened(model: str, **options: Any) -> Occupancy:
     """A request to mlx; a draft is named."""
     if "draft" in options:
         options |= {"draft": load_model(options["draft"])}
     return open_request(load_model(model), **{"seq": 1000, "engine": "mlx", **options})
 
 
-def parts_of(request: Opened) -> Mapping[str, int]:
+def parts_of(request: Occupancy) -> Mapping[str, int]:
     """The expected bytes of each part of the equation."""
     assert request.budget is not None
     return {part.name: part.expected for part in request.budget.parts}
@@ -154,14 +154,14 @@ def test_layers_with_a_window_are_those_of_the_pattern() -> None:
 def test_how_many_the_server_runs_at_once(model: str, options: dict[str, Any], limit: tuple[int, str]) -> None:
     """One where caches cannot be joined."""
     request = opened(model, **options)
-    assert request.engine.most_sequences(request) == limit
+    assert request.most_sequences() == limit
 
 
 def test_stages_have_the_last_layers_on_rank_0() -> None:
     """36 layers of Qwen2.5-3B on five machines: low ranks, which have the last layers, get the extra one."""
     request = opened("Qwen/Qwen2.5-3B", pp=5)
 
-    assert [len(span) for span in request.engine.weight_rules(request).spans(36, 5)] == [7, 7, 7, 7, 8]
+    assert [len(span) for span in request.weight_rules().spans(36, 5)] == [7, 7, 7, 7, 8]
 
 
 def test_stairs_are_the_slots() -> None:

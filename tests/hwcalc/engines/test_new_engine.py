@@ -15,7 +15,7 @@ import hwcalc.engines
 from hwcalc import load_model
 from hwcalc.cli import completion
 from hwcalc.engines import ENGINES
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
@@ -42,11 +42,11 @@ class Toy(GeneralEngine):
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset({FullAttention})
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({"copies": COPIES})
 
-    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
+    def dtypes(self, opened: Occupancy) -> Noted[Dtypes]:
         plain = known_dtype("bf16")
         return Noted(Dtypes(kv="bf16", roles=MappingProxyType(dict.fromkeys(Role, plain))))
 
-    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+    def tensors(self, kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
         copies = range(int(opened.request.options.get("copies", COPIES.default)))
         return opened.store_all(replace(one, name=f"{one.name}_{copy}") for copy in copies for one in kind.tensors())
 

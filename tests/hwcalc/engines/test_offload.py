@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.weights import param_bytes_rank

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.ranks import stage_spans
-from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
@@ -34,7 +34,7 @@ def fresh(name: str) -> ModelSpec:
     return replace(load_model(name))
 
 
-def opened(model: ModelSpec, **wanted: Any) -> Opened | None:
+def opened(model: ModelSpec, **wanted: Any) -> Occupancy | None:
     """The opened request, or None if the engine refuses it."""
     try:
         return open_request(model, **wanted)
@@ -101,10 +101,10 @@ def test_notes_are_collected_once_each() -> None:
 
 def test_values_of_a_request_are_changed_by_their_own_names() -> None:
     """Values inside Parallel and Hardware can be changed by their own names."""
-    request = Request(seq=8, parallel=Parallel(tp=2), hardware=Hardware(kv_memory=5))
+    request = Request.of(seq=8, parallel=Parallel(tp=2), hardware=Hardware(kv_memory=5))
     made = request.changed(seq=9, pp=3, kv_memory=None, calibrated=False)
 
-    assert made == Request(seq=9, parallel=Parallel(tp=2, pp=3), hardware=Hardware(calibrated=False))
+    assert made == Request.of(seq=9, parallel=Parallel(tp=2, pp=3), hardware=Hardware(calibrated=False))
     assert (made.gpus, request.gpus) == (6, 2)
 
 
@@ -146,8 +146,8 @@ def test_what_is_said_without_the_rules_of_weights_is_what_they_say(name: str, e
     found = opened(load_model(name), engine=engine, seq=1000)
     if found is None:
         return
-    rules, layers = found.engine.weight_rules(found), len(found.plain_stack)
+    rules, layers = found.weight_rules(), len(found.plain_stack)
 
     assert tuple(rules.spans(layers, 1)) == stage_spans(found)
     if isinstance(found.engine, GeneralEngine):
-        assert found.engine.weight_dtype(found) == rules.weight_format(found.model, None).name
+        assert found.weight_dtype() == rules.weight_format(found.model, None).name

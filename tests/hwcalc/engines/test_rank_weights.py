@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hwcalc import ModelSpec, load_model
 from hwcalc.engines.rank_weights import rank_weight_bytes
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.quantization.scheme import uniform_scheme
 
 LAYER: Final = (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14_336 * 4096 + 2 * 4096) * 2

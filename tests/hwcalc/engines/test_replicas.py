@@ -9,7 +9,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.errors import UsageError
 

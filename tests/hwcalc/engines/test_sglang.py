@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.engines.setup import Hardware, Parallel, Request
+from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.engines.sglang.memory import default_fraction
-from hwcalc.engines.sglang.opened import SglangOpened, of_sglang
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.profiles.gpus import find_gpu
@@ -36,12 +36,12 @@ def opened(
     batch: int = 1,
     dtype: str | None = None,
     **options: str,
-) -> SglangOpened:
+) -> SglangOccupancy:
     """An opened request."""
     hardware = Hardware(gpu=None if gpu is None else find_gpu(gpu))
     parallel = Parallel(tp=tp, dp=dp, pp=pp)
-    request = Request(seq=seq, batch=batch, dtype=dtype, parallel=parallel, hardware=hardware, options=options)
-    return of_sglang(find_engine("sglang")[0].open(load_model(model), request))
+    request = Request.of(seq=seq, batch=batch, dtype=dtype, parallel=parallel, hardware=hardware, options=options)
+    return find_engine("sglang")[0].open(load_model(model), request)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def opened(
 def test_the_longest_sequence_is_that_of_the_server(model: str, changed: dict[str, object], longest: int) -> None:
     """What ``ModelConfig`` of 0.5.23 says of the same files."""
     config = dict(load_model(model).config) | changed
-    assert of_sglang(find_engine("sglang")[0].open(load_model(config), Request(seq=999))).settings.context == longest
+    assert find_engine("sglang")[0].open(load_model(config), Request.of(seq=999)).settings.context == longest
 
 
 @pytest.mark.parametrize(

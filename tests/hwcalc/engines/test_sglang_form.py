@@ -10,7 +10,6 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.engines.sglang.form import PoolCurve
-from hwcalc.engines.sglang.opened import of_sglang
 from hwcalc.engines.sglang.room import Demand
 from hwcalc.planner.context import open_request
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
@@ -84,20 +83,20 @@ def test_the_least_budget_is_where_halving_ends(name: str, layout: dict[str, int
         opened = open_drawn(name, draw, engine="sglang", gpu=gpu, engine_options={}, **layout)
         if opened is None:
             continue
-        room, demand, low, high = of_sglang(opened).room, of_sglang(opened).demand, 0, LARGEST
+        room, demand, low, high = opened.room, opened.demand, 0, LARGEST
         if not room.held(high, demand):
             continue
         while low + 1 < high:
             middle = (low + high) // 2
             low, high = (low, middle) if room.held(middle, demand) else (middle, high)
 
-        assert of_sglang(opened).least_bytes == high
+        assert opened.least_bytes == high
 
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_no_smaller_budget_holds_more(name: str) -> None:
     """Below the lower bound nothing is held and above the upper one everything, also where states have a share of each budget."""
-    opened = of_sglang(open_request(load_model(name, offline=True), engine="sglang", gpu="b200-180gb", seq=1_000))
+    opened = open_request(load_model(name, offline=True), engine="sglang", gpu="b200-180gb", seq=1_000)
     room, page = opened.room, opened.settings.page_size
     for requests, pages in ((1, 1), (3, 40), (50, 9_999), (200, 250)):
         demand = Demand(requests, pages * page, min(pages, 3) * page)
@@ -111,7 +110,7 @@ def test_no_smaller_budget_holds_more(name: str) -> None:
 def test_least_budgets_do_not_fall() -> None:
     """A longer sequence, and one sequence more, never needs fewer bytes in a pool of tokens and one of windows."""
     opened = open_request(load_model("openai/gpt-oss-20b", offline=True), engine="sglang", seq=1_000)
-    curve = opened.engine.curve(opened)
+    curve = opened.curve()
 
     assert isinstance(curve, PoolCurve)
     assert all(one <= two for one, two in pairwise(curve.needed_bytes(tokens, 2) for tokens in range(1, 4_000, 7)))
@@ -125,7 +124,7 @@ def test_gpt_oss_by_hand() -> None:
     bytes a token, and the pool of a thousand tokens has 800 places for windows. In binary 0.8 is a little more, which takes one byte.
     """
     opened = open_request(load_model("openai/gpt-oss-20b", offline=True), engine="sglang", seq=1_000)
-    curve = opened.engine.curve(opened)
+    curve = opened.curve()
 
     assert isinstance(curve, PoolCurve)
     assert [pages.at(1_000) for pages in curve.pages] == [1_000, 256]
@@ -140,5 +139,5 @@ def test_no_form_rather_than_a_wrong_one(change: dict[str, Any]) -> None:
     asked: dict[str, Any] = {"engine": "sglang", "gpu": "h100-sxm5-80gb", "seq": 512, **change}
     opened = open_request(load_model("Qwen/Qwen3-8B", offline=True), **asked)
 
-    assert opened.engine.form(opened) is None
-    assert opened.engine.curve(opened) is None
+    assert opened.form() is None
+    assert opened.curve() is None

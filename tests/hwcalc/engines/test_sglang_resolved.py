@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.engines.setup import Hardware, Parallel, Request
 from hwcalc.engines.sglang.memory import default_fraction
-from hwcalc.engines.sglang.opened import of_sglang
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import find_gpu
 from tests.paths import GOLDEN
@@ -23,8 +22,8 @@ def _planned(case: dict[str, Any]) -> dict[str, Any]:
     """The figures of a case."""
     parallel = Parallel(**{name: case.get(name, 1) for name in ("tp", "pp", "dp")})
     hardware = Hardware(gpu=find_gpu(case["gpu"]))
-    request = Request(seq=1024, dtype=case.get("dtype"), parallel=parallel, hardware=hardware, options=case.get("options", {}))
-    opened = of_sglang(find_engine("sglang")[0].open(load_model(case["model"]), request))
+    request = Request.of(seq=1024, dtype=case.get("dtype"), parallel=parallel, hardware=hardware, options=case.get("options", {}))
+    opened = find_engine("sglang")[0].open(load_model(case["model"]), request)
     sizes, own = opened.sizes(case["budget_bytes"]), opened.settings
     return {
         "page_size": own.page_size,

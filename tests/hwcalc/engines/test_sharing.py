@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import plan
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.sharing import Blocks, held_blocks
-from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, Sink, Span, Window
 from hwcalc.formulas.tensor import Chunk, Strided
@@ -30,11 +29,11 @@ ROW: Final = 36 * 2 * 8 * 128 * 2
 """Bytes of a token of Qwen3-8B: 36 layers, keys and values, 8 heads of 128 in 16 bits."""
 
 
-def _opened(model: str, **options: Any) -> Opened:
+def _opened(model: str, **options: Any) -> Occupancy:
     return open_request(load_model(model), **options)
 
 
-def _together(row: dict[str, Any], lengths: list[int]) -> Opened:
+def _together(row: dict[str, Any], lengths: list[int]) -> Occupancy:
     """The plan of the sequences that run in a step of vLLM's scheduler."""
     options = {**row["options"], "block_size": str(row["block_size"])} if len(row["kinds"]) == 1 else row["options"]
     common = {"engine": "vllm", "prompt": row["prompt"], "engine_options": options}
@@ -46,7 +45,7 @@ def _together(row: dict[str, Any], lengths: list[int]) -> Opened:
 @pytest.mark.parametrize(("row", "lengths", "used"), STEPS, ids=lambda value: value["name"] if isinstance(value, dict) else "")
 def test_blocks_are_those_of_vllm(row: dict[str, Any], lengths: list[int], used: int) -> None:
     """Blocks in use after a step of its own scheduler. Windows and states count what a sequence may hold at its most."""
-    planned = of_vllm(_together(row, lengths))
+    planned = _together(row, lengths)
     if len(row["kinds"]) == 1:
         assert planned.all_blocks == used
         return
@@ -198,7 +197,7 @@ def test_the_most_requests_are_the_most(data: st.DataObject) -> None:
     most = shared.pool.max_requests or 0
     for requests in {max(1, most), most + 1}:
         opened = _opened(QWEN, seq=seq, engine="vllm", batch=requests, **sharing)
-        assert (of_vllm(opened).all_blocks <= (shared.pool.blocks or 0) - 1) == (requests <= most)
+        assert (opened.all_blocks <= (shared.pool.blocks or 0) - 1) == (requests <= most)
 
 
 MODELS: Final = (

@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
+from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
 from hwcalc.engines.tensorrt_llm.memory import KEPT_FREE
-from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.units import GIB
@@ -21,10 +21,10 @@ SPARSE: Final = "deepseek-ai/DeepSeek-V3.2"
 NEXT: Final = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 
 
-def opened(model: str, options: dict[str, str] | None = None, **wanted: Any) -> TensorrtOpened:
+def opened(model: str, options: dict[str, str] | None = None, **wanted: Any) -> TensorrtOccupancy:
     """A request to the engine."""
     wanted = {"seq": 8192, **wanted}
-    return of_tensorrt(open_request(load_model(model), engine=ENGINE, engine_options=options or {}, **wanted))
+    return open_request(load_model(model), engine=ENGINE, engine_options=options or {}, **wanted)
 
 
 @pytest.mark.parametrize(
@@ -321,5 +321,5 @@ def test_all_parts_are_the_whole() -> None:
         for seq, batch in ((1, 1), (100, 3), (5_000, 8)):
             made = opened(model, options, seq=seq, batch=batch)
             assert made.stored_bytes == made.needed_bytes, (model, seq, batch)
-            assert made.engine.holds(made, made.needed_bytes)
-            assert not made.engine.holds(made, made.needed_bytes - 1)
+            assert made.holds(made.needed_bytes)
+            assert not made.holds(made.needed_bytes - 1)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
 from hwcalc.engines.tensorrt_llm.form import PoolForm
 from hwcalc.planner import solve
@@ -67,7 +67,7 @@ def asked_of(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def opened_of(model: str, asked: dict[str, Any], seq: int = 4_096, batch: int = 1) -> Opened:
+def opened_of(model: str, asked: dict[str, Any], seq: int = 4_096, batch: int = 1) -> Occupancy:
     """A request by the options of the command line."""
     return open_request(load_model(model, offline=True), **read_options({**asked, "seq": seq, "batch": batch}).keywords())
 
@@ -80,7 +80,7 @@ def answers(form: MemoryForm | None, curve: Curve) -> list[Callable[[Any, Any], 
     return [form.needed_bytes, curve.total_bytes, *at_ends]
 
 
-def planned(form: MemoryForm | None, opened: Opened) -> list[Any]:
+def planned(form: MemoryForm | None, opened: Occupancy) -> list[Any]:
     """The same of a request."""
     found: list[Any] = [opened.needed_bytes, opened.stored_bytes]
     if form is not None:
@@ -99,7 +99,7 @@ def test_a_form_is_its_requests() -> None:
             opened = opened_of(name, asked)
         except KvplanError:
             continue
-        form, curve = opened.engine.form(opened), opened.engine.curve(opened)
+        form, curve = opened.form(), opened.curve()
         assert curve is not None, (name, asked)
         assert (form is None) == (opened.budget is None and "kv_memory" not in asked), (name, asked)
         points = [(draw.choice((*LENGTHS, draw.randint(1, 40_000))), draw.choice(BATCHES)) for _ in range(4)]
@@ -121,7 +121,7 @@ def test_a_form_is_its_requests() -> None:
     assert {(True, True, True), (False, False, False)} < verdicts
 
 
-def curve_replicas(opened: Opened) -> int:
+def curve_replicas(opened: Occupancy) -> int:
     """How many replicas share the sequences."""
     return opened.request.parallel.dp
 
@@ -164,5 +164,5 @@ def test_there_is_no_form_where_states_are_kept_now_and_then() -> None:
     """Nor where layers of one kind would have several windows, which the engine refuses of sequences that are longer than the first."""
     for options in ({"periodic_snapshot_interval": "256"}, {"max_attention_window": "512,131072"}):
         opened = opened_of(LLAMA, {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "engine_options": options}, seq=256)
-        assert opened.engine.form(opened) is None
-        assert opened.engine.curve(opened) is None
+        assert opened.form() is None
+        assert opened.curve() is None

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.command import CommandInput
-from hwcalc.engines.request import Parallel
-from hwcalc.engines.tgi.opened import of_tgi
+from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
@@ -32,7 +31,7 @@ def planned(model: str, seq: int = 4096, *, options: dict[str, str] | None = Non
 
 def settings(model: str, **asked: Any) -> Any:
     """What the options and the GPU come to."""
-    return of_tgi(open_request(load_model(model), seq=512, engine="tgi", **asked)).settings
+    return open_request(load_model(model), seq=512, engine="tgi", **asked).settings
 
 
 @pytest.mark.parametrize(

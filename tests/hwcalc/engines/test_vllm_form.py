@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm
 from hwcalc.errors import KvplanError
 from hwcalc.library.plan import plan_loaded
@@ -50,7 +50,7 @@ def asked_of(draw: random.Random) -> dict[str, Any]:
     return {"engine": draw.choice(ENGINES), **chosen, "tp": tp, "pp": pp, "dp": dp}
 
 
-def open_asked(model: str, **given: Any) -> Opened:
+def open_asked(model: str, **given: Any) -> Occupancy:
     """A request by the options of the command line."""
     return open_request(load_model(model, offline=True), **read_options(given).keywords())
 
@@ -58,7 +58,7 @@ def open_asked(model: str, **given: Any) -> Opened:
 def form_of(model: ModelSpec, asked: dict[str, Any], seq: int, batch: int) -> MemoryForm | None:
     """The form of a family, from one of its requests."""
     opened = open_request(model, **asked, seq=seq, batch=batch)
-    return opened.engine.form(opened)
+    return opened.form()
 
 
 def numbers_of(plan: Plan) -> dict[str, Any]:
@@ -133,16 +133,16 @@ def test_no_form_rather_than_a_wrong_one(model: str, options: dict[str, Any]) ->
     """Where the check before start-up asks for more than blocks, or requests have something in common or drop something, there is none."""
     opened = open_asked(model, **({"engine": "vllm", "gpu": "h100-sxm5-80gb", "seq": 512} | options))
 
-    assert opened.engine.form(opened) is None
+    assert opened.form() is None
 
 
 def test_the_first_lengths() -> None:
     """A request that is shorter than a batch has the form of the longer ones, which is right at all lengths: with 1,024 sequences 8 tokens fill it."""
     short, long = (open_asked("Qwen/Qwen3-8B", engine="vllm", gpu="h100-sxm5-80gb", seq=seq) for seq in (1, 4_096))
-    form = short.engine.form(short)
+    form = short.form()
 
     assert form is not None
-    assert form == long.engine.form(long)
+    assert form == long.form()
     activations = [form.parts_bytes(tokens, 1, "expected", "activations") for tokens in (*range(1, 10), 4_096)]
     planned = [short.sized(seq=tokens).budget for tokens in (*range(1, 10), 4_096)]
     assert activations == [
@@ -154,7 +154,7 @@ def test_the_first_lengths() -> None:
 def test_gemma_by_hand() -> None:
     """Gemma-3-27B: 62 layers, every sixth full, in groups of ten; a page is 2 x 16 tokens x 16 heads x 128 x 2 bytes, 262,144 of 131,072 a side."""
     opened = open_asked("google/gemma-3-27b-it", engine="vllm", gpu="h100-sxm5-80gb", seq=32_768)
-    form = opened.engine.form(opened)
+    form = opened.form()
 
     assert form is not None
     windowed, full = sorted(form.curve.gpus[0], key=lambda term: -term.count)

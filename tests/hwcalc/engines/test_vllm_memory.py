@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
-from hwcalc.engines.request import Request
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.setup import Request
 from hwcalc.engines.vllm.defaults import batch_defaults, default_utilization, graphs_subtracted, runs_v0, total_bytes
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import plan_budget
-from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import read_settings
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus
@@ -24,12 +24,15 @@ from hwcalc.units import GIB, MIB
 ENGINE: Final = find_engine("vllm")[0]
 
 
-def request(name: str, gpu: str | Gpu, *, version: str = "0.33", seq: int = 8192, **fields: Any) -> Opened:
+def request(name: str, gpu: str | Gpu, *, version: str = "0.33", seq: int = 8192, **fields: Any) -> Occupancy:
     """A request as far as the equation reads it."""
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
     model = load_model(name)
-    return VllmOpened(
-        engine=ENGINE, model=model, request=Request(seq=seq, engine_version=version).changed(gpu=card, **fields), version=version
+    return VllmOccupancy(
+        engine=ENGINE,
+        model=model,
+        request=Request.of(seq=seq, engine_version=version).changed(gpu=card, **fields),
+        version=version,
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc import load_model
-from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.placed import Sorted
 from hwcalc.planner.context import open_request
 
@@ -56,8 +56,8 @@ def test_layouts_of_a_model_share_their_caches() -> None:
     """What advice tries changes formats, ranks and stages; where the caches lie in the model is worked out once."""
     model = load_model("google/gemma-3-12b-it", offline=True)
 
-    def opened(**more: Any) -> VllmOpened:
-        return of_vllm(open_request(model, engine="vllm", seq=4096, **more))
+    def opened(**more: Any) -> VllmOccupancy:
+        return open_request(model, engine="vllm", seq=4096, **more)
 
     one, others = opened().layout, [opened(**more).layout for more in ({"tp": 2}, {"pp": 2}, {"dtype": "fp8"})]
     for other in others:

@@ -10,7 +10,7 @@ import pytest
 
 from hwcalc import ModelSpec, load_model, plan
 from hwcalc.engines import widths
-from hwcalc.engines.request import Parallel
+from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import layers_of_stages
 from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank

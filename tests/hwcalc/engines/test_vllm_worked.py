@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from tests.hwcalc.engines.vllm_rows import card, groups, opened, pool, row_opened, rows
 
@@ -15,7 +15,7 @@ GIB = 1024**3
 SIXTY = 60 * GIB
 
 
-def golden(name: str) -> Opened:
+def golden(name: str) -> Occupancy:
     """A row's own config, where the catalog lacks the model."""
     return row_opened(rows()[name])
 

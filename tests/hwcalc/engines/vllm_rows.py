@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolGroup, PoolInfo
-from hwcalc.engines.request import Request
+from hwcalc.engines.setup import Request
 from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.gpus import Gpu
@@ -85,7 +84,7 @@ def card(name: str) -> Gpu:
     )
 
 
-def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = None, **fields: Any) -> Opened:
+def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = None, **fields: Any) -> Occupancy:
     """A request to the engine about a model of the catalog, or a config."""
     return _asked(load_model(model), seq, version, fields)
 
@@ -102,9 +101,9 @@ def groups(model: str | Mapping[str, Any], **fields: Any) -> tuple[PoolGroup, ..
     return opened(model, **fields).groups
 
 
-def _asked(model: ModelSpec, seq: int, version: str | None, fields: Mapping[str, Any]) -> Opened:
+def _asked(model: ModelSpec, seq: int, version: str | None, fields: Mapping[str, Any]) -> Occupancy:
     engine, _ = find_engine("vllm")
-    return engine.open(model, Request(seq=seq, engine_version=engine.version(version)).changed(**fields))
+    return engine.open(model, Request.of(seq=seq, engine_version=engine.version(version)).changed(**fields))
 
 
 @lru_cache(maxsize=512)
@@ -117,7 +116,7 @@ def _row_model(name: str, config: str) -> ModelSpec:
     return load_model(read)
 
 
-def row_opened(row: Row) -> Opened:
+def row_opened(row: Row) -> Occupancy:
     """The row's request. A row without a GPU asked the planner of 0.33 without the model, which left after 0.23."""
     options = row["options"]
     gpu = row["result"].get("gpu_emulated")
@@ -179,9 +178,9 @@ def differences(row: Row) -> list[str]:
     return [f"{name}: {ours} != {theirs}" for name, (ours, theirs) in pairs.items() if ours != theirs]
 
 
-def _groups_of_first_stage(context: Opened) -> list[PoolGroup]:
+def _groups_of_first_stage(context: Occupancy) -> list[PoolGroup]:
     """The groups with the layers of the first pipeline stage, which is what the rows of older versions list."""
-    layout = of_vllm(context).layout
+    layout = context.layout
     own, counts = [], []
     for group in layout.stage_groups[0]:
         pairs = zip(group.members, group.specs, strict=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.request import Sharing
-from hwcalc.engines.vllm.opened import of_vllm
+from hwcalc.engines.setup import Sharing
 from tests.hwcalc.engines.vllm_cases import Case, case
 from tests.hwcalc.engines.vllm_layer_cases import CACHED, QWEN
 from tests.hwcalc.engines.vllm_pool_cases import GPT, LLAMA
@@ -15,14 +14,14 @@ from tests.hwcalc.engines.vllm_pool_cases import GPT, LLAMA
 __all__ = ["SHARING_CASES"]
 
 
-def _all_blocks(context: Opened, _: PoolInfo) -> int:
+def _all_blocks(context: Occupancy, _: PoolInfo) -> int:
     """The blocks of all sequences."""
-    return of_vllm(context).all_blocks
+    return context.all_blocks
 
 
-def _copies(context: Opened, _: PoolInfo) -> dict[str, int]:
+def _copies(context: Occupancy, _: PoolInfo) -> dict[str, int]:
     """How often the shared blocks lie in the pool, by kind of layers."""
-    return {group.kind: group.copies if group.shared else 0 for group in context.engine.shared_blocks(context)}
+    return {group.kind: group.copies if group.shared else 0 for group in context.shared_blocks()}
 
 
 _PARTED: Final[dict[str, Any]] = {"seq": 86, "prompt": 70}

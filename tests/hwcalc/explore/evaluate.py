@@ -16,16 +16,18 @@ from hwcalc.engines.forms import (
     Constant,
     Curve,
     Early,
+    Fullest,
     HostRoom,
     Largest,
     Measured,
     MemoryForm,
+    Moment,
     PartForm,
     Pass,
     PerGpu,
+    Product,
     Term,
 )
-from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 

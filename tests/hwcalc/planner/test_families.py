@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import families
-from hwcalc.engines.request import Hardware, Request
+from hwcalc.engines.setup import Hardware, Request
 from hwcalc.engines.vllm import Vllm
-from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
@@ -138,7 +137,7 @@ def told(change: dict[str, Any]) -> str:
 @pytest.mark.parametrize("change", CHANGES, ids=told)
 def test_what_another_family_carries_over_is_its_own(name: str, change: dict[str, Any]) -> None:
     """A change that is opened from a plan has the answers of the same request by itself."""
-    model, request = load_model(name), Request(seq=4096, batch=3, hardware=Hardware(gpu=find_gpu("h100")))
+    model, request = load_model(name), Request.of(seq=4096, batch=3, hardware=Hardware(gpu=find_gpu("h100")))
     first = Vllm().open(replace(model), request)
     assert first.budget is not None
     beside = first.changed(**change)
@@ -154,13 +153,13 @@ def test_what_another_family_carries_over_is_its_own(name: str, change: dict[str
         alone.weights,
         alone.needed_bytes,
     )
-    assert (of_vllm(beside).settings, beside.notes) == (of_vllm(alone).settings, alone.notes)
+    assert (beside.settings, beside.notes) == (alone.settings, alone.notes)
 
 
 def test_only_so_many_changes_of_a_family_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Advice tries other options for each batch; the family keeps the last ones."""
     monkeypatch.setattr(families, "MOST_FAMILIES", 5)
-    first = Vllm().open(replace(load_model(MODELS[0])), Request(seq=4096, hardware=Hardware(gpu=find_gpu("h100"))))
+    first = Vllm().open(replace(load_model(MODELS[0])), Request.of(seq=4096, hardware=Hardware(gpu=find_gpu("h100"))))
     for count in range(1, 20):
         assert families.tried(first, options={"max_num_seqs": str(count)}) is not None
 

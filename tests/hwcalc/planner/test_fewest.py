@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import layouts
 from hwcalc.planner.solve_gpus import accepted
@@ -76,7 +76,7 @@ def test_heads_that_cannot_be_cut_evenly_are_warned_of(tp: int, told: bool) -> N
 def test_no_layout_keeps_less_than_its_part_of_one_gpu(name: str, options: dict[str, Any]) -> None:
     """The search for the fewest GPUs leaves out those that cannot hold weights and cache, where an engine says that both divide."""
     single = open_request(load_model(name), engine="vllm", gpu="h100", seq=5_001, batch=7, **options)
-    assert single.engine.divides_evenly(single)
+    assert single.divides_evenly()
     whole = _weights_bytes(single) + single.needed_bytes
     tried_layouts = 0
     for gpus in (2, 3, 4, 6, 8, 16, 24):
@@ -89,7 +89,7 @@ def test_no_layout_keeps_less_than_its_part_of_one_gpu(name: str, options: dict[
     assert tried_layouts > 10
 
 
-def _weights_bytes(opened: Opened) -> int:
+def _weights_bytes(opened: Occupancy) -> int:
     assert opened.budget is not None
     return sum(part.low for part in opened.budget.parts if part.name == "weights")
 
@@ -108,4 +108,4 @@ def test_a_cache_that_may_not_divide_bounds_nothing(name: str, options: dict[str
     """Blocks that hold a state, windows, weights on the host of each rank, and a pool of a size of its own."""
     opened = open_request(load_model(name), engine="vllm", gpu="h100", seq=5_000, **options)
 
-    assert not opened.engine.divides_evenly(opened)
+    assert not opened.divides_evenly()

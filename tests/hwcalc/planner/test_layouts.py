@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from hwcalc import load_model, plan, recommend
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
 from hwcalc.planner.offers import Offer
@@ -31,7 +32,7 @@ MODELS = (
 )
 
 
-def opened(model: str, gpu: str = "h100", **options: Any) -> Opened:
+def opened(model: str, gpu: str = "h100", **options: Any) -> Occupancy:
     """A request with hardware."""
     return open_request(load_model(model), gpu=gpu, **{"seq": 4096, "batch": 8, **options})
 
@@ -95,7 +96,7 @@ def test_deepseek_as_in_the_recipes(gpu: str, gpus: int, batch: int, layout: dic
     (best, *_) = layouts(opened(DEEPSEEK, gpu, seq=65_536, batch=batch, engine="vllm"), gpus)
     found = offer(DEEPSEEK, gpu, seq="64k", batch=batch)
 
-    assert vars(best).items() >= layout.items()
+    assert asdict(best).items() >= layout.items()
     assert found.verdict == "fits"
     assert found.gpus == gpus or (found.gpus == 4 and find_gpu(gpu).memory_marketing_gb * 4 > 700)  # type: ignore[operator]
     scaled = {name: size if size == 1 else found.gpus for name, size in layout.items()}
@@ -208,7 +209,7 @@ def test_the_fewest_fit_as_they_say() -> None:
             fit = plan(model, **asked).fit
             assert fit is not None
             if fit.min_layout is not None:
-                again = plan(model, **asked, **vars(fit.min_layout)).fit
+                again = plan(model, **asked, **asdict(fit.min_layout)).fit
                 assert again is not None
                 assert again.fits
                 assert again.gpus == fit.min_gpus

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
-from hwcalc.engines.base import Engine
+from hwcalc.engines.engine import Engine
 from hwcalc.engines.peaks import PART
 from hwcalc.engines.reference import Reference
 from hwcalc.engines.transformers import Transformers

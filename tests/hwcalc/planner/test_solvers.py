@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from itertools import takewhile
 from math import ceil
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Layout
@@ -117,7 +117,7 @@ def card(mib: int) -> Gpu:
     )  # fmt: skip
 
 
-def question(engine: str, dice: random.Random) -> Opened:
+def question(engine: str, dice: random.Random) -> Occupancy:
     """Some model on some hardware, often too little; what the engine refuses is thrown again."""
     while True:
         name = dice.choice([*SMALL, GROUPED]) if engine != "vllm" else dice.choice([*SMALL])
@@ -145,10 +145,10 @@ def question(engine: str, dice: random.Random) -> Opened:
         return opened
 
 
-def fits(opened: Opened, **change: int) -> bool:
+def fits(opened: Occupancy, **change: int) -> bool:
     """One case by itself: ask for the budget and for the bytes (or the pool), and compare."""
     try:
-        # Opened anew: what a family keeps cannot be wrong here.
+        # Occupancy anew: what a family keeps cannot be wrong here.
         made = opened.engine.open(opened.model, opened.request.changed(**change))
         request = made.request
         if request.hardware.kv_memory is None:
@@ -156,7 +156,7 @@ def fits(opened: Opened, **change: int) -> bool:
         else:
             size = request.hardware.kv_memory
         replica = -(-request.batch // request.parallel.dp)
-        pool, limit = made.pool(max(0, size)), made.engine.most_sequences(made)
+        pool, limit = made.pool(max(0, size)), made.most_sequences()
         if pool is not None:
             held = pool.fits and all(most is None or most >= replica for most in (pool.max_requests, pool.at_once))
             return size >= 0 and held and (limit is None or request.batch <= limit[0])
@@ -165,10 +165,10 @@ def fits(opened: Opened, **change: int) -> bool:
         needed = made.needed_bytes
     except KvplanError:
         return False
-    return needed <= size and (request.hardware.gpu is None or made.engine.lacking(made, "expected") is None)
+    return needed <= size and (request.hardware.gpu is None or made.lacking("expected") is None)
 
 
-def on_the_way(opened: Opened, batch: int) -> bool:
+def on_the_way(opened: Occupancy, batch: int) -> bool:
     """So many sequences of the planned length, and of those just before it where there are buffers that empty now and then.
 
     A buffer of the four latest tokens is fullest at three. Without one, a longer sequence always takes more: see
@@ -241,8 +241,8 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
         except KvplanError:
             continue
         opened = replace(opened, request=opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
-        opened = opened.engine.entire(opened)
-        every = {layout: fits(opened, **vars(layout), dcp=1) for layout in sensible(opened, 4)}
+        opened = opened.entire()
+        every = {layout: fits(opened, **asdict(layout), dcp=1) for layout in sensible(opened, 4)}
         good = [layout for layout, holds in every.items() if holds]
         fewest, certain_fewest = solve_gpus.fewest_gpus(opened, most_gpus=4)
         surely = [layout for layout in good if certainly(opened, layout)]
@@ -265,7 +265,7 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
     assert len(found) > 2
 
 
-def sensible(opened: Opened, most: int) -> list[Layout]:
+def sensible(opened: Occupancy, most: int) -> list[Layout]:
     """Up to ``most`` GPUs of one node, by powers of two; the small models' heads are cut evenly, so that there are no stages.
 
     An engine that gives each GPU a run of layers takes any number.
@@ -273,7 +273,7 @@ def sensible(opened: Opened, most: int) -> list[Layout]:
     if opened.engine.splits_layers:
         return [Layout(pp=gpus) for gpus in range(1, most + 1)]
     experts = "num_experts" in opened.model.config or "n_routed_experts" in opened.model.config
-    deals = experts and opened.engine.deals_experts(opened)
+    deals = experts and opened.deals_experts()
     out = []
     for gpus in (size for size in (1, 2, 4, 8) if size <= most):
         for tp in (
@@ -284,9 +284,9 @@ def sensible(opened: Opened, most: int) -> list[Layout]:
     return out
 
 
-def certainly(opened: Opened, layout: Layout) -> bool:
+def certainly(opened: Occupancy, layout: Layout) -> bool:
     """Whether the layout holds at the low end of the budget too."""
-    made = opened.changed(**vars(layout), dcp=1)
+    made = opened.changed(**asdict(layout), dcp=1)
     assert made.budget is not None
     return solve.holds_in(made, made.budget.low)
 

@@ -12,7 +12,7 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.engines.allocation import ITEM_BYTES
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe import bandwidth
@@ -34,7 +34,7 @@ TOKEN = 4 * 2 * 2 * 64 * 2
 """Bytes of a token: 4 layers, keys and values, 2 heads of 64, two bytes."""
 
 
-def opened(config: Any = CONFIG, **wanted: Any) -> Opened:
+def opened(config: Any = CONFIG, **wanted: Any) -> Occupancy:
     """The request for a small model."""
     return open_request(load_model(config), **{"seq": 1024, **wanted})
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import Counters, Device
@@ -63,7 +63,7 @@ class Counted(Device):
         self.releases += 1
 
 
-def opened(**wanted: Any) -> Opened:
+def opened(**wanted: Any) -> Occupancy:
     """The request for the small model."""
     return open_request(load_model(CONFIG), **{"seq": 1000, **wanted})
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
     KINDS,
@@ -44,7 +44,7 @@ LLAMA = {
 }
 
 
-def opened(model: Any, **options: Any) -> Opened:
+def opened(model: Any, **options: Any) -> Occupancy:
     """The request, opened."""
     return open_request(load_model(model), **options)
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
@@ -35,7 +35,7 @@ TOKEN = 2 * 2 * 16 * 4
 """Bytes of a token in a layer: keys and values of two heads with 16 numbers in fp32."""
 
 
-def opened(model: Any, **options: Any) -> Opened:
+def opened(model: Any, **options: Any) -> Occupancy:
     """The request with its policy."""
     spec, request = load_request(model, read_options(options))
     return open_request(spec, **request)

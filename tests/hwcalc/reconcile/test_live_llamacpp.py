@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import ModelSpec, load_model
-from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.engines.llamacpp.repack import repacked_bytes
 from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.planner.context import open_request
@@ -142,7 +141,7 @@ def test_the_log_agrees_with_the_plan(name: str, words: tuple[str, ...], files: 
 def test_weights_are_laid_out_anew_for_the_processor(name: str, files: dict[str, Path]) -> None:
     """The buffer ``CPU_REPACK`` has the size that one of the processors has here."""
     found = reconcile(str(files[name]), log_of(files[name], CONTEXTS[0], 4), gpu="cpu-8gb")
-    opened = of_llamacpp(open_request(load_model(str(files[name])), gpu="cpu-8gb", seq=2048))
+    opened = open_request(load_model(str(files[name])), gpu="cpu-8gb", seq=2048)
     buffers: list[Fact] = [fact for fact in found.facts if fact.name == "model_bytes" and fact.rank == "CPU_REPACK"]
     if not buffers:
         pytest.skip("llama.cpp has no layout for this processor")

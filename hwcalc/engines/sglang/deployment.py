@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from hwcalc.engines.base import Opened
+from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.model_dtypes import known_dtype
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import is_auto, is_on
+from hwcalc.engines.sglang.held import allocations, extras, layer_tensors
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.models import is_compressed
 from hwcalc.engines.sglang.room import Demand, PoolRoom, Room
 from hwcalc.engines.sglang.settings import SglangSettings, read_settings
 from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, slots_per_request
-from hwcalc.engines.stored import bytes_of
+from hwcalc.engines.sglang.supported import check_class, check_supported
+from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
+from hwcalc.formulas import LayerKind, Role
 from hwcalc.formulas.stairs import Stair, blocks_stair
+from hwcalc.model import Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.policies import Support
+    from hwcalc.engines.pool import PoolInfo
+    from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.saving import Saving
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
 
-__all__ = ["SglangOpened", "of_sglang"]
+
+_MOST_REQUESTS = 4096
+
+_DTYPES = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
 
 
-class SglangOpened(Opened):
+class SglangOccupancy(GeneralOccupancy):
     """An opened request with the values that the rules of SGLang use again and again."""
 
     @cached_property
@@ -92,7 +109,7 @@ class SglangOpened(Opened):
         count = self.window_tokens if windows else self.paged
         if windows or not together.unlike:
             return together.branches * sum(many * count(tokens) for tokens, many in together.lengths)
-        prefix, prompt = self.engine.shared_tokens(self)
+        prefix, prompt = self.shared_tokens()
         common = prefix * together.copies
         for tokens, many in together.lengths:
             own = min(prefix, tokens), min(prompt, tokens)
@@ -107,7 +124,7 @@ class SglangOpened(Opened):
     @cached_property
     def demand(self) -> Demand:
         """What the planned sequences of a replica take of the pools."""
-        replica: SglangOpened = self.replica
+        replica: SglangOccupancy = self.replica
         return Demand(replica.batch, replica.held_tokens(windows=False), replica.held_tokens(windows=True))
 
     def held_in(self, sizes: Sizes) -> bool:
@@ -121,8 +138,8 @@ class SglangOpened(Opened):
 
     def at_once(self, sizes: Sizes) -> int:
         """How many requests of the planned length these pools hold."""
-        request = replace(self.replica.request, lengths=(), batch=1)
-        one: SglangOpened = self.with_request(request)
+        request = self.replica.request.changed(lengths=(), batch=1)
+        one: SglangOccupancy = self.with_request(request)
         if one.together.unlike:
             from bisect import bisect_left
 
@@ -136,7 +153,7 @@ class SglangOpened(Opened):
 
     def lacks_room(self, sizes: Sizes, requests: int) -> bool:
         """Whether these pools do not hold so many requests."""
-        many: SglangOpened = self.with_request(replace(self.request, batch=requests))
+        many: SglangOccupancy = self.with_request(self.request.changed(batch=requests))
         return not many.held_in(sizes)
 
     @cached_property
@@ -154,8 +171,107 @@ class SglangOpened(Opened):
         sizes = (sum(group.count * bytes_of(tensors[group.kind]) for group in groups) for groups in stages)
         return max(sizes) // self.settings.tp
 
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        own = self.settings
+        cache, state = known_dtype(_DTYPES.get(own.kv_dtype, own.kv_dtype)), own.state_dtype or self.model.state_dtype or "fp32"
+        roles = {
+            Role.KEY: cache,
+            Role.VALUE: cache,
+            Role.LATENT: cache,
+            Role.ROPE: cache,
+            Role.INDEX: known_dtype("fp8"),
+            Role.STATE: known_dtype(state),
+            Role.CONV: known_dtype("bf16"),
+        }
+        dtypes = Dtypes(kv=own.kv_dtype, roles=MappingProxyType(roles))
+        if not is_auto(self.request.dtype):
+            return Noted(dtypes)
+        message = f"KV dtype auto: {own.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
+        return Noted(dtypes, (Note(code="default-dtype", message=message),))
 
-def of_sglang(opened: Opened) -> SglangOpened:
-    """The request with its SGLang type. Only requests that SGLang has opened reach its rules."""
-    assert isinstance(opened, SglangOpened)
-    return opened
+    def check_class(self) -> None:
+        check_class(self.model)
+
+    def check(self) -> None:
+        self.told(self.shared("supported", lambda: check_supported(self)))
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        """What the sequences have in the pools, on all tensor-parallel ranks together."""
+        return layer_tensors(kind, self)
+
+    def model_tensors(self) -> tuple[StoredTensor, ...]:
+        return extras(self)
+
+    def fullest_bytes(self) -> int:
+        """The smallest pools that hold the planned sequences."""
+        return self.least_bytes
+
+    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+        return allocations(self, stage)
+
+    def prefill_bytes(self, stage: int) -> int:
+        """Prompts lie in the pools from the start."""
+        return self.needed_bytes
+
+    def deals_experts(self) -> bool:
+        return is_on(self.request.options.get("enable_dp_attention"))
+
+    def most_sequences(self) -> tuple[int, str]:
+        own = self.settings
+        most = _MOST_REQUESTS if own.own_requests is None else own.own_requests
+        return most * self.request.parallel.dp, "max_running_requests"
+
+    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+        from hwcalc.engines.sglang.pool import plan_pool
+
+        return Noted(plan_pool(self, budget_bytes))
+
+    def holds(self, budget_bytes: int) -> bool:
+        """Without the figures of the pool, one of which is searched for."""
+        return budget_bytes >= 0 and self.held_in(self.sizes(budget_bytes))
+
+    def plan_budget(self) -> Noted[Budget | None]:
+        """Within a family the budget is the same for all lengths and batches."""
+        from hwcalc.engines.sglang.memory import plan_budget
+
+        return self.shared("budget", lambda: plan_budget(self))
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.sglang.weights import SGLANG
+
+        return SGLANG
+
+    def chunks(self) -> tuple[int, int, int]:
+        chunk = self.settings.chunk
+        return chunk, chunk, chunk
+
+    def reported_settings(self) -> Mapping[str, int | str | bool]:
+        """As SGLang's log names them."""
+        own = self.settings
+        return {"page_size": own.page_size, "chunked_prefill_size": own.chunk}
+
+    def savings(self, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.sglang.savings import savings
+
+        return savings(self)
+
+    def support_of_sharing(self) -> Support:
+        from hwcalc.engines.sglang.savings import sharing_support
+
+        return sharing_support(self)
+
+    def shared_tokens(self) -> tuple[int, int]:
+        """Whole pages of what is alike."""
+        prefix, prompt = super().shared_tokens()
+        page = self.settings.page_size
+        return prefix // page * page, prompt // page * page
+
+    def curve(self) -> Curve | None:
+        from hwcalc.engines.sglang.form import plan_curve
+
+        return plan_curve(self)
+
+    def form(self) -> MemoryForm | None:
+        from hwcalc.engines.sglang.form import plan_form
+
+        return plan_form(self)

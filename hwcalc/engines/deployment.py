@@ -1,0 +1,632 @@
+"""What an engine stores for a model: :class:`Deployment` is a server as it is started, :class:`Occupancy` what it holds under a load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+
+from msgspec.structs import asdict, replace
+
+from hwcalc.engines.encoder import encoder_length, follows_output
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.policies import PagedGroup, Support
+from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
+from hwcalc.engines.sharing import NOTHING, SharedBlocks, Together, words_of
+from hwcalc.engines.stored import Dtypes, Run, StoredTensor, bytes_of
+from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.cut_layers import CutLayers
+    from hwcalc.engines.devices import DeviceReads, ModelWeights, Placement
+    from hwcalc.engines.engine import Engine
+    from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.pool import PoolGroup, PoolInfo
+    from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.saving import Saving
+    from hwcalc.formulas import CacheTensor, DType, LayerKind, Stack
+    from hwcalc.formulas.tensor import Span
+    from hwcalc.model import ModelSpec, Note
+    from hwcalc.policies.base import Chosen, Setting
+
+T = TypeVar("T")
+_MISSING: Final[Any] = object()
+
+
+class Deployment:
+    """A model on an engine with one setup: all that is the same whatever the load."""
+
+    def __init__(self, engine: Engine, model: ModelSpec, setup: Setup) -> None:
+        self.engine = engine
+        self.model = model
+        self.setup = setup
+        self.version = engine.version(setup.engine_version)
+        self._kept: dict[Any, Any] = {}
+
+    def at(self, load: Load) -> Occupancy:
+        """What the deployment holds under a load, which is not checked yet."""
+        return self.engine.occupancy(self, load)
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of ``make``, which does not depend on the load. It is called once."""
+        answer: T = self._kept.get(key, _MISSING)
+        if answer is _MISSING:
+            answer = self._kept[key] = make()
+        return answer
+
+    def seen_as(self, setup: Setup, **more: Any) -> Deployment:
+        """The same server described by another setup, such as one of its replicas, and ``more`` that is known of it."""
+        other = Deployment(self.engine, self.model, setup)
+        other._kept = {**self._kept, **more} if more else self._kept
+        return other
+
+    def known(self, key: Hashable) -> Any:
+        """What is kept by this key; ``None`` if nothing is."""
+        return self._kept.get(key)
+
+
+class Occupancy:
+    """What a deployment holds under one load: every answer of the engine, each worked out once.
+
+    :attr:`notes` collects what the engine assumed.
+    """
+
+    def __init__(self, deployment: Deployment, load: Load) -> None:
+        self.deployment = deployment
+        self.load = load
+        self.collected: list[Note] = []
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self.deployment.engine
+
+    @property
+    def model(self) -> ModelSpec:
+        """The model as the engine builds it."""
+        return self.deployment.model
+
+    @property
+    def setup(self) -> Setup:
+        """What the server is started with."""
+        return self.deployment.setup
+
+    @property
+    def version(self) -> str:
+        """The version whose rules apply."""
+        return self.deployment.version
+
+    @cached_property
+    def request(self) -> Request:
+        """Setup and load together."""
+        return Request(setup=self.deployment.setup, load=self.load)
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of ``make``, which does not depend on the load: the deployment calls it once."""
+        return self.deployment.shared(key, make)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """The notes on all answers so far, each once, in the order of the questions."""
+        return tuple(dict.fromkeys(self.collected))
+
+    def tell(self, *notes: Note) -> None:
+        """Add to :attr:`notes`."""
+        self.collected.extend(notes)
+
+    def told(self, noted: Noted[T]) -> T:
+        """Return the value of an answer, and add the notes of the answer to :attr:`notes`."""
+        self.collected.extend(noted.notes)
+        return noted.value
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sequence."""
+        return self.request.seq
+
+    @property
+    def batch(self) -> int:
+        """How many sequences are planned."""
+        return self.request.sequences
+
+    def checked(self) -> Self:
+        """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
+        self.shared("kinds", self._check_kinds)
+        self.dtypes  # noqa: B018 - so that the notes on defaults come first
+        self.encoder_tokens  # noqa: B018
+        self.check()
+        group, ep = self.parallel.group, self.parallel.ep
+        if group % ep:
+            raise UsageError(
+                f"ep {ep}: replicas of {self.engine.label} share no experts.", hint=f"Use: --ep {group}, or leave it out"
+            )
+        return self
+
+    def sized(self, *, seq: int | None = None, batch: int | None = None) -> Self:
+        """The same deployment under a load of another length or batch. It is not checked again."""
+        load = self.load
+        seq, batch = load.seq if seq is None else seq, load.batch if batch is None else batch
+        if seq == load.seq and batch == load.batch:
+            return self
+        return self.under(replace(load, seq=seq, batch=batch))
+
+    def under(self, load: Load) -> Self:
+        """The same deployment under another load, not checked."""
+        return self if load == self.load else type(self)(self.deployment, load)
+
+    def with_request(self, request: Request) -> Self:
+        """The same under another request, with what the deployment has found out already. It is not checked."""
+        if request.setup == self.setup:
+            return self.under(request.load)
+        return type(self)(self.deployment.seen_as(request.setup), request.load)
+
+    def beyond(self, tokens: int) -> Self:
+        """The same at a length that the model need not have, to see how its cache grows."""
+        return self.sized(seq=tokens)
+
+    def changed(self, **change: Any) -> Self:
+        """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
+        if change.keys() <= LOAD_FIELDS:
+            return self.under(replace(self.load, **change)).checked()
+        changed = self.engine.open(self.model, self.request.changed(**change))
+        return cast("Self", changed)
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        """The layout, which says whether replicas share experts."""
+        parallel = self.request.parallel
+        return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
+
+    @cached_property
+    def dtypes(self) -> Dtypes:
+        """The format of every role."""
+        return self.told(self.shared("dtypes", self.choose_dtypes))
+
+    @cached_property
+    def encoder_tokens(self) -> int:
+        """Tokens of the encoder's output; 0 if the model has no cross attention."""
+        return self.told(encoder_length(self.model, self.request))
+
+    @cached_property
+    def growing_encoder_tokens(self) -> int | None:
+        """The same for stairs: ``None`` where the encoder's output is as long as the sequence."""
+        return None if follows_output(self.model, self.request) else self.encoder_tokens
+
+    @cached_property
+    def kind_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
+        """The tensors of one layer of each kind."""
+        return {group.kind: self.tensors(group.kind) for group in self.stack.groups}
+
+    @cached_property
+    def rank_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
+        """What the fullest rank of a replica stores for one layer of each kind."""
+        parallel = self.request.parallel
+        if parallel.tp == parallel.dp == 1:
+            return self.kind_tensors
+        rules, replica = self.weight_rules(), self.replica
+        sharded = self.of_stack(
+            (self.engine.name, "shards", parallel.tp),
+            lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},
+        )
+        return {kind: replica.shard_tensors(shard) for kind, shard in sharded.items()}
+
+    @cached_property
+    def extras(self) -> tuple[StoredTensor, ...]:
+        """The tensors that are stored once, beside those of the layers."""
+        return self.model_tensors()
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        """Bytes of cache that the engine stores for the batch, on all GPUs together."""
+        layers = sum(group.count * bytes_of(self.kind_tensors[group.kind]) for group in self.stack.groups)
+        return layers + bytes_of(self.extras)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        """Bytes that the cache of the planned sequences takes on the fullest GPU."""
+        return self.fullest_bytes()
+
+    @cached_property
+    def groups(self) -> tuple[PoolGroup, ...]:
+        """The groups of layers that share a block table."""
+        return self.block_groups()
+
+    @cached_property
+    def weights(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        """The bytes of weights on the fullest GPU; ``None``, with a note, if they are unknown."""
+        return self.shared("weights", self.weight_parts)
+
+    @cached_property
+    def budget(self) -> Budget | None:
+        """The bytes that each GPU has left for the cache; ``None`` if that is unknown."""
+        return self.told(self.plan_budget())
+
+    def pool(self, budget_bytes: int) -> PoolInfo | None:
+        """The pool that the engine makes of ``budget_bytes`` on each GPU; ``None`` if it has no pool."""
+        return self.told(self.plan_pool(budget_bytes))
+
+    def allocation(self, stage: int) -> tuple[Allocation, ...]:
+        """The tensors that a rank of a pipeline stage allocates."""
+        return self.stage_allocation(stage)
+
+    @cached_property
+    def fullest_stage(self) -> int:
+        """The pipeline stage whose ranks hold most; the first one if several hold as much."""
+        sizes = [sum(one.bytes for one in self.allocation(stage)) for stage in range(self.request.parallel.pp)]
+        return sizes.index(max(sizes))
+
+    def store(self, tensor: CacheTensor, *, dtype: DType | None = None) -> StoredTensor:
+        """Store a tensor by the general rule: once per sequence, rows padded to whole blocks of the dtype, positions by the span.
+
+        ``dtype`` overrides the dtype of the role.
+        """
+        chosen = dtype or self.dtypes.roles[tensor.role]
+        kept = tensor.span.positions(self.tokens, self.encoder_tokens)
+        runs = self.runs(tensor.span, self.encoder_tokens) if self.together.unlike else ()
+        total = sum(run.positions for run in runs) if runs else self.batch * kept
+        position_bytes = tensor.bytes_per_position(chosen)
+        return StoredTensor(
+            name=tensor.name,
+            role=tensor.role,
+            axes=tensor.axes,
+            shape=tensor.shape,
+            dtype=chosen.name,
+            positions=kept,
+            span=tensor.span,
+            bytes=total * position_bytes,
+            rule=f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
+            position_bytes=position_bytes,
+            runs=runs,
+        )
+
+    def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
+        """Store several tensors by the general rule."""
+        return tuple(self.store(tensor) for tensor in tensors)
+
+    def _check_kinds(self) -> None:
+        """Raise an error for a model without a class, and for a layer of the model, or of its draft, without a rule."""
+        engine, setup = self.engine, self.setup
+        self.check_class()
+        engine.refuse_kinds(self.plain_stack)
+        for draft in (setup.draft, setup.option_draft):
+            if draft is not None:
+                alone = self.request.changed(draft=None, option_draft=None, options={}, policy=None, sharing=UNSHARED)
+                engine.refuse_kinds(engine.unchecked(draft.as_built_by(engine.name), alone).plain_stack)
+
+    @cached_property
+    def evicted(self) -> Evicted | None:
+        """What the policy of the request leaves of the cache; ``None`` without a policy."""
+        asked, request = self.request.policy, self.request
+        if asked is None:
+            return None
+        from hwcalc.engines.evicting import evicted_of
+
+        # An engine without a pool takes a batch through one prefill.
+        together = 1 if self.engine.pooled else request.sequences
+        setting = replace(self._policy_setting, batch=request.sequences, together=together)
+        # A prefix that others need too cannot go: the policy acts behind it. A solver also tries sequences that are all prefix.
+        ahead, plain = min(self.ahead, request.prompt_tokens), self.plain_stack
+        tokens, prompt = request.seq - ahead, request.prompt_tokens - ahead
+        found = self.shared(
+            ("evicted", tokens, prompt, ahead, together),
+            lambda: evicted_of(asked.chosen, tokens, prompt, setting, plain, ahead),
+        )
+        return found.with_setting(setting)
+
+    @property
+    def _policy_setting(self) -> Setting:
+        """What the policy is told of the model; the batch is not known yet."""
+        return self.shared("policy setting", self._make_setting)
+
+    def _make_setting(self) -> Setting:
+        from hwcalc.engines.evicting import shapes_of
+        from hwcalc.formulas.formats import FLOATS
+        from hwcalc.policies.base import Setting
+        from hwcalc.policies.outcome import kernel_for
+
+        asked, plain = self.request.policy, self.plain_stack
+        assert asked is not None
+        return Setting(
+            layers=self.model.once((self.engine.name, "policy layers"), lambda: shapes_of(plain)),
+            depth=len(plain),
+            attention=kernel_for(asked.chosen, None),
+            rules=asked.rules,
+            element_bytes=FLOATS[self.weight_dtype()].bits // 8,
+            hidden_size=self.model.hidden_size,
+        )
+
+    @property
+    def plain_stack(self) -> Stack:
+        """The layers of the model as this engine reads the config."""
+        return self.model.stack_for(self.engine.name)
+
+    @property
+    def stack(self) -> Stack:
+        """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
+        return self.plain_stack if self.evicted is None else self.evicted.stack
+
+    @cached_property
+    def cut_layers(self) -> CutLayers | None:
+        """Bytes of the layers that the policy cuts, where they follow from those of a token."""
+        if self.request.policy is None:
+            return None
+        from hwcalc.engines.cut_layers import cut_layers
+
+        return cut_layers(self)
+
+    def of_stack(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The result of ``make``, which depends on the layers alone: the model keeps it, unless a policy changes them."""
+        return self.model.once(key, make) if self.evicted is None else make()
+
+    def holding(self, counts: Mapping[int, int]) -> Self:
+        """The same request with these tokens in each layer on which the policy acts."""
+        assert self.evicted is not None
+        other = type(self)(self.deployment, self.load)
+        other.__dict__["evicted"] = self.evicted.holding(counts)
+        return other
+
+    def without_policy(self) -> Self:
+        """The same request, of which nothing is dropped."""
+        if self.request.policy is None:
+            return self
+        return cast("Self", self.engine.unchecked(self.model, self.request.changed(policy=None)))
+
+    @cached_property
+    def sharing_support(self) -> Support:
+        """Whether the engine keeps what sequences have in common once, and how."""
+        return self.support_of_sharing()
+
+    @property
+    def _shares(self) -> bool:
+        sharing = self.request.sharing
+        return sharing.asked and not sharing.apart and self.sharing_support.offered
+
+    @cached_property
+    def together(self) -> Together:
+        """The planned sequences, as the engine keeps them."""
+        request, sharing, shares = self.request, self.request.sharing, self._shares
+        return Together(
+            lengths=((request.seq, request.batch),) if request.lengths and self.pads() else request.lengths_of,
+            branches=sharing.branches,
+            prefix=sharing.prefix if shares else 0,
+            prompt=request.prompt_tokens if shares else 0,
+            # In blocks, what a policy leaves of a prompt is not the same in every branch for certain.
+            forks=shares
+            and sharing.branches > 1
+            and not (self.engine.pooled and self.evicted is not None and self.evicted.drops),
+            replicas=request.parallel.dp,
+            scattered=max(sharing.scattered, request.parallel.dp if self.engine.scatters else 1),
+        )
+
+    @property
+    def replica(self) -> Self:
+        """The same request with only the sequences of the fullest data-parallel replica."""
+        if self.request.parallel.dp == 1:
+            return self
+        request = self.request
+        sharing = replace(request.sharing, scattered=self.together.scattered) if request.sharing.asked else request.sharing
+        return self.with_request(request.changed(batch=request.replica_requests, dp=1, sharing=sharing))
+
+    @property
+    def single(self) -> Self:
+        """The same request with one sequence."""
+        return self.under(replace(self.load, batch=1, sharing=UNSHARED, lengths=()))
+
+    @property
+    def unshared(self) -> Self:
+        """The same request, with every sequence by itself."""
+        if not self._shares:
+            return self
+        return self.under(replace(self.load, sharing=replace(self.load.sharing, apart=True)))
+
+    @property
+    def ahead(self) -> int:
+        """Tokens of a prefix that the engine keeps once, on which no policy can act."""
+        return self.request.sharing.prefix if self._shares else 0
+
+    def runs(self, span: Span, encoder_tokens: int) -> tuple[Run, ...]:
+        """The positions of a tensor with this span, of all sequences."""
+        alike = NOTHING if self.evicted is None else self.evicted.alike
+        return self.together.runs(span, encoder_tokens, alike)
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        """The format of each role by the rules of this engine. Notes say what was assumed."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise an error if the engine refuses the model or the request; add notes with :meth:`Occupancy.tell`."""
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        """The tensors that the engine stores for one layer of this kind. It is one of :attr:`kinds`."""
+        raise NotImplementedError
+
+    def shard_tensors(self, shard: LayerKind) -> tuple[StoredTensor, ...]:
+        """The same on a tensor-parallel rank of a replica, which has this part of the layer."""
+        return self.tensors(shard)
+
+    def model_tensors(self) -> tuple[StoredTensor, ...]:
+        """The tensors that the engine stores once for the whole model, beside those of the layers."""
+        return ()
+
+    def fullest_bytes(self) -> int:
+        """Bytes that the cache of the planned sequences takes on the fullest GPU."""
+        raise NotImplementedError
+
+    def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
+        """The tensors that a rank of pipeline stage ``stage`` (from 0) allocates, in the order of the engine; none is empty."""
+        raise NotImplementedError
+
+    def block_groups(self) -> tuple[PoolGroup, ...]:
+        """The groups of layers that share a block table; empty if each layer has its own memory."""
+        return ()
+
+    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+        """The pool that the engine makes of ``budget_bytes`` on each GPU, in the figures of its own log; ``None`` if it has no pool."""
+        return Noted(None)
+
+    def plan_budget(self) -> Noted[Budget | None]:
+        """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+        raise NotImplementedError
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        """The bytes of weights on the fullest GPU, which do not depend on length and batch; ``None`` if they are unknown."""
+        raise NotImplementedError
+
+    def weight_rules(self) -> Rules:
+        """The rules by which the engine divides the weights of a model over ranks."""
+        raise NotImplementedError
+
+    def weight_dtype(self) -> str:
+        """The dtype of the weights that are not quantised."""
+        raise NotImplementedError
+
+    def forward_tokens(self) -> tuple[int, int, int]:
+        """How many tokens one forward pass of a replica processes: low, expected and high."""
+        raise NotImplementedError
+
+    def working(self) -> tuple[BudgetPart, ...]:
+        """Memory that the engine needs during a forward pass beside the activations, such as copies while a cache grows."""
+        return ()
+
+    def holds(self, budget_bytes: int) -> bool:
+        """Whether the planned sequences fit into ``budget_bytes`` of cache on each GPU."""
+        pool = self.plan_pool(max(0, budget_bytes)).value
+        if pool is None:
+            return self.needed_bytes <= budget_bytes
+        return budget_bytes >= 0 and pool.holds(self.request.replica_requests)
+
+    def most_sequences(self) -> tuple[int, str] | None:
+        """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
+        return None
+
+    def longest(self, budget_bytes: int, bound: int) -> int | None:
+        """The most tokens, up to ``bound``, that each planned sequence can have.
+
+        ``None`` if the engine has no direct answer; the caller then searches by trying lengths.
+        """
+        return None
+
+    def periods(self) -> frozenset[int]:
+        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
+        return frozenset()
+
+    def deals_experts(self) -> bool:
+        """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
+        return False
+
+    def savings(self, short_bytes: int) -> Iterable[Saving]:
+        """Settings of this engine that take less memory of the planned GPU, and that both can do.
+
+        ``short_bytes`` is what the fullest GPU lacks. The planner tries each, so that one that does not help may be among them.
+        """
+        return ()
+
+    def environment(self) -> tuple[str, ...]:
+        """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
+        return ()
+
+    def reported_settings(self) -> Mapping[str, int | str | bool]:
+        """What the request comes to in the engine's own words, where it rounds or fills in what was asked; mostly nothing."""
+        return {}
+
+    def expands_latents(self) -> bool:
+        """Whether the engine stores latent attention as keys and values of every head."""
+        return False
+
+    def curve(self) -> Curve | None:
+        """The cache at all lengths and numbers of sequences of a family, in the normal form, with a GPU or without; ``None`` if there is none."""
+        return None
+
+    def form(self) -> MemoryForm | None:
+        """The memory of a GPU at every length and for every number of sequences, in the normal form; ``None`` if there is none.
+
+        What follows from length and batch is not looked at. There is none without a GPU, or where
+        the budget is unknown.
+        """
+        return None
+
+    def preallocates(self) -> bool:
+        """Whether each sequence has the place of all its tokens from the start."""
+        return False
+
+    def placement(self) -> Placement | None:
+        """The share of each device for the planned sequences; ``None`` without hardware, or if the engine places nothing."""
+        return None
+
+    def model_weights(self) -> ModelWeights | None:
+        """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
+        return None
+
+    def reads(self) -> Noted[tuple[DeviceReads, ...]]:
+        """What a pass reads on each device; nothing if the weights are those that the model was published with, on GPUs alike."""
+        return Noted(())
+
+    def lacking(self, end: str) -> str | None:
+        """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
+        return None
+
+    def entire(self) -> Self:
+        """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
+        return self
+
+    def pinned(self) -> Self:
+        """The same request, whose other lengths and numbers of sequences keep every layer where the planned ones have it."""
+        return self
+
+    def fitting_length(self) -> Noted[int | None]:
+        """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
+        return Noted(None)
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        """Whether the engine has this policy, and how, or what it would take."""
+        return Support(offered=False, how="")
+
+    def prefill_bytes(self, stage: int) -> int:
+        """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""
+        return int(self.replica.sized(seq=self.request.prompt_tokens).without_policy().needed_bytes)
+
+    def scored_at_once(self) -> tuple[int, int]:
+        """Prompts of a replica that one forward pass scores, and the tokens that it takes of them. By default the whole batch.
+
+        Where branches of a request fork from one prompt, it is read and scored once.
+        """
+        request, forks = self.request, self.together.forks
+        prompts = request.replica_requests if forks else request.replica_batch
+        return prompts, prompts * request.prompt_tokens
+
+    def sizes_by_token(self) -> bool:
+        """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
+        return False
+
+    def paged_groups(self) -> tuple[PagedGroup, ...]:
+        """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
+        return ()
+
+    def pads(self) -> bool:
+        """Whether every sequence of a batch takes as much as the longest of them."""
+        return False
+
+    def support_of_sharing(self) -> Support:
+        """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
+        return Support(offered=False, how="every sequence is kept by itself")
+
+    def shared_tokens(self) -> tuple[int, int]:
+        """Tokens that are kept once for all sequences, and once for the branches of a request; of the longest, before windows cut it."""
+        together = self.together
+        longest = together.lengths[0][0]
+        prefix = min(together.prefix, longest)
+        return prefix, max(prefix, min(together.prompt, longest)) if together.forks else prefix
+
+    def shared_blocks(self) -> tuple[SharedBlocks, ...]:
+        """The blocks of each group of layers, where the engine keeps what is alike in whole blocks."""
+        return ()
+
+    def check_class(self) -> None:
+        """Raise an error if the engine has no class for the model. This is asked before its kinds of layers."""
+
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of a plan as this engine counts them, where several together are one of its own."""
+        return settings
