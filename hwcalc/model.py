@@ -248,7 +248,7 @@ class ModelFacts(Record):
     """The length that the text part names beside its positions."""
 
 
-class ModelSpec(Record):
+class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
     """A parsed model: its stack of layers with their caches, its weights, and a few numbers more.
 
     ``dtype`` is the model's own dtype in the names of kvplan (``bf16``); ``None`` if the config does not say. ``state_dtype`` is

@@ -112,7 +112,7 @@ def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
     """The accelerator of a file's content, which has been checked. ``own`` is the file if it is the user's own."""
     told, seen = data.get, data.get("torch_total_mib_seen")
     # Lists make all of them: what a file does not say is unknown, and so None.
-    values = {name: told(name) for name in _NAMES}
+    values: dict[str, Any] = {name: told(name) for name in _NAMES}
     values["memory_options_gb"] = tuple(told("memory_options_gb") or ())
     values["torch_total_mib_seen"] = None if seen is None else (seen[0], seen[1])
     values["tflops_dense"] = MappingProxyType(told("tflops_dense") or {})

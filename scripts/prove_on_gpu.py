@@ -28,6 +28,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NoReturn
 
+from msgspec.structs import asdict
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     # A script's own folder is on the path, its repository is not.
@@ -138,7 +140,7 @@ def run_step(step: Step, options: Options, seconds: float, environment: Mapping[
         for record in _records(step.name, allocator, options, left):
             one = {"allocator": allocator, **record}
             if "status" not in one:
-                one = {"allocator": allocator, **vars(failed(f"{step.name} ({allocator})", str(record.get("error", record))))}
+                one = {"allocator": allocator, **asdict(failed(f"{step.name} ({allocator})", str(record.get("error", record))))}
             receipt.add(one)
     receipt.finish()
     return receipt

@@ -7,7 +7,7 @@ An :class:`Engine` has no state. Its methods answer the few questions on which e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -211,11 +211,6 @@ class Opened(Alive, Record):
     model: ModelSpec
     request: Request
     version: str
-
-    @cached_property
-    def family(self) -> dict[Hashable, Any]:
-        """The shared answers of the family, by key (:meth:`shared`)."""
-        return {}
 
     @cached_property
     def collected(self) -> list[Note]:

@@ -173,9 +173,10 @@ def _alike(
             continue
         sizes[stairs] = sizes.get(stairs, 0) + tensor.position_bytes
         rules.setdefault(stairs, tensor.span.text)
-    # A sweep makes thousands.
-    alike = {"kind": kind, "layers": layers, "count": count, "unit_tokens": 1}
-    return tuple(Term(**alike, unit_bytes=size, stairs=(stairs,), rule=rules[stairs]) for stairs, size in sizes.items())
+    return tuple(
+        Term(kind=kind, layers=layers, count=count, unit_tokens=1, unit_bytes=size, stairs=(stairs,), rule=rules[stairs])
+        for stairs, size in sizes.items()
+    )
 
 
 def growing(opened: Opened, tensors: Iterable[StoredTensor]) -> Largest | None:

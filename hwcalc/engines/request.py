@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec import field
 from msgspec.structs import asdict, replace
@@ -221,7 +222,11 @@ class Family:
     """
 
     request: Request
-    family: dict[Hashable, Any]
+
+    @cached_property
+    def family(self) -> dict[Hashable, Any]:
+        """The shared answers of the family, by key (:meth:`shared`)."""
+        return {}
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
@@ -232,7 +237,7 @@ class Family:
 
     def sibling(self, request: Request) -> Self:
         """Another request of the same family. It is not checked."""
-        sibling = replace(self, request=request)
+        sibling: Self = replace(cast("Any", self), request=request)
         vars(sibling)["family"] = self.family
         return sibling
 

@@ -6,8 +6,8 @@ two. Vectors, norms, routers and convolutions stay in 32 bits. Towers lie in a f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Final
 
 from msgspec import field
@@ -69,8 +69,7 @@ class Conversion(Record):
 
     families: tuple[Family, ...]
     facts: MixFacts
-    rows: tuple[_Row, ...]
-    """Where the pieces of each weight lie."""
+    read_pieces: Callable[[], Pieces]
     mtp_from: int
     """The number of the first layer for multi-token prediction."""
 
@@ -80,7 +79,7 @@ class Conversion(Record):
     @cached_property
     def pieces(self) -> Pieces:
         """The pieces of each weight, by its layers."""
-        return _pieces(self.rows)
+        return self.read_pieces()
 
     @cached_property
     def placed(self) -> tuple[Placed, ...]:
@@ -125,7 +124,11 @@ def _converted(model: ModelSpec) -> Conversion:
     )
     made = (*made, *made_tensors(model, made)) if made else made
     return Conversion(
-        families=made, facts=_facts(model, made, trunk), mtp_from=trunk, kept=_kept(model, sources), rows=tuple(rows)
+        families=made,
+        facts=_facts(model, made, trunk),
+        mtp_from=trunk,
+        kept=_kept(model, sources),
+        read_pieces=partial(_pieces, rows),
     )
 
 

@@ -174,7 +174,9 @@ def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weigh
     prefix = f"{facts.arch}."
     nextn = _whole(keys.get(f"{prefix}nextn_predict_layers"))
     pieces = {} if counted is None else _pieces(counted, families)
-    return Conversion(families=families, facts=facts, pieces=pieces, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all))
+    return Conversion(
+        families=families, facts=facts, read_pieces=lambda: pieces, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all)
+    )
 
 
 def _pieces(counted: Weights, families: Sequence[Family]) -> dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]]:

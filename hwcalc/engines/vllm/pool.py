@@ -43,28 +43,27 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     tokens = _logged(layout, settings, logged, concurrency, length)
     requests = layout.schedulers * (usable_blocks(layout, settings, budget) // layout.schedulers // per_request)
-    values = {
-        "budget_bytes": budget,
-        "tokens": tokens if fits else None,
-        "bytes_per_token": max(stages) // (layout.block_size * settings.dcp) if is_full else None,
-        "blocks": blocks,
-        "block_size": layout.block_size,
-        "bytes_per_block": max(stages),
-        "blocks_per_request": per_request,
-        "max_concurrency": concurrency if fits else None,
-        "max_requests": requests,
-        "max_seq": _longest(layout, settings, budget, bound),
-        "swa_tokens": None,
-        "state_slots": None,
-        "needed_bytes": max(layout.needed(length, stage) for stage in range(settings.pp)),
-        "fits": fits,
-        "message": message,
-        "requires": _mamba_limit(layout, settings, blocks) if fits else (),
-        "definition": Definition.ENGINE,
-        "at_once": None,
-        "steps": _steps(layout, settings, budget, logged, (concurrency, tokens), length, fits=fits),
-    }
-    return PoolInfo(**values)
+    return PoolInfo(
+        budget_bytes=budget,
+        tokens=tokens if fits else None,
+        bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if is_full else None,
+        blocks=blocks,
+        block_size=layout.block_size,
+        bytes_per_block=max(stages),
+        blocks_per_request=per_request,
+        max_concurrency=concurrency if fits else None,
+        max_requests=requests,
+        max_seq=_longest(layout, settings, budget, bound),
+        swa_tokens=None,
+        state_slots=None,
+        needed_bytes=max(layout.needed(length, stage) for stage in range(settings.pp)),
+        fits=fits,
+        message=message,
+        requires=_mamba_limit(layout, settings, blocks) if fits else (),
+        definition=Definition.ENGINE,
+        at_once=None,
+        steps=_steps(layout, settings, budget, logged, (concurrency, tokens), length, fits=fits),
+    )
 
 
 def _steps(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from statistics import median
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine

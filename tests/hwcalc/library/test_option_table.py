@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 
 import hwcalc
 from hwcalc.check.fields import ALIASES

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from scripts import prove_on_gpu
 from scripts.gpu_proof import child, record
@@ -363,7 +364,7 @@ def test_a_machine_that_is_called_like_our_words(tmp_path: Path, monkeypatch: py
     receipt.add(
         {
             "allocator": "default",
-            **vars(judged("Qwen/Qwen3-8B default", why=f"on {name}", model="Qwen/Qwen3-8B", probe_receipt={"device": "cuda"})),
+            **asdict(judged("Qwen/Qwen3-8B default", why=f"on {name}", model="Qwen/Qwen3-8B", probe_receipt={"device": "cuda"})),
             "status": "agrees",
         }
     )
