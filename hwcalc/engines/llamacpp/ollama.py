@@ -238,8 +238,7 @@ def _translated(request: Request) -> Request:
         options |= dict.fromkeys(_NAMES.get(name, (name,)), text)
     if seq is None and batch is None and options == given:
         return request
-    return replace(
-        request,
+    return request.changed(
         options=options,
         seq=request.seq if seq is None else _number("num_ctx", seq),
         batch=request.batch if batch is None else _number("num_parallel", batch),
