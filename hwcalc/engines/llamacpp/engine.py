@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.engine import BY_MODEL, Engine
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
 from hwcalc.engines.llamacpp.rules import RULES
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.engine import Turns
+    from hwcalc.engines.setup import Setup
     from hwcalc.profiles.gpus import Gpu
 
 
 class Llamacpp(GeneralEngine):
     """The contexts of llama.cpp."""
 
+    deployment: ClassVar[type[LlamacppDeployment]] = LlamacppDeployment
     occupancy: ClassVar[type[Occupancy]] = LlamacppOccupancy
     name: ClassVar[str] = "llamacpp"
     title: ClassVar[str] = "llama.cpp: llama-server and bindings"
@@ -73,6 +75,9 @@ class Llamacpp(GeneralEngine):
         from hwcalc.quantization.published_mixes import mix_sizes
 
         return mix_sizes(model, self.weight_choices_of(model), hparams_of(model).architecture.always_loaded)
+
+    def deploy(self, model: ModelSpec, setup: Setup) -> LlamacppDeployment:
+        return self.deployment(self, model, setup)
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """With ``n_ctx``, what each sequence may have of it."""
