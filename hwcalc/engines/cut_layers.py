@@ -33,7 +33,7 @@ def cut_layers(opened: Any) -> CutLayers | None:
     rules = opened.weight_rules()
 
     def tensors(kind: LayerKind) -> tuple[StoredTensor, ...]:
-        found: tuple[StoredTensor, ...] = opened.engine.tensors(rules.shard(opened.model, kind, parallel.tp), local)
+        found: tuple[StoredTensor, ...] = local.tensors(rules.shard(opened.model, kind, parallel.tp))
         return found
 
     known: dict[int, _Layer | None] = {}
