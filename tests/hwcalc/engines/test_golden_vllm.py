@@ -45,7 +45,7 @@ def test_tensors_and_extras_add_up_to_what_a_request_takes(name: str) -> None:
     row = rows()[name]
     context = row_opened(row)
     stack = context.model.stack_for("vllm")
-    total = sum(group.count * tensor.bytes for group in stack.groups for tensor in context.engine.tensors(group.kind, context))
+    total = sum(group.count * tensor.bytes for group in stack.groups for tensor in context.tensors(group.kind))
     total += sum(tensor.bytes for tensor in context.extras)
     needed = row["result"]["bytes_needed_for_one_max_len_request_per_rank"]
     assert total == context.request.parallel.tp * sum(needed)

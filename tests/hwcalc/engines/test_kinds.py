@@ -13,7 +13,7 @@ import pytest
 from hwcalc import ModelSpec, load_model
 from hwcalc.engines import DEFAULT, ENGINES, find_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, NO, YES, Kinds, Traits
+from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, NO, YES, Engine
 from hwcalc.engines.setup import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import UnsupportedError
@@ -104,7 +104,7 @@ def test_a_pair_has_a_rule_or_a_refusal(engine: str, kind: str) -> None:
 def test_an_engine_says_every_fact(engine: str) -> None:
     """What every engine must say of itself, and some command will ask."""
     one = find_engine(engine)[0]
-    asked = {name for facts in (Traits, Kinds) for name in vars(facts)["__annotations__"]}
+    asked = set(vars(Engine)["__annotations__"])
     assert {name for name in asked if not hasattr(one, name)} == set()
 
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from hwcalc import load_model, plan
-from hwcalc.engines.deployment import Occupancy
-from hwcalc.planner.context import open_request
-from hwcalc.planner.layouts import layouts
-from hwcalc.planner.solve_gpus import accepted
+from hwcalc import plan
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.report.summary import fit_lines
 
@@ -67,45 +61,3 @@ def test_heads_that_cannot_be_cut_evenly_are_warned_of(tp: int, told: bool) -> N
     one = plan(QWEN, seq="8k", gpu="l4", tp=tp)
 
     assert ("uneven-heads" in {note.code for note in one.warnings}) is told
-
-
-@pytest.mark.parametrize(
-    "name", ["Qwen/Qwen3-8B", "meta-llama/Llama-3.1-70B", "deepseek-ai/DeepSeek-V2-Lite", "Qwen/Qwen3-30B-A3B"]
-)
-@pytest.mark.parametrize("options", [{}, {"dtype": "fp8"}, {"weights": "awq"}], ids=str)
-def test_no_layout_keeps_less_than_its_part_of_one_gpu(name: str, options: dict[str, Any]) -> None:
-    """The search for the fewest GPUs leaves out those that cannot hold weights and cache, where an engine says that both divide."""
-    single = open_request(load_model(name), engine="vllm", gpu="h100", seq=5_001, batch=7, **options)
-    assert single.divides_evenly()
-    whole = _weights_bytes(single) + single.needed_bytes
-    tried_layouts = 0
-    for gpus in (2, 3, 4, 6, 8, 16, 24):
-        for layout in layouts(single, gpus, any_layout=True):
-            found = accepted(single, layout)
-            if found is not None:
-                tried_layouts += 1
-                assert gpus * (_weights_bytes(found[1]) + found[1].needed_bytes + 1) >= whole
-
-    assert tried_layouts > 10
-
-
-def _weights_bytes(opened: Occupancy) -> int:
-    assert opened.budget is not None
-    return sum(part.low for part in opened.budget.parts if part.name == "weights")
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("ai21labs/AI21-Jamba2-3B", {}),
-        ("google/gemma-3-27b-it", {}),
-        (QWEN, {"engine_options": {"cpu_offload_gb": "4"}}),
-        (QWEN, {"engine_options": {"num_gpu_blocks_override": "400"}}),
-        (QWEN, {"tp": 2}),
-    ],
-)
-def test_a_cache_that_may_not_divide_bounds_nothing(name: str, options: dict[str, Any]) -> None:
-    """Blocks that hold a state, windows, weights on the host of each rank, and a pool of a size of its own."""
-    opened = open_request(load_model(name), engine="vllm", gpu="h100", seq=5_000, **options)
-
-    assert not opened.divides_evenly()

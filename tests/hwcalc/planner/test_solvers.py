@@ -133,13 +133,13 @@ def question(engine: str, dice: random.Random) -> Occupancy:
         try:
             opened = open_request(model, **wanted)
             if not by_hand:
-                least = replace(opened, request=opened.request.changed(gpu=card(1 << 20))).budget
+                least = opened.engine.unchecked(opened.model, opened.request.changed(gpu=card(1 << 20))).budget
                 assert least is not None
                 used = sum(part.expected for part in least.parts)
                 room = 2 ** dice.uniform(12, 25)
                 share = 0.92 if engine == "vllm" else 0.95
                 gpu = card(max(1, ceil((used + room) / share / MIB) + dice.randint(-3, 2)))
-                opened = replace(opened, request=opened.request.changed(gpu=gpu))
+                opened = opened.engine.unchecked(opened.model, opened.request.changed(gpu=gpu))
         except KvplanError:
             continue
         return opened
@@ -240,7 +240,7 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
             opened = open_request(model, engine=engine, seq=length, batch=batch, engine_options=told)
         except KvplanError:
             continue
-        opened = replace(opened, request=opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
+        opened = opened.engine.unchecked(opened.model, opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
         opened = opened.entire()
         every = {layout: fits(opened, **asdict(layout), dcp=1) for layout in sensible(opened, 4)}
         good = [layout for layout, holds in every.items() if holds]

@@ -253,7 +253,7 @@ SHARED: Final = SharingInfo(
 def test_what_is_shared() -> None:
     """Once for all, once for a request, of each alone, and the copies of last blocks."""
     one = plan(QWEN, seq="8k", batch=2)
-    one = replace(one, sharing=SHARED, request=one.request.changed(samples=4, shared_prefix=2048))
+    one = replace(one, sharing=SHARED, request=replace(one.request, samples=4, shared_prefix=2048))
     lines = dict(sharing_lines(one))
 
     assert lines["once"] == "2,048 tokens in 128 blocks kept once for all sequences"

@@ -1,4 +1,4 @@
-"""An opened request: its kept answers equal fresh ones, and its notes have a fixed order."""
+"""An occupancy: its kept answers equal fresh ones, and its notes have a fixed order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_opened_once_or_anew(name: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", [*ENGINES])
-def test_a_family_shares_its_budget_and_its_notes(engine: str) -> None:
+def test_a_deployment_has_one_budget_and_its_notes(engine: str) -> None:
     """The order of the questions does not change the answers or the notes."""
     long = open_request(load_model("meta-llama/Llama-3.1-8B"), engine=engine, seq=9000, gpu="rtx-5080")
     short = long.changed(seq=8000)
@@ -86,7 +86,8 @@ def test_a_family_shares_its_budget_and_its_notes(engine: str) -> None:
     assert long.budget is not None
     assert short.notes == long.notes
     assert "gpu-memory-estimated" in {note.code for note in long.notes}
-    assert (long.family is short.family, long.family is long.changed(kv_memory=2**33).family) == (True, False)
+    assert long.deployment is short.deployment
+    assert long.deployment is not long.changed(kv_memory=2**33).deployment
 
 
 def test_notes_are_collected_once_each() -> None:
@@ -106,15 +107,6 @@ def test_values_of_a_request_are_changed_by_their_own_names() -> None:
 
     assert made == Request.of(seq=9, parallel=Parallel(tp=2, pp=3), hardware=Hardware(calibrated=False))
     assert (made.gpus, request.gpus) == (6, 2)
-
-
-def test_a_copy_keeps_nothing_of_its_origin() -> None:
-    """``replace`` returns a request of a new family."""
-    made = open_request(load_model("Qwen/Qwen3-8B"), seq=8)
-    copy = replace(made, request=made.request.changed(tp=2))
-
-    assert copy.family == {}
-    assert copy.notes == ()
 
 
 @pytest.mark.parametrize(

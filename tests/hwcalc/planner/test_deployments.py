@@ -1,26 +1,19 @@
-"""Plans of a family share what they have in common, and each is what it is by itself."""
+"""Plans of one model, in whatever order, are what each is by itself."""
 
 from __future__ import annotations
 
-import copy
-import gc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import ref
 
 import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model, plan
-from hwcalc.engines import families
 from hwcalc.engines.setup import Hardware, Request
 from hwcalc.engines.vllm import Vllm
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
-from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import form_of
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from hwcalc.profiles.gpus import find_gpu
 
@@ -58,19 +51,8 @@ def test_earlier_plans_change_no_later_one(name: str) -> None:
         assert planned(together, order[0], **options) == alone[order[0]]
 
 
-@pytest.mark.parametrize("name", MODELS[:4])
-def test_room_decides_as_the_search_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the room of a family, the solvers and the advice try one length and number after the other, to the same end."""
-    model = load_model(name)
-    decided = [planned(replace(model), size) for size in SIZES]
-    for question in ("room", "first_room", "most_served"):
-        monkeypatch.setattr(Vllm, question, lambda *_: None)
-
-    assert [planned(replace(model), size) for size in SIZES] == decided
-
-
 def test_threads_plan_one_model_together() -> None:
-    """Several threads that plan one family at once have the plans of one thread."""
+    """Several threads that plan one model at once have the plans of one thread."""
     model = load_model(MODELS[0])
     one = [planned(replace(model), size) for size in SIZES * 4]
     with ThreadPoolExecutor(max_workers=8) as threads:
@@ -80,7 +62,7 @@ def test_threads_plan_one_model_together() -> None:
 
 
 def test_a_measurement_counts_from_the_next_plan_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured between two plans of a family is in the second one."""
+    """What is measured between two plans is in the second one."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     model, size = load_model(MODELS[0]), (4096, 1)
     before = planned(model, size)
@@ -135,73 +117,18 @@ def told(change: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("name", MODELS[:4])
 @pytest.mark.parametrize("change", CHANGES, ids=told)
-def test_what_another_family_carries_over_is_its_own(name: str, change: dict[str, Any]) -> None:
+def test_a_change_is_the_request_by_itself(name: str, change: dict[str, Any]) -> None:
     """A change that is opened from a plan has the answers of the same request by itself."""
     model, request = load_model(name), Request.of(seq=4096, batch=3, hardware=Hardware(gpu=find_gpu("h100")))
     first = Vllm().open(replace(model), request)
     assert first.budget is not None
-    beside = first.changed(**change)
+    changed = first.changed(**change)
     alone = Vllm().open(replace(model), request.changed(**change))
 
-    assert beside.family is not first.family
-    for one in (beside, alone):
-        assert one.budget is not None
-    assert beside.family.keys() - {"tried"} == alone.family.keys() - {"tried"}
-    assert (beside.budget, beside.dtypes, beside.weights, beside.needed_bytes) == (
+    assert (changed.budget, changed.dtypes, changed.weights, changed.needed_bytes) == (
         alone.budget,
         alone.dtypes,
         alone.weights,
         alone.needed_bytes,
     )
-    assert (beside.settings, beside.notes) == (alone.settings, alone.notes)
-
-
-def test_only_so_many_changes_of_a_family_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Advice tries other options for each batch; the family keeps the last ones."""
-    monkeypatch.setattr(families, "MOST_FAMILIES", 5)
-    first = Vllm().open(replace(load_model(MODELS[0])), Request.of(seq=4096, hardware=Hardware(gpu=find_gpu("h100"))))
-    for count in range(1, 20):
-        assert families.tried(first, options={"max_num_seqs": str(count)}) is not None
-
-    assert max(len(kept) for kept in first.family.values() if isinstance(kept, dict)) == 5
-
-
-def test_families_go_with_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that nobody needs takes its families along, and has no more than so many of them."""
-    monkeypatch.setattr(families, "MOST_FAMILIES", 5)
-    model = replace(load_model(MODELS[0]))
-    for tp in (1, 2, 4, 8):
-        planned(model, (4096, 1), tp=tp)
-    kept = model.worked_out["families"]
-
-    assert 0 < len(kept) <= 5
-    assert copy.deepcopy(kept) == {}
-    gone = ref(kept)
-    del model, kept
-    gc.collect()
-    assert gone() is None
-
-
-def kept_objects(root: object) -> int:
-    """The number of objects that are kept by an object, without code."""
-    found: dict[int, object] = {}
-    waiting = [root]
-    while waiting:
-        each = waiting.pop()
-        if id(each) not in found and not isinstance(each, (ModuleType, type, FunctionType, MethodType)):
-            found[id(each)] = each
-            waiting += gc.get_referents(each)
-    return len(found)
-
-
-def test_a_family_keeps_nothing_of_single_lengths() -> None:
-    """However many lengths are asked about, also where vLLM answers for each by itself, as where a state has one block of all tokens."""
-    options = {"enable_prefix_caching": "false"}
-    opened = open_request(load_model("ai21labs/AI21-Jamba2-3B"), engine="vllm", gpu="h100", seq=5000, engine_options=options)
-    form = form_of(opened)
-    assert form is not None
-    assert form.holds(5000, 1)
-    before = kept_objects(opened.family)
-    assert all(form.holds(length, 1) for length in range(5001, 5101))
-
-    assert kept_objects(opened.family) == before
+    assert changed.notes == alone.notes
