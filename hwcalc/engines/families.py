@@ -170,7 +170,7 @@ def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hasha
 
 def _values(record: Any, left_out: frozenset[str] = frozenset()) -> Iterator[Hashable]:
     """All fields of a record, and those of its parts, so that a field that is added is in the key. An accelerator counts by its address."""
-    for name in _names(type(record)):
+    for name in _names(record.__class__):
         value = getattr(record, name)
         if name in left_out:
             continue
