@@ -210,16 +210,17 @@ def most(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) 
 def largest(occupancy: Occupancy, name: Count, bound: int, end: str = "low") -> int:
     """The most sequences, or the longest of each, that fit at this end of the budget, up to ``bound``; 0 if none does.
 
-    Unlike :func:`longest` it knows no sequence that is too short for a policy.
+    Unlike :func:`longest` it knows no sequence that is too short for a policy, and it searches from the planned number.
     """
-    return _largest(occupancy, name, end, bound, skips_short=False)
+    planned = occupancy.tokens if name == "seq" else occupancy.load.batch
+    return _largest(occupancy, name, end, bound, guess=min(bound, planned))
 
 
-def _largest(occupancy: Occupancy, name: Count, end: str, bound: int, *, skips_short: bool = True) -> int:
-    """The largest length or number of requests that fits: the one bisection on which all limits rest."""
+def _largest(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None = None) -> int:
+    """The largest length or number of requests that fits: the one bisection on which all limits rest. It begins at ``guess``."""
     form = _form_for_search(occupancy, name)
     if form is None:
-        return _largest_by_loads(occupancy, name, end, bound, skips_short=skips_short and name == "seq")
+        return _largest_by_loads(occupancy, name, end, bound, guess)
     tokens, sequences = occupancy.tokens, occupancy.load.batch
 
     def left(value: int) -> int:
@@ -230,9 +231,9 @@ def _largest(occupancy: Occupancy, name: Count, end: str, bound: int, *, skips_s
         return form.holds(value, sequences, end) if name == "seq" else form.holds(tokens, value, end)
 
     planned = tokens if name == "seq" else sequences
-    value = last_yes(good, bound, _secant(left, planned, bound))
+    value = last_yes(good, bound, _secant(left, planned, bound) if guess is None else guess)
     if name == "seq" and value < form.least_tokens:
-        return _largest_by_loads(occupancy, name, end, bound, skips_short=False)
+        return _largest_by_loads(occupancy, name, end, bound, guess)
     if value in (0, planned) or _accepts(occupancy, name, value):
         return value
     return last_yes(lambda number: good(number) and _accepts(occupancy, name, number), value, min(value, planned))
@@ -246,8 +247,9 @@ def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
     return None if form is None or (name == "batch" and occupancy.tokens < form.least_tokens) else form
 
 
-def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, *, skips_short: bool) -> int:
+def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None) -> int:
     """The same, with the engine asked about each load that is tried. It does not hold a load that it refuses."""
+    skips_short = name == "seq" and guess is None
 
     def good(value: int) -> bool:
         if skips_short and _is_short(occupancy, value):
@@ -262,10 +264,11 @@ def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, *
         changed = occupancy.changed(**{name: value})
         return (budget_bytes(changed, end) or 0) - changed.needed_bytes
 
-    try:
-        guess = _secant(left, occupancy.tokens if name == "seq" else occupancy.load.batch, bound)
-    except KvplanError:
-        guess = occupancy.tokens if name == "seq" else 1
+    if guess is None:
+        try:
+            guess = _secant(left, occupancy.tokens if name == "seq" else occupancy.load.batch, bound)
+        except KvplanError:
+            guess = occupancy.tokens if name == "seq" else 1
     value = last_yes(good, bound, guess)
     return 0 if skips_short and value and _is_short(occupancy, value) else value
 
