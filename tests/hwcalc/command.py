@@ -12,7 +12,7 @@ import pytest
 
 from hwcalc.cli import main
 from hwcalc.cli.options import given_options
-from hwcalc.cli.quick import read
+from hwcalc.cli.commands import read
 from tests.paths import ROOT as REPOSITORY
 
 __all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read_plan", "run"]

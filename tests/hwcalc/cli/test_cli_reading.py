@@ -17,7 +17,7 @@ from hwcalc.cli.foreign import aliases
 from hwcalc.cli.line import translated
 from hwcalc.cli.options import COMMANDS, PLANNING
 from hwcalc.cli.output import wants_json
-from hwcalc.cli.quick import read
+from hwcalc.cli.commands import read
 from hwcalc.errors import UsageError
 from tests.hwcalc.command import QWEN, REPOSITORY, python
 

@@ -14,7 +14,7 @@ from hwcalc.cli.commands import root
 from hwcalc.cli.foreign import FOREIGN, NO_EFFECT, SWITCHES, VLLM, VLLM_OPTIONS, aliases
 from hwcalc.cli.line import translated
 from hwcalc.cli.options import COMMANDS, PLANNING
-from hwcalc.cli.quick import read
+from hwcalc.cli.commands import read
 from hwcalc.engines.vllm.flags import FLAGS
 from tests.hwcalc.command import QWEN, Capture, run
 from tests.paths import ROOT

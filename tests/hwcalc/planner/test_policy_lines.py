@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hwcalc import plan, recommend
 from hwcalc.cli.options import given_options
-from hwcalc.cli.quick import read
+from hwcalc.cli.commands import read
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.command import CommandLine
