@@ -200,17 +200,3 @@ def line_width() -> int:
     if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
         columns = max(min(get_terminal_size().columns, _WIDTH) - 2, _NARROWEST)
     return columns
-
-
-def read(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The command of a line and the values of its options, as ``run`` of the command's module gets them.
-
-    >>> name, values = read(["--seq", "32k", "gpt2", "--json"])
-    >>> name, values["model"], values["seq"], values["json"]
-    ('plan', 'gpt2', '32k', True)
-    """
-    top = root()
-    with top.make_context("kvplan", list(words)) as context:
-        name, command, rest = top.resolve_command(context, [*context._protected_args, *context.args])  # noqa: SLF001
-        with command.make_context(name, rest, parent=context) as inner:
-            return name, dict(inner.params)
