@@ -65,14 +65,23 @@ def _interrupted(status: int) -> Mapping[str, Any]:
 
 def _answer(words: list[str]) -> Any:
     """What Typer returns for a line: an :class:`Answer`, or a status where Typer has written help or a completion itself."""
+    from typer import Exit
+
     from hwcalc.cli.commands import root
     from hwcalc.cli.line import translated
 
     remarks: tuple[str, ...] = ()
     if words not in _OF_TYPER and "_KVPLAN_COMPLETE" not in os.environ:
         words, remarks = translated(words)
+    command = root()
     try:
-        result = root().main(args=words, prog_name="kvplan", standalone_mode=False)
+        if "_KVPLAN_COMPLETE" in os.environ or words in _OF_TYPER:
+            return command.main(args=words, prog_name="kvplan", standalone_mode=False)
+        # Not by main(), which answers Ctrl-C itself.
+        with command.make_context("kvplan", words) as context:
+            result = command.invoke(context)
+    except Exit as end:
+        return end.exit_code
     except (BrokenPipeError, KvplanError):
         raise
     except OSError as error:
