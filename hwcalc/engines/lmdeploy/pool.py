@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.pages import request_steps
+from hwcalc.engines.pooled import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.model import Definition

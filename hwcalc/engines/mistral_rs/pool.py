@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.mistral_rs.layers import counted_elements, is_state, layer_tensors, shard
-from hwcalc.engines.pages import request_steps
+from hwcalc.engines.pooled import request_steps
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.steps import Step, step
