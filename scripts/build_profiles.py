@@ -69,7 +69,7 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
     for name, form in FORMS.items():
         yield "engines", name, Path(built_in("engines", f"{name}.yaml")), form
     for path in Path(built_in("engines")).glob("*/classes.yaml"):
-        yield "classes", path.parent.name, path, ClassesFile
+        yield "engines", f"{path.parent.name}/{path.stem}", path, ClassesFile
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
     yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
 

@@ -17,8 +17,6 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
 
-_FOLDER: Final = "classes"
-
 
 class ModelClass(NamedTuple):
     """A class by the name under which the engine runs it, and its row: word -> value, which is empty where the word alone says it.
@@ -76,7 +74,7 @@ class ModelClasses(NamedTuple):
 @lru_cache(maxsize=32)
 def model_classes(engine: str) -> ModelClasses:
     """The classes of an engine that has a file of them."""
-    content = record(_FOLDER, engine)
+    content = record("engines", f"{engine}/classes")
     return ModelClasses(
         by=content["by"],
         rows={name: ModelClass(name, dict(_entries(row))) for name, row in content["classes"].items()},
@@ -86,7 +84,7 @@ def model_classes(engine: str) -> ModelClasses:
 
 def has_classes(engine: str) -> bool:
     """Whether the engine has a file of classes."""
-    return engine in names(_FOLDER)
+    return f"{engine}/classes" in names("engines")
 
 
 def _entries(row: list[Any]) -> list[tuple[str, str]]:

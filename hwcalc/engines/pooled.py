@@ -115,8 +115,8 @@ class PooledDeployment(GeneralDeployment):
 
     @cached_property
     def block_bytes(self) -> int:
-        """Bytes of a block on the fullest GPU: the cache of one sequence of one token."""
-        return self.at(Load(seq=1)).replica.needed_bytes
+        """Bytes of a block on the fullest GPU: the cache of one sequence of one token, whatever a policy would drop of it."""
+        return self.at(Load(seq=1)).replica.without_policy().needed_bytes
 
     @cached_property
     def block_pool(self) -> BlockPool | None:
@@ -163,7 +163,11 @@ class PooledOccupancy(GeneralOccupancy):
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
         """The figures of a pool for requests of the planned length."""
         branches = self.request.sharing.branches
-        blocks, usable, per_request = pool.blocks(budget_bytes), pool.usable(max(0, budget_bytes)), pool.demand(self.tokens, branches)
+        blocks, usable, per_request = (
+            pool.blocks(budget_bytes),
+            pool.usable(max(0, budget_bytes)),
+            pool.demand(self.tokens, branches),
+        )
         requests = usable // per_request
         message = self.pool_message(blocks, requests)
         return PoolInfo(
@@ -193,7 +197,7 @@ class PooledOccupancy(GeneralOccupancy):
                     budget=budget_bytes,
                     bytes_per_block=pool.block_bytes,
                 ),
-                *request_steps(blocks, pool.block_size, per_request, kept=pool.reserved_for, count=pool.reserved),
+                *request_steps(blocks, usable, pool.block_size, per_request, kept=pool.reserved_for, count=pool.reserved),
             ),
         )
 
@@ -213,9 +217,11 @@ class PooledOccupancy(GeneralOccupancy):
         return form_with(self, lambda: growing_parts(self, self.chunks()[1]), pools=pool)
 
 
-def request_steps(blocks: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:
-    """Tokens and requests of so many blocks, ``count`` of which are ``kept`` for something else; no requests where each is another one."""
-    usable = max(0, blocks - count)
+def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:
+    """How tokens and requests follow from the blocks of a pool, of which ``count`` are ``kept`` for something else and the others ``usable``.
+
+    Without blocks ``per_request``, where each request takes others, there is no number of requests.
+    """
     steps = (
         step("tokens", "blocks x block_size", blocks * block_size, unit="tokens", blocks=blocks, block_size=block_size),
         step("usable_blocks", f"max(0, blocks - {kept})", usable, unit="blocks", blocks=blocks, **{kept: count}),

@@ -82,6 +82,9 @@ class TgiDeployment(PooledDeployment):
     reserved_blocks = 1
     reserved_for = "health_block"
 
+    def at(self, load: Load) -> TgiOccupancy:
+        return TgiOccupancy(self, load)
+
     @cached_property
     def settings(self) -> Settings:
         """What the options come to."""
@@ -184,14 +187,17 @@ class TgiDeployment(PooledDeployment):
     def check_class(self) -> None:
         model_classes("tgi").check(self.model)
 
-    @cached_property
-    def accepted(self) -> tuple[Note, ...]:
-        """Notes on what TGI makes of the model. Raises an error for a model and options that it refuses under every load."""
+    def check_hardware(self) -> None:
+        """Raise an error for GPUs, or a layout of them, on which TGI does not run."""
         for name in ("pp", "dcp", "ep"):
             if getattr(self.setup.parallel, name) > 1:
                 raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
         gpu = self.setup.hardware.gpu
         check_generation(gpu, _OLDEST_GPU, "GPUs below CUDA capability 7.5 are not supported by TGI's attention.")
+
+    @cached_property
+    def accepted(self) -> tuple[Note, ...]:
+        """Notes on what TGI makes of the model. Raises an error for a model and options that it refuses under every load."""
         self._check_weights(format_name(self.setup.weights))
         check_layers(self)
         self._check_fp8()
@@ -306,9 +312,10 @@ class TgiOccupancy(PooledOccupancy):
     deployment: TgiDeployment
 
     def check(self) -> None:
-        accepted = self.deployment.accepted
+        self.deployment.check_hardware()
         if self.load.sharing.beams > 1:
             raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
+        accepted = self.deployment.accepted
         window = self.deployment.prompt_window
         if window is not None and self.tokens - 1 > window:
             raise UnsupportedError(
