@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import exact
-from hwcalc.engines.deployment import Deployment
 from hwcalc.engines.devices import ModelWeights, Placement
 from hwcalc.engines.forms import ENDS
-from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.llamacpp.buffers import ModelMoments
 from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process, room_of, weights_part
 from hwcalc.engines.llamacpp.fitting import ON_HOST, Run, Runs, divided, splits
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.engines.policies import Support
     from hwcalc.engines.saving import Saving
-    from hwcalc.engines.setup import Setup
     from hwcalc.policies.base import Chosen
     from hwcalc.profiles.gpus import Gpu
 
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
 
 
-class LlamacppDeployment(Deployment):
+class LlamacppDeployment(GeneralDeployment):
     """A model on llama.cpp with one setup: the file, the options, the devices, and where layers lie if options say so."""
 
     pinned: Runs | None = None
@@ -64,9 +62,6 @@ class LlamacppDeployment(Deployment):
         other.__dict__.pop("form", None)
         return other
 
-    def seen_as(self, setup: Setup, **more: Any) -> Self:
-        return type(self)(self.engine, self.model, setup)
-
     # --- the context ------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -78,6 +73,17 @@ class LlamacppDeployment(Deployment):
     def context(self) -> ContextOptions:
         """The options of the context."""
         return ContextOptions.of(self.setup)
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        dtypes = dtypes_of(*self.context.types)
+        named = not is_auto(self.setup.dtype) or {"type_k", "type_v"} & self.setup.options.keys()
+        return Noted(dtypes, () if named else (_default_dtype(dtypes.kv),))
+
+    def preallocates(self) -> bool:
+        return True
+
+    def pads(self) -> bool:
+        return not self.context.kv_unified
 
     @property
     def most_slots(self) -> int:
@@ -424,9 +430,11 @@ class LlamacppOccupancy(GeneralOccupancy):
         return self if kept else self.without_policy()
 
     def choose_dtypes(self) -> Noted[Dtypes]:
-        dtypes = dtypes_of(self.settings.type_k, self.settings.type_v)
-        named = not is_auto(self.setup.dtype) or {"type_k", "type_v"} & self.setup.options.keys()
-        return Noted(dtypes, () if named else (_default_dtype(dtypes.kv),))
+        self.settings  # noqa: B018 - refuses more sequences than a context may have
+        return self.deployment.choose_dtypes()
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        return self.deployment.weight_parts()
 
     def check(self) -> None:
         if self.request.sharing.beams > 1:
@@ -515,11 +523,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         """A context has all its cells from the start."""
         return self.needed_bytes
 
-    def pads(self) -> bool:
-        from hwcalc.engines.llamacpp.sharing import is_unified
-
-        return not is_unified(self.request)
-
     def support_of_sharing(self) -> Support:
         from hwcalc.engines.llamacpp.sharing import sharing_support
 
@@ -547,9 +550,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         others = {name: value for name, value in settings.items() if name not in ("seq", "batch")}
         return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
 
-    def preallocates(self) -> bool:
-        return True
-
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
         from hwcalc.engines.rank_allocation import allocations_of
@@ -571,12 +571,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         parts = (weights_part(placement), *placement.devices[placement.fullest].parts)
         budget = budget_beside(self.setup.hardware, deployment.options, parts)
         return Noted(budget.value, (*budget.notes, *_on_host(self), *deployment.repacked_note))
-
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        return self.deployment.weight_parts()
-
-    def model_weights(self) -> ModelWeights | None:
-        return self.deployment.model_weights()
 
     def reads(self) -> Noted[tuple[DeviceReads, ...]]:
         from hwcalc.engines.llamacpp.reads import reads_of

@@ -27,16 +27,15 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
-    from hwcalc.engines.setup import Setup
     from hwcalc.profiles.gpus import Gpu
 
 
 class Llamacpp(GeneralEngine):
     """The contexts of llama.cpp."""
 
-    deployment: ClassVar[type[LlamacppDeployment]] = LlamacppDeployment
+    deployment: ClassVar[type[Deployment]] = LlamacppDeployment
     occupancy: ClassVar[type[Occupancy]] = LlamacppOccupancy
     name: ClassVar[str] = "llamacpp"
     title: ClassVar[str] = "llama.cpp: llama-server and bindings"
@@ -75,9 +74,6 @@ class Llamacpp(GeneralEngine):
         from hwcalc.quantization.published_mixes import mix_sizes
 
         return mix_sizes(model, self.weight_choices_of(model), hparams_of(model).architecture.always_loaded)
-
-    def deploy(self, model: ModelSpec, setup: Setup) -> LlamacppDeployment:
-        return self.deployment(self, model, setup)
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """With ``n_ctx``, what each sequence may have of it."""

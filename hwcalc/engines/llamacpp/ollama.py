@@ -24,7 +24,7 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput, EmittedFile
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
     from hwcalc.engines.saving import Saving
     from hwcalc.engines.setup import Request
@@ -203,7 +203,7 @@ class OllamaOccupancy(LlamacppOccupancy):
 class Ollama(Llamacpp):
     """The llama-server that Ollama starts."""
 
-    deployment: ClassVar[type[LlamacppDeployment]] = OllamaDeployment
+    deployment: ClassVar[type[Deployment]] = OllamaDeployment
     occupancy: ClassVar[type[Occupancy]] = OllamaOccupancy
     name: ClassVar[str] = "ollama"
     title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
