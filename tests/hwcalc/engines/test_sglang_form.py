@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.sglang.form import PoolCurve
-from hwcalc.engines.sglang.room import Demand
+from hwcalc.engines.sglang.curve import PoolCurve
+from hwcalc.engines.sglang.pools import Demand
 from hwcalc.planner.context import open_request
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
 
@@ -83,28 +83,28 @@ def test_the_least_budget_is_where_halving_ends(name: str, layout: dict[str, int
         opened = open_drawn(name, draw, engine="sglang", gpu=gpu, engine_options={}, **layout)
         if opened is None:
             continue
-        room, demand, low, high = opened.room, opened.demand, 0, LARGEST
-        if not room.held(high, demand):
+        rules, demand, low, high = opened.deployment.pool_rules, opened.demand, 0, LARGEST
+        if not rules.holds(rules.figures(high), demand):
             continue
         while low + 1 < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if room.held(middle, demand) else (middle, high)
+            low, high = (low, middle) if rules.holds(rules.figures(middle), demand) else (middle, high)
 
-        assert opened.least_bytes == high
+        assert opened.needed_bytes == high
 
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_no_smaller_budget_holds_more(name: str) -> None:
     """Below the lower bound nothing is held and above the upper one everything, also where states have a share of each budget."""
     opened = open_request(load_model(name, offline=True), engine="sglang", gpu="b200-180gb", seq=1_000)
-    room, page = opened.room, opened.settings.page_size
+    rules, page = opened.deployment.pool_rules, opened.settings.page_size
     for requests, pages in ((1, 1), (3, 40), (50, 9_999), (200, 250)):
         demand = Demand(requests, pages * page, min(pages, 3) * page)
-        low, high = room.bounds(demand)
+        low, high = rules.bounds(demand)
 
         assert low < high
-        assert not any(room.held(size, demand) for size in range(max(0, low - 10**9), low + 1, 10**6 + 3))
-        assert all(room.held(size, demand) for size in range(high, high + 10**9, 10**6 + 3))
+        assert not any(rules.holds(rules.figures(size), demand) for size in range(max(0, low - 10**9), low + 1, 10**6 + 3))
+        assert all(rules.holds(rules.figures(size), demand) for size in range(high, high + 10**9, 10**6 + 3))
 
 
 def test_least_budgets_do_not_fall() -> None:
@@ -127,7 +127,7 @@ def test_gpt_oss_by_hand() -> None:
     curve = opened.curve()
 
     assert isinstance(curve, PoolCurve)
-    assert [pages.at(1_000) for pages in curve.pages] == [1_000, 256]
+    assert [pages.at(1_000) for pages in curve.deployment.pages] == [1_000, 256]
     assert curve.needed_bytes(1_000, 1) == 44_236_800 + 1
 
 
