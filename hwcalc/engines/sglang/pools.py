@@ -146,7 +146,7 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps
         formula, limit = _USUAL_REQUESTS, {"context_length": settings.context}
     else:
         formula, limit = _NAMED_REQUESTS, {"max_running_requests": usual}
-    most = figure(
+    most: int = figure(
         steps,
         "running_by_tokens",
         formula,
@@ -158,7 +158,7 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps
     if slots is None:
         return most
     by_states = slots // slots_per_request(settings)
-    return figure(
+    running: int = figure(
         steps,
         "running",
         "min(running_by_tokens, state_requests)",
@@ -167,6 +167,7 @@ def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps
         running_by_tokens=most,
         state_requests=by_states,
     )
+    return running
 
 
 def tokens_of_bytes(tokens: int, settings: SglangSettings, left_bytes: int, cell: float, steps: list[Step] | None) -> int:
