@@ -476,12 +476,6 @@ class LlamacppOccupancy(GeneralOccupancy):
 
         return form_with(self)
 
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        """With ``n_ctx``, the length does not depend on the memory."""
-        if "n_ctx" not in self.request.options:
-            return None
-        return min(bound, self.settings.n_ctx_seq) if self.needed_bytes <= budget_bytes else 0
-
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The context itself: its cells do not follow from the memory, but it must fit."""
         needed = self.needed_bytes
