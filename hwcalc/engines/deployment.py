@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
@@ -59,7 +60,8 @@ class Deployment:
 
     def seen_as(self, setup: Setup, **more: Any) -> Deployment:
         """The same server described by another setup, such as one of its replicas, and ``more`` that is known of it."""
-        other = Deployment(self.engine, self.model, setup)
+        other = copy(self)
+        other.setup = setup
         other._kept = {**self._kept, **more} if more else self._kept
         return other
 

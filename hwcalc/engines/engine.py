@@ -95,8 +95,10 @@ class Engine(ABC):
     """Whether a request may have both."""
     scatters: ClassVar[bool] = False
     """Whether the branches of a request may run on several data-parallel replicas."""
+    deployment: ClassVar[type[Deployment]] = Deployment
+    """The class of its deployments: the rules that do not depend on the load."""
     occupancy: ClassVar[type[Occupancy]]
-    """The class of what its deployments hold."""
+    """The class of what its deployments hold: the rules that do."""
 
     def version(self, requested: str | None) -> str:
         """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
@@ -213,7 +215,7 @@ class Engine(ABC):
 
     def deploy(self, model: ModelSpec, setup: Setup) -> Deployment:
         """The server that is started so. Raises a :class:`~hwcalc.errors.KvplanError` subclass for what is refused whatever the load."""
-        return Deployment(self, model, setup)
+        return self.deployment(self, model, setup)
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model as the engine builds it, and the request in the engine's own terms; almost always both as they are."""

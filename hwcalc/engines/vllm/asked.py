@@ -36,13 +36,13 @@ class AtLength(NamedTuple):
 Lengths = Callable[[int], AtLength]
 
 
-def lengths_of(opened: VllmOccupancy) -> Lengths:
+def lengths_of(occupancy: VllmOccupancy) -> Lengths:
     """The numbers at each length. They go with whoever asked: a family, which other plans share too, would keep every length for good."""
-    return lru_cache(maxsize=_MOST_KEPT)(partial(_at, opened))
+    return lru_cache(maxsize=_MOST_KEPT)(partial(_at, occupancy))
 
 
-def _at(opened: VllmOccupancy, tokens: int) -> AtLength:
-    one, hardware = opened.sized(seq=tokens, batch=1), opened.request.hardware
+def _at(occupancy: VllmOccupancy, tokens: int) -> AtLength:
+    one, hardware = occupancy.sized(seq=tokens, batch=1), occupancy.request.hardware
     budget = one.budget if hardware.gpu is not None and hardware.kv_memory is None else None
     parts = () if budget is None else budget.parts
     sections = {
@@ -71,24 +71,24 @@ def asked_parts(lengths: Lengths) -> tuple[PartForm, ...]:
     return tuple(part(section.value) for section in Section)
 
 
-def _first(opened: VllmOccupancy, tokens: int) -> Mapping[tuple[str, str], int]:
+def _first(occupancy: VllmOccupancy, tokens: int) -> Mapping[tuple[str, str], int]:
     """The parts of the equation by name and end, at one length."""
 
     def found() -> dict[tuple[str, str], int]:
-        budget = opened.sized(seq=tokens, batch=1).budget
+        budget = occupancy.sized(seq=tokens, batch=1).budget
         sizes: dict[tuple[str, str], int] = defaultdict(int)
         for part, end in product(() if budget is None else budget.parts, ENDS):
             sizes[part.name, end] += getattr(part, end)
         return sizes
 
-    return opened.shared(("parts of a short batch", tokens), found)
+    return occupancy.shared(("parts of a short batch", tokens), found)
 
 
 class FirstParts(Sequence[int]):
     """The bytes of a part of the equation at the first ``lengths``, each found when it is asked for."""
 
-    def __init__(self, *, opened: VllmOccupancy, name: str, end: str, lengths: int) -> None:
-        self.opened = opened
+    def __init__(self, *, occupancy: VllmOccupancy, name: str, end: str, lengths: int) -> None:
+        self.occupancy = occupancy
         self.name = name
         self.end = end
         self.lengths = lengths
@@ -101,7 +101,7 @@ class FirstParts(Sequence[int]):
             return tuple(self[number] for number in range(self.lengths)[place])
         if not 0 <= place < self.lengths:
             raise IndexError(place)
-        return _first(self.opened, place + 1)[self.name, self.end]
+        return _first(self.occupancy, place + 1)[self.name, self.end]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)

@@ -21,29 +21,18 @@ V0_SEQUENCES: Final = 256
 """The default of ``max_num_seqs`` in V0, whatever the GPU."""
 
 
-def batch_defaults(gpu: Gpu | None, version: str, seq: int, *, whole: bool = False) -> tuple[int, int]:
-    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens`` on this GPU; without a GPU, those on an H100.
+def batch_defaults(gpu: Gpu | None, version: str) -> tuple[int, int]:
+    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens`` on this GPU; without a GPU, those on an H100. Those of V0 differ.
 
     GPUs with at least 160 GiB have 1,024 and 16,384; those with at least 70 GiB have 1,024 and 8,192, except A100 and GB10; all others
-    have 256 and 2,048. ``seq`` is the longest sequence, on which the batch of V0 depends; ``whole`` says that V0 does not cut it.
+    have 256 and 2,048.
     """
-    if runs_v0(version):
-        return V0_SEQUENCES, v0_batch(seq, version, whole=whole)
     if gpu is None:
-        return _without_a_gpu(version)
-    # Kept beside the accelerator: advice asks for it with every change.
-    known: dict[str, tuple[int, int]] = vars(gpu).setdefault("_batches", {})
-    if version not in known:
-        name, capability = f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
-        known[version] = _batch_class(version, total_bytes(gpu) or 0, name, capability)
-    return known[version]
+        return _batch_class(version, H100_BYTES, "h100", "9.0")
+    return _batch_class(version, total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or "")
 
 
-@lru_cache(maxsize=64)
-def _without_a_gpu(version: str) -> tuple[int, int]:
-    return _batch_class(version, H100_BYTES, "h100", "9.0")
-
-
+@lru_cache(maxsize=256)
 def _batch_class(version: str, memory: int, name: str, capability: str) -> tuple[int, int]:
     planned = planned_version(version)
     classes = [entry for entry in vllm_profile().batch_classes if entry.holds(planned)]

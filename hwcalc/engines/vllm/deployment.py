@@ -1,4 +1,4 @@
-"""A request that vLLM has opened, with its settings and the layout of its pool."""
+"""A request that vLLM has occupancy, with its settings and the layout of its pool."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compresse
 
 
 class VllmOccupancy(Occupancy):
-    """An opened request with the values that the rules of vLLM use again and again."""
+    """An occupancy request with the values that the rules of vLLM use again and again."""
 
     @cached_property
     def settings(self) -> VllmSettings:
@@ -364,9 +364,9 @@ class VllmOccupancy(Occupancy):
         return weight_parts(self)
 
 
-def _remarks(opened: VllmOccupancy) -> Iterator[Note]:
+def _remarks(occupancy: VllmOccupancy) -> Iterator[Note]:
     """Notes on the settings."""
-    model, request, settings = opened.model, opened.request, opened.settings
+    model, request, settings = occupancy.model, occupancy.request, occupancy.settings
     if model.architecture == "FalconForCausalLM" and not is_auto(request.dtype) and settings.kv_dtype == "auto":
         message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
         yield Note(code="dtype-ignored", message=message)
@@ -388,17 +388,17 @@ def _remarks(opened: VllmOccupancy) -> Iterator[Note]:
         yield Note(code="per-replica", message=f"The pool is that of one of {request.parallel.dp} replicas.")
 
 
-def _blocks_of_budget(opened: VllmOccupancy) -> int:
+def _blocks_of_budget(occupancy: VllmOccupancy) -> int:
     """Blocks of the pool: as many as fit into the budget of the plan, or without a budget those that the planned sequences need."""
-    size = opened.request.hardware.kv_memory
-    if size is None and opened.request.hardware.gpu is not None:
-        size = None if opened.budget is None else max(0, opened.budget.expected)
-    pool = None if size is None else opened.pool(size)
-    needed = opened.blocks_for(opened.request.replica_requests) + 1
+    size = occupancy.request.hardware.kv_memory
+    if size is None and occupancy.request.hardware.gpu is not None:
+        size = None if occupancy.budget is None else max(0, occupancy.budget.expected)
+    pool = None if size is None else occupancy.pool(size)
+    needed = occupancy.blocks_for(occupancy.request.replica_requests) + 1
     return needed if pool is None or pool.blocks is None else pool.blocks
 
 
-def _stored(opened: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: int, held: int) -> StoredTensor:
+def _stored(occupancy: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: int, held: int) -> StoredTensor:
     recurrent = isinstance(spec, StateSpec)
     state = recurrent or cache.name.endswith("_state")
     role = Role.STATE if state else Role.INDEX if cache.name == "indexer_keys" else _ROLES.get(cache.name, Role.KEY)
@@ -407,55 +407,55 @@ def _stored(opened: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: int, 
         role=role,
         axes=("bytes of a block",),
         shape=(spec.page,),
-        dtype=opened.dtypes.state if state else _format(opened, cache, role),
+        dtype=occupancy.dtypes.state if state else _format(occupancy, cache, role),
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
-        bytes=opened.request.parallel.tp * held * spec.page,
-        rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
+        bytes=occupancy.request.parallel.tp * held * spec.page,
+        rule=_of_all(occupancy, f"{held if occupancy.together.unlike else blocks:,} blocks x {spec.page:,} B"),
         why=_why_state(spec, blocks) if isinstance(spec, StateSpec) else None,
     )
 
 
-def _format(opened: Occupancy, cache: LayerCache, role: Role) -> str:
+def _format(occupancy: Occupancy, cache: LayerCache, role: Role) -> str:
     """The format of a cache that is no state: an indexer's keys are in fp8 with scales, whatever the format of the others."""
-    kind = opened.stack.groups[cache.kind].kind if cache.kind >= 0 else None
+    kind = occupancy.stack.groups[cache.kind].kind if cache.kind >= 0 else None
     unscaled = isinstance(kind, SparseIndexer) and not kind.index_quantized
-    return opened.dtypes.roles[Role.INDEX].name if role is Role.INDEX and not unscaled else opened.dtypes.kv
+    return occupancy.dtypes.roles[Role.INDEX].name if role is Role.INDEX and not unscaled else occupancy.dtypes.kv
 
 
 def _why_state(spec: StateSpec, blocks: int) -> str:
     return f"state in {blocks:,} {'block' if blocks == 1 else 'blocks'} of {human_bytes(spec.page)}"
 
 
-def _of_all(opened: Occupancy, counted: str) -> str:
+def _of_all(occupancy: Occupancy, counted: str) -> str:
     """The bytes of one request on a rank as those of all requests on all ranks, in words and numbers."""
-    tp = opened.request.parallel.tp
-    sequences = f"{opened.batch:,} sequences x " if opened.batch > 1 and not opened.together.unlike else ""
+    tp = occupancy.request.parallel.tp
+    sequences = f"{occupancy.batch:,} sequences x " if occupancy.batch > 1 and not occupancy.together.unlike else ""
     return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
 
-def _counted(opened: VllmOccupancy, name: str, size: int) -> str:
+def _counted(occupancy: VllmOccupancy, name: str, size: int) -> str:
     """The bytes beside the layers in words and numbers, of one sequence or of all."""
-    one = 1 if opened.together.unlike else opened.batch
+    one = 1 if occupancy.together.unlike else occupancy.batch
     if name != "unused_block_space":
         return f"{size // one:,} B"
-    blocks, width = opened.all_blocks // one, sum(opened.layout.stage_bytes)
+    blocks, width = occupancy.all_blocks // one, sum(occupancy.layout.stage_bytes)
     return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // one:,} B of pages)"
 
 
-def _prompt_blocks(opened: VllmOccupancy, width: int) -> Iterator[StoredTensor]:
+def _prompt_blocks(occupancy: VllmOccupancy, width: int) -> Iterator[StoredTensor]:
     """What requests take under a policy while their prompts are read, beyond what they take later."""
-    peak, ranks, replicas = opened.prompt_peak, opened.request.parallel.tp, opened.request.parallel.dp
+    peak, ranks, replicas = occupancy.prompt_peak, occupancy.request.parallel.tp, occupancy.request.parallel.dp
     if peak is None:
         return
-    each, fuller = divmod(opened.batch, replicas)
+    each, fuller = divmod(occupancy.batch, replicas)
     many = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas))
-    more = peak.blocks - opened.blocks
+    more = peak.blocks - occupancy.blocks
     counted = f"{many:,} prompts x {more:,} blocks x {width:,} B{f' x {ranks} ranks' if ranks > 1 else ''}"
-    yield _extra(opened, "prompt_blocks", many * more * width * ranks, counted)
+    yield _extra(occupancy, "prompt_blocks", many * more * width * ranks, counted)
 
 
-def _extra(opened: Occupancy, name: str, size: int, counted: str) -> StoredTensor:
+def _extra(occupancy: Occupancy, name: str, size: int, counted: str) -> StoredTensor:
     words = {
         "draft_layers": "blocks of the layers that draft",
         "unpacked_layers": "outer layers at the model's dtype, beyond a packed layer's bytes",

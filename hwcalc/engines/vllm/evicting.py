@@ -46,20 +46,20 @@ def cut_members(layout: PoolLayout, group: BlockGroup, evicted: Evicted, plain: 
             yield member, spec, cache.layer
 
 
-def held_layout(layout: PoolLayout, opened: Occupancy, evicted: Evicted) -> PoolLayout:
+def held_layout(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> PoolLayout:
     """The layout with the blocks that a request holds at the most behind its prompt."""
-    cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, opened, evicted)}
+    cut = {member: counted for group in layout.groups for member, counted in _held(layout, group, occupancy, evicted)}
     return replace(layout, cut=cut)
 
 
-def _held(layout: PoolLayout, group: BlockGroup, opened: Occupancy, evicted: Evicted) -> Iterator[tuple[int, Step]]:
-    asked, dcp = opened.request.policy, layout.limits.dcp
-    members = list(cut_members(layout, group, evicted, opened.plain_stack))
+def _held(layout: PoolLayout, group: BlockGroup, occupancy: Occupancy, evicted: Evicted) -> Iterator[tuple[int, Step]]:
+    asked, dcp = occupancy.request.policy, layout.limits.dcp
+    members = list(cut_members(layout, group, evicted, occupancy.plain_stack))
     assert asked is not None
     if asked.compaction != NO_COMPACTION:
         if members:
             # The member that needs most counts for all. A prefix that others have too stays whole.
-            each = ((opened.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members)
+            each = ((occupancy.ahead + evicted.most[layer], spec.block_size) for _, spec, layer in members)
             most, block = max(each, key=lambda one: blocks_of(blocks_of(one[0], dcp), one[1]))
             counted = _blocks("kept", most, block, dcp)
             for member, _, _ in members:
@@ -67,7 +67,7 @@ def _held(layout: PoolLayout, group: BlockGroup, opened: Occupancy, evicted: Evi
         return
     if members:
         spec = members[0][1]
-        counted = _uncompacted(opened, evicted, spec.block_size * dcp, members, whole=len(members) == len(group.members))
+        counted = _uncompacted(occupancy, evicted, spec.block_size * dcp, members, whole=len(members) == len(group.members))
         for member, _, _ in members:
             yield member, counted
 
@@ -82,13 +82,13 @@ def _blocks(name: str, tokens: int, block: int, dcp: int) -> Step:
 
 
 def _uncompacted(
-    opened: Occupancy, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool
+    occupancy: Occupancy, evicted: Evicted, block: int, members: list[tuple[int, FullSpec, int]], *, whole: bool
 ) -> Step:
     """Blocks of all tokens, but for those that come back for certain: of ranges, else as many as survivors cannot lie in."""
-    seq, prompt, asked = opened.tokens, opened.request.prompt_tokens, opened.request.policy
+    seq, prompt, asked = occupancy.tokens, occupancy.request.prompt_tokens, occupancy.request.policy
     assert asked is not None
     ranges, sinks = evicted.state.ranges, asked.chosen.get("n_sink")
-    if opened.ahead:
+    if occupancy.ahead:
         # Where the survivors lie is told from the first token that the policy sees, which need not begin a block.
         return step(
             "blocks_per_request", "ceil(seq / block_size)", blocks_of(seq, block), unit="blocks", seq=seq, block_size=block
@@ -129,16 +129,16 @@ def prompts_at_once(batched_tokens: int, prompt: int) -> int:
     return 1 + (batched_tokens - 1) // max(1, prompt)
 
 
-def prompt_peak(held: PoolLayout, opened: Occupancy) -> PromptPeak | None:
+def prompt_peak(held: PoolLayout, occupancy: Occupancy) -> PromptPeak | None:
     """The blocks of a request whose prompt is in the cache before it is cut; ``None`` if they are no more than it holds later.
 
     A batch holds the rest of one prompt, and others whole.
     """
-    prompt, chunked = opened.request.prompt_tokens, _chunked(held, opened)
-    tokens, at_once = prompt, prompts_at_once(held.limits.batched_tokens, max(1, prompt - opened.ahead))
+    prompt, chunked = occupancy.request.prompt_tokens, _chunked(held, occupancy)
+    tokens, at_once = prompt, prompts_at_once(held.limits.batched_tokens, max(1, prompt - occupancy.ahead))
     if chunked is not None:
         # The cut of one step is made in the next one.
-        tokens, at_once = min(opened.tokens, chunked), 2 * at_once
+        tokens, at_once = min(occupancy.tokens, chunked), 2 * at_once
     specs = {
         member: spec
         for group in held.groups
@@ -147,23 +147,23 @@ def prompt_peak(held: PoolLayout, opened: Occupancy) -> PromptPeak | None:
     }
     sizes = {spec.block_size: _blocks("prompt", tokens, spec.block_size, held.limits.dcp) for spec in specs.values()}
     cut = {member: sizes[spec.block_size] for member, spec in specs.items()}
-    blocks = replace(held, cut=cut).total_blocks(opened.tokens)
-    return PromptPeak(blocks=blocks, at_once=at_once) if blocks > held.total_blocks(opened.tokens) else None
+    blocks = replace(held, cut=cut).total_blocks(occupancy.tokens)
+    return PromptPeak(blocks=blocks, at_once=at_once) if blocks > held.total_blocks(occupancy.tokens) else None
 
 
-def _chunked(layout: PoolLayout, opened: Occupancy) -> int | None:
+def _chunked(layout: PoolLayout, occupancy: Occupancy) -> int | None:
     """The most tokens of a prompt in its blocks, where the policy cuts while it is read."""
-    asked, prompt = opened.request.policy, opened.request.prompt_tokens
+    asked, prompt = occupancy.request.policy, occupancy.request.prompt_tokens
     if asked is None or not is_plugin(asked.chosen):
         return None
     return chunked_tokens(asked.chosen, prompt, layout.limits.batched_tokens)
 
 
-def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Occupancy, evicted: Evicted) -> tuple[PagedGroup, ...]:
+def paged_groups(layout: PoolLayout, held: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tuple[PagedGroup, ...]:
     """The groups of layers that the policy of the request cuts."""
     found = []
     for group in layout.groups:
-        members = list(cut_members(layout, group, evicted, opened.plain_stack))
+        members = list(cut_members(layout, group, evicted, occupancy.plain_stack))
         if members:
             found.append(
                 PagedGroup(
@@ -171,16 +171,16 @@ def paged_groups(layout: PoolLayout, held: PoolLayout, opened: Occupancy, evicte
                     layers=tuple(layer for _, _, layer in members),
                     whole=len(members) == len(group.members),
                     page_bytes=group.block_bytes,
-                    counted=held.counted(group, opened.tokens),
-                    prompt_tokens=_chunked(layout, opened),
+                    counted=held.counted(group, occupancy.tokens),
+                    prompt_tokens=_chunked(layout, occupancy),
                 )
             )
     return tuple(found)
 
 
-def renumbered(layout: PoolLayout, opened: Occupancy, evicted: Evicted) -> tuple[LayerCache, ...]:
+def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tuple[LayerCache, ...]:
     """The caches with the numbers of their kinds among the layers of the request, which a policy makes unlike."""
-    plain, cut = opened.plain_stack, evicted.stack
+    plain, cut = occupancy.plain_stack, evicted.stack
     numbers = {group.kind: number for number, group in enumerate(cut.groups)}
     kinds = [group.kind for group in plain.groups]
 

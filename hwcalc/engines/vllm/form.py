@@ -26,14 +26,14 @@ _Stairs = tuple[tuple[Stair, ...], ...]
 """Sums of stairs, of which the largest counts."""
 
 
-def plan_form(opened: VllmOccupancy) -> MemoryForm | None:
+def plan_form(occupancy: VllmOccupancy) -> MemoryForm | None:
     """The form of the family; ``None`` where more than blocks is asked for before start-up, or the budget is unknown."""
-    given, lengths, long = opened.request.hardware.kv_memory, lengths_of(opened), _long(opened)
-    curve = _curve(opened, lengths)
-    budget = long.budget if given is None and opened.request.hardware.gpu is not None else None
+    given, lengths, long = occupancy.request.hardware.kv_memory, lengths_of(occupancy), _long(occupancy)
+    curve = _curve(occupancy, lengths)
+    budget = long.budget if given is None and occupancy.request.hardware.gpu is not None else None
     if curve is None or not _checks_blocks(long) or (budget is None and given is None):
         return None
-    most, limited_by = opened.most_sequences() or (None, None)
+    most, limited_by = occupancy.most_sequences() or (None, None)
     layout, settings = long.layout, long.settings
     blocks, pool = Blocks(), None
     if any(layout.stage_bytes):
@@ -52,24 +52,24 @@ def plan_form(opened: VllmOccupancy) -> MemoryForm | None:
     size = given or 0
     return MemoryForm(
         curve=curve,
-        parts=() if budget is None else _parts(opened, budget, lengths),
+        parts=() if budget is None else _parts(occupancy, budget, lengths),
         usable=(size, size, size) if budget is None else budget.usable,
         total_bytes=size if budget is None else budget.total_bytes,
         blocks=blocks,
         pools=pool,
         most_sequences=most,
         limited_by=limited_by,
-        dp=opened.request.parallel.dp,
+        dp=occupancy.request.parallel.dp,
     )
 
 
-def plan_curve(opened: VllmOccupancy) -> Curve | None:
+def plan_curve(occupancy: VllmOccupancy) -> Curve | None:
     """The cache of the family; ``None`` where not every request takes its own blocks."""
-    return _curve(opened, lengths_of(opened))
+    return _curve(occupancy, lengths_of(occupancy))
 
 
-def _curve(opened: VllmOccupancy, lengths: Lengths) -> Curve | None:
-    request, layout = opened.request, _long(opened).layout
+def _curve(occupancy: VllmOccupancy, lengths: Lengths) -> Curve | None:
+    request, layout = occupancy.request, _long(occupancy).layout
     if request.policy is not None or request.lengths or request.sharing != UNSHARED:
         return None
     if not any(layout.stage_bytes):
@@ -77,23 +77,23 @@ def _curve(opened: VllmOccupancy, lengths: Lengths) -> Curve | None:
     if not _is_regular(layout):
         return asked_curve(lengths)
     width = max(layout.stage_bytes)
-    if layout.rules.groups_by_stage and opened.settings.pp > 1:
+    if layout.rules.groups_by_stage and occupancy.settings.pp > 1:
         # All stages have as many blocks as the first, in groups of its own layers.
-        whole = _groups(layout, opened.request.parallel.tp * sum(layout.stage_bytes))
+        whole = _groups(layout, occupancy.request.parallel.tp * sum(layout.stage_bytes))
     else:
-        whole = (*_layers(_long(opened)), *_unused(_long(opened)))
+        whole = (*_layers(_long(occupancy)), *_unused(_long(occupancy)))
     return Curve(gpus=(_groups(layout, width),), total=whole)
 
 
-def _least(opened: VllmOccupancy) -> int:
+def _least(occupancy: VllmOccupancy) -> int:
     """The tokens from which on a batch is full: a shorter one has fewer tokens, and takes less beside the cache."""
-    settings = opened.settings
+    settings = occupancy.settings
     return 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
 
 
-def _long(opened: VllmOccupancy) -> VllmOccupancy:
+def _long(occupancy: VllmOccupancy) -> VllmOccupancy:
     """The request, at a length at which a batch is full."""
-    return opened.sized(seq=max(_least(opened), opened.tokens))
+    return occupancy.sized(seq=max(_least(occupancy), occupancy.tokens))
 
 
 def _is_regular(layout: PoolLayout) -> bool:
@@ -101,15 +101,15 @@ def _is_regular(layout: PoolLayout) -> bool:
     return layout.rules.engine == "V1" and (not layout.depends_on_length or _is_constant(layout))
 
 
-def _parts(opened: VllmOccupancy, budget: Budget, lengths: Lengths) -> tuple[PartForm, ...]:
+def _parts(occupancy: VllmOccupancy, budget: Budget, lengths: Lengths) -> tuple[PartForm, ...]:
     """The parts of the equation, which follow from the length in a batch that is not full, or as long as the longest sequence."""
-    if not _is_regular(_long(opened).layout):
+    if not _is_regular(_long(occupancy).layout):
         return asked_parts(lengths)
-    least = _least(opened)
+    least = _least(occupancy)
     parts = tuple(map(PartForm.constant, budget.parts))
     if least == 1:
         return parts
-    ends = [{end: FirstParts(opened=opened, name=part.name, end=end, lengths=least - 1) for end in ENDS} for part in parts]
+    ends = [{end: FirstParts(occupancy=occupancy, name=part.name, end=end, lengths=least - 1) for end in ENDS} for part in parts]
     return tuple(
         PartForm(
             name=part.name,
@@ -122,12 +122,12 @@ def _parts(opened: VllmOccupancy, budget: Budget, lengths: Lengths) -> tuple[Par
     )
 
 
-def _checks_blocks(opened: VllmOccupancy) -> bool:
+def _checks_blocks(occupancy: VllmOccupancy) -> bool:
     """Whether the check before start-up asks for no more than the blocks of a request, of as many as there is memory for."""
-    layout, rules = opened.layout, opened.layout.rules
-    if opened.settings.override is not None and not rules.override_checked:
+    layout, rules = occupancy.layout, occupancy.layout.rules
+    if occupancy.settings.override is not None and not rules.override_checked:
         return False
-    return (rules.check != "model" or opened.settings.pp == 1) and (rules.checks_packed_width or not layout.packed)
+    return (rules.check != "model" or occupancy.settings.pp == 1) and (rules.checks_packed_width or not layout.packed)
 
 
 def _is_constant(layout: PoolLayout) -> bool:
@@ -172,23 +172,23 @@ def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
     )
 
 
-def _layers(opened: VllmOccupancy) -> Iterator[Term]:
+def _layers(occupancy: VllmOccupancy) -> Iterator[Term]:
     """The pages of all layers, on all ranks together, by kinds of layers that grow alike."""
-    layout, kinds = opened.layout, [group.kind.name for group in opened.stack.groups]
+    layout, kinds = occupancy.layout, [group.kind.name for group in occupancy.stack.groups]
     alike: dict[_Alike, list[int]] = {}
     for group in layout.groups:
         stairs = _stairs(layout, group)
         for member, spec in zip(group.members, group.specs, strict=True):
             cache = layout.caches[member]
             kind = "draft" if cache.kind < 0 else kinds[cache.kind]
-            key = _Alike.of(kind, opened.request.parallel.tp * spec.page, spec, stairs)
+            key = _Alike.of(kind, occupancy.request.parallel.tp * spec.page, spec, stairs)
             alike.setdefault(key, []).append(cache.layer)
     return (key.term(layers, len(layers)) for key, layers in alike.items())
 
 
-def _unused(opened: VllmOccupancy) -> Iterator[Term]:
+def _unused(occupancy: VllmOccupancy) -> Iterator[Term]:
     """What blocks have beyond the pages of their group: every block is as wide as the widest group of its stage."""
-    layout, tp, width = opened.layout, opened.request.parallel.tp, sum(opened.layout.stage_bytes)
+    layout, tp, width = occupancy.layout, occupancy.request.parallel.tp, sum(occupancy.layout.stage_bytes)
     alike: dict[_Alike, int] = {}
     for group in layout.groups:
         unused = width - group.block_bytes

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def plan_budget(
-    opened: VllmOccupancy,
+    occupancy: VllmOccupancy,
     *,
     sequences: int,
     batched_tokens: int,
@@ -48,58 +48,58 @@ def plan_budget(
     ``sequences`` and ``batched_tokens`` are the resolved ``max_num_seqs`` and ``max_num_batched_tokens``. Notes say what was assumed.
     ``policy`` is what a cache policy takes to score prompts.
     """
-    request = opened.request
-    found = loaded(opened)
+    request = occupancy.request
+    found = loaded(occupancy)
     if found.value is None:
         return Noted(None, found.notes)
     gpu, memory, weights = found.value
-    share = share_of(opened)
-    extra, run = _extras(opened, speculation, batched_tokens), profile_run(opened, sequences, batched_tokens)
+    share = share_of(occupancy)
+    extra, run = _extras(occupancy, speculation, batched_tokens), profile_run(occupancy, sequences, batched_tokens)
     parts = [
         *weights,
         *extra.value,
-        *rotary_parts(opened.model),
-        *activation_parts(opened.model, run),
-        *outside_torch(request.parallel, gpu, opened.version, request.options.get("all2all_backend")),
+        *rotary_parts(occupancy.model),
+        *activation_parts(occupancy.model, run),
+        *outside_torch(request.parallel, gpu, occupancy.version, request.options.get("all2all_backend")),
         *workspaces(gpu),
         *policy,
     ]
-    if graphs_subtracted(opened.version) and not is_on(request.options.get("enforce_eager")):
+    if graphs_subtracted(occupancy.version) and not is_on(request.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
-        parts.append(graphs(opened.model, opened.version, left, speculation))
-    budget, notes = budget_of(opened, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
+        parts.append(graphs(occupancy.model, occupancy.version, left, speculation))
+    budget, notes = budget_of(occupancy, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
     return Noted(budget, (*found.notes, *extra.notes, *notes, *_check_free(budget)))
 
 
-def share_of(opened: VllmOccupancy) -> float:
+def share_of(occupancy: VllmOccupancy) -> float:
     """The share of each GPU that vLLM may use."""
-    share = opened.request.hardware.memory_utilization
-    return float(default_utilization(opened.version)) if share is None else share
+    share = occupancy.request.hardware.memory_utilization
+    return float(default_utilization(occupancy.version)) if share is None else share
 
 
-def profile_run(opened: VllmOccupancy, sequences: int, batched_tokens: int) -> ProfileRun:
+def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -> ProfileRun:
     """What this version runs before it sizes the pool."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    request = opened.request
+    request = occupancy.request
     return ProfileRun(
-        version=opened.version,
+        version=occupancy.version,
         parallel=request.parallel,
         seq=request.seq,
         tokens=batched_tokens,
         rows=min(sequences, batched_tokens),
-        element_bytes=4 if _requested_dtype(opened) == "fp32" else 2,
-        quantized=planned_scheme(opened.model, format_name(request.weights))[0] is not None,
+        element_bytes=4 if _requested_dtype(occupancy) == "fp32" else 2,
+        quantized=planned_scheme(occupancy.model, format_name(request.weights))[0] is not None,
     )
 
 
-def weight_parts(opened: VllmOccupancy) -> Noted[tuple[BudgetPart, ...] | None]:
+def weight_parts(occupancy: VllmOccupancy) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights on the pipeline stage that holds most, and the 16-bit copies that quantised latent attention keeps."""
-    request, gpu, dtype = opened.request, opened.request.hardware.gpu, _requested_dtype(opened)
+    request, gpu, dtype = occupancy.request, occupancy.request.hardware.gpu, _requested_dtype(occupancy)
     capability = compute_capability(gpu) if gpu is not None and gpu.vendor.lower() == "nvidia" else None
-    sizes = VLLM.sizes(opened.model, request.parallel)
+    sizes = VLLM.sizes(occupancy.model, request.parallel)
     key = ("vllm", "weight parts", request.weights, dtype, *sizes, request.options.get("cpu_offload_gb"), capability)
-    return opened.model.once(key, lambda: _weight_parts(opened.model, request, dtype, capability))
+    return occupancy.model.once(key, lambda: _weight_parts(occupancy.model, request, dtype, capability))
 
 
 def _weight_parts(
@@ -139,9 +139,9 @@ def _weight_parts(
     return Noted((*parts, exact("absorbed projections", Section.WEIGHTS, absorbed, text)))
 
 
-def _extras(opened: VllmOccupancy, speculation: Speculation | None, batched_tokens: int) -> Noted[tuple[BudgetPart, ...]]:
+def _extras(occupancy: VllmOccupancy, speculation: Speculation | None, batched_tokens: int) -> Noted[tuple[BudgetPart, ...]]:
     """Adapter slots, the weights of a draft, and encoder outputs that are cached for the decoder."""
-    model, request = opened.model, opened.request
+    model, request = occupancy.model, occupancy.request
     sizes: dict[str, tuple[Section, RankBytes | None]] = {}
     if request.lora is not None:
         from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
@@ -178,11 +178,11 @@ def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -
     return draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=VLLM)
 
 
-def _requested_dtype(opened: VllmOccupancy) -> str | None:
+def _requested_dtype(occupancy: VllmOccupancy) -> str | None:
     """The engine option ``dtype`` as kvplan spells it, or ``fp32`` where vLLM chooses that itself; ``None`` is 16 bits."""
-    spelling = opened.request.options.get("dtype")
+    spelling = occupancy.request.options.get("dtype")
     if spelling in (None, "auto"):
-        return "fp32" if opened.settings.model_dtype == "fp32" else None
+        return "fp32" if occupancy.settings.model_dtype == "fp32" else None
     return {"float32": "fp32", "fp32": "fp32", "float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}.get(
         spelling or ""
     )

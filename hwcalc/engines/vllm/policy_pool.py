@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 
-def under_policy(opened: VllmOccupancy, pool: PoolInfo, bound: int) -> PoolInfo:
+def under_policy(occupancy: VllmOccupancy, pool: PoolInfo, bound: int) -> PoolInfo:
     """The same pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
 
     Where nothing of it goes, it is checked as without a policy. The engine has no words for one that a policy cuts.
     """
-    layout = opened.layout
-    usable = usable_blocks(layout, opened.settings, pool.budget_bytes)
+    layout = occupancy.layout
+    usable = usable_blocks(layout, occupancy.settings, pool.budget_bytes)
     own = usable // layout.schedulers
-    requests = layout.schedulers * most_requests(own, opened.blocks, opened.prompt_peak)
-    alone = _alone(opened, opened.tokens) or 0
-    whole, starts = alone == layout.total_blocks(opened.tokens), pool.max_seq or 0
+    requests = layout.schedulers * most_requests(own, occupancy.blocks, occupancy.prompt_peak)
+    alone = _alone(occupancy, occupancy.tokens) or 0
+    whole, starts = alone == layout.total_blocks(occupancy.tokens), pool.max_seq or 0
     known: dict[int, bool] = {}
 
     def fits(length: int) -> bool:
         if length not in known:
-            blocks = _alone(opened, length)
+            blocks = _alone(occupancy, length)
             if blocks is None:
-                known[length] = length < opened.tokens
+                known[length] = length < occupancy.tokens
             else:
                 known[length] = length <= starts if blocks == layout.total_blocks(length) else blocks <= own
         return known[length]
@@ -46,37 +46,37 @@ def under_policy(opened: VllmOccupancy, pool: PoolInfo, bound: int) -> PoolInfo:
 
     return replace(
         pool,
-        blocks_per_request=opened.blocks,
+        blocks_per_request=occupancy.blocks,
         max_requests=requests,
-        max_seq=0 if most and _alone(opened, most) is None else most,
+        max_seq=0 if most and _alone(occupancy, most) is None else most,
         needed_bytes=pool.needed_bytes if whole else alone * max(layout.stage_bytes),
         fits=pool.fits if whole else alone <= own,
         message=pool.message if whole else None,
-        steps=(*_steps(opened, pool, requests),),
+        steps=(*_steps(occupancy, pool, requests),),
     )
 
 
-def _alone(opened: VllmOccupancy, length: int) -> int | None:
+def _alone(occupancy: VllmOccupancy, length: int) -> int | None:
     """Blocks of one sequence at its fullest; ``None`` if the policy cannot work at this length, as on a prompt that is too short."""
     try:
-        blocks, peak = opened.sized(seq=length).counts
+        blocks, peak = occupancy.sized(seq=length).counts
     except UsageError:
         return None
     return blocks if peak is None else peak.blocks
 
 
-def _steps(opened: VllmOccupancy, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
+def _steps(occupancy: VllmOccupancy, pool: PoolInfo, requests: int) -> tuple[Step, ...]:
     """The steps of the pool with those of its requests under the policy. What the log counts keeps its blocks, by another name."""
-    peak, usable = opened.prompt_peak, usable_blocks(opened.layout, opened.settings, pool.budget_bytes)
+    peak, usable = occupancy.prompt_peak, usable_blocks(occupancy.layout, occupancy.settings, pool.budget_bytes)
     kept = [_renamed(one) for one in pool.steps if one.name != "max_requests"]
-    sizes = {"usable_blocks": usable, "blocks_per_request": opened.blocks}
+    sizes = {"usable_blocks": usable, "blocks_per_request": occupancy.blocks}
     formula = "floor(usable_blocks / blocks_per_request)"
     if peak is not None and usable // peak.blocks < peak.at_once:
         formula, sizes = "floor(usable_blocks / prompt_blocks)", {"usable_blocks": usable, "prompt_blocks": peak.blocks}
     elif peak is not None:
         sizes |= {"prompts": peak.at_once, "prompt_blocks": peak.blocks}
         formula = "prompts + floor((usable_blocks - prompts x prompt_blocks) / blocks_per_request)"
-    if opened.layout.schedulers > 1:
+    if occupancy.layout.schedulers > 1:
         return tuple(kept)
     return (*kept, step("max_requests", formula, requests, unit="requests", **sizes))
 

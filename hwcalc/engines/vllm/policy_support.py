@@ -25,11 +25,11 @@ _FIRST, _FIRST_QUEUED, _AFTER = since("0.12"), since("0.14"), since("0.19")
 _COMMON: Final = "kernels that move survivors together, and a scheduler that frees blocks of a running request"
 
 
-def policy_support(opened: VllmOccupancy, chosen: Chosen) -> Support:
+def policy_support(occupancy: VllmOccupancy, chosen: Chosen) -> Support:
     """Whether vLLM has a policy, and how; else what it would take."""
-    asked = opened.request.policy
+    asked = occupancy.request.policy
     if is_plugin(chosen):
-        lacking = _lacking(opened)
+        lacking = _lacking(occupancy)
         if lacking is None and asked is not None and asked.compaction in (FILL, NO_COMPACTION):
             lacking = f"the plug-in repacks in order, always: --compaction {asked.compaction} is switched off in it"
         if lacking is not None:
@@ -41,7 +41,7 @@ def policy_support(opened: VllmOccupancy, chosen: Chosen) -> Support:
         )
         options = {"enforce_eager": "true", "enable_prefix_caching": "false"}
         return Support(offered=True, how=how, options=options, environment=_variables(chosen))
-    how = f"vLLM {opened.version} drops no tokens, but for windows and chunks of the model; it would take {_needs(chosen)}"
+    how = f"vLLM {occupancy.version} drops no tokens, but for windows and chunks of the model; it would take {_needs(chosen)}"
     return Support(offered=False, how=how)
 
 
@@ -53,17 +53,17 @@ def _variables(chosen: Chosen) -> tuple[str, ...]:
     return tuple(f"TRIATTN_RUNTIME_{name}={value}" for name, value in told.items())
 
 
-def _lacking(opened: VllmOccupancy) -> str | None:
+def _lacking(occupancy: VllmOccupancy) -> str | None:
     """What keeps the plug-in from working in this release, with these options; ``None`` if nothing does."""
-    version, request = planned_version(opened.version), opened.request
+    version, request = planned_version(occupancy.version), occupancy.request
     queued = request.parallel.pp > 1 or is_on(request.options.get("async_scheduling"))
     if request.parallel.dcp > 1:
         return "it knows nothing of --decode-context-parallel-size"
     if not _FIRST <= version < _AFTER:
-        return f"it fits vLLM 0.12 to 0.18, and not {opened.version}. Use: --engine vllm@0.18"
+        return f"it fits vLLM 0.12 to 0.18, and not {occupancy.version}. Use: --engine vllm@0.18"
     if version < _FIRST_QUEUED and queued:
         return "its engine loop fits vLLM 0.14 to 0.18 where batches are queued. Use: --engine vllm@0.18"
-    if any(len(group.distinct) > 1 for group in opened.layout.groups) or len(opened.layout.groups) > 1:
+    if any(len(group.distinct) > 1 for group in occupancy.layout.groups) or len(occupancy.layout.groups) > 1:
         return "it cuts all groups of layers to one length, and windows and states with them"
     return None
 

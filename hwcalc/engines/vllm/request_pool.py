@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmOccupancy
 
 
-def of_requests(opened: VllmOccupancy, pool: PoolInfo) -> PoolInfo:
+def of_requests(occupancy: VllmOccupancy, pool: PoolInfo) -> PoolInfo:
     """The pool with as many requests as fit with all their branches. The figures of the log know nothing of what they have in common."""
-    layout = opened.layout
+    layout = occupancy.layout
     if not any(layout.stage_bytes):
         return pool
-    own = usable_blocks(layout, opened.settings, pool.budget_bytes) // layout.schedulers
-    most = longest(lambda requests: opened.blocks_for(requests) <= own, own)
-    held, more = (opened.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
+    own = usable_blocks(layout, occupancy.settings, pool.budget_bytes) // layout.schedulers
+    most = longest(lambda requests: occupancy.blocks_for(requests) <= own, own)
+    held, more = (occupancy.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
     each = more - held
     shared = held - each * max(1, most)
     taken = step(

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 _BLACKWELL: Final = 100
 
 
-def savings(opened: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
+def savings(occupancy: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings for the planned GPU. Those of the cache are refused by :func:`check_kv_dtype` where no backend has them."""
-    request, options = opened.request, opened.request.options
+    request, options = occupancy.request, occupancy.request.options
     gpu = request.hardware.gpu
-    capability = compute_capability(gpu) if gpu is not None else opened.settings.capability
+    capability = compute_capability(gpu) if gpu is not None else occupancy.settings.capability
     nvidia = gpu is None or gpu.vendor.lower() == "nvidia"
 
     def runs(name: str) -> bool:
-        return runs_weights(name, opened.version, capability) and (name != "nvfp4" or capability >= _BLACKWELL)
+        return runs_weights(name, occupancy.version, capability) and (name != "nvfp4" or capability >= _BLACKWELL)
 
-    if opened.settings.sequences > request.replica_batch:
+    if occupancy.settings.sequences > request.replica_batch:
         count = str(request.replica_batch)
         what, settings = f"a server for {count} at once", {"engine_options": {"max_num_seqs": count}}
-        yield Saving(Cost.NOTHING, what, settings, _activations(opened))
+        yield Saving(Cost.NOTHING, what, settings, _activations(occupancy))
     for kv_dtype in ("fp8",) if computes_fp8(gpu) else ("int8_per_token_head",):
         yield Saving(Cost.CACHE, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if computes_fp8(gpu):
@@ -52,23 +52,23 @@ def savings(opened: VllmOccupancy, short_bytes: int) -> Iterator[Saving]:
         moved = round(float(options.get("cpu_offload_gb", "0")))
         size = -(-short_bytes // GIB) + moved
         # No more than the weights that are on the GPU.
-        if (size - moved) * GIB <= _weights_bytes(opened) and host_holds(gpu, size * GIB):
+        if (size - moved) * GIB <= _weights_bytes(occupancy) and host_holds(gpu, size * GIB):
             what = f"{size:,} GiB of weights in host memory, much slower"
             yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})
 
 
-def _activations(opened: VllmOccupancy) -> tuple[int, int] | None:
+def _activations(occupancy: VllmOccupancy) -> tuple[int, int] | None:
     """The activations, high and expected: fewer sequences free a part of them, as long as a batch has as many tokens."""
-    settings = opened.settings
-    batches = settings.full_batch is None or opened.request.replica_batch * opened.request.seq >= settings.full_batch
+    settings = occupancy.settings
+    batches = settings.full_batch is None or occupancy.request.replica_batch * occupancy.request.seq >= settings.full_batch
     as_planned = batches and settings.rules.engine != "V0" and settings.override is None
-    if not as_planned or opened.budget is None or opened.request.hardware.gpu is None:
+    if not as_planned or occupancy.budget is None or occupancy.request.hardware.gpu is None:
         return None
-    parts = [part for part in opened.budget.parts if part.section is Section.ACTIVATIONS]
+    parts = [part for part in occupancy.budget.parts if part.section is Section.ACTIVATIONS]
     return sum(part.high for part in parts), sum(part.expected for part in parts)
 
 
-def _weights_bytes(opened: VllmOccupancy) -> int:
+def _weights_bytes(occupancy: VllmOccupancy) -> int:
     """The weights of one GPU."""
-    parts = () if opened.budget is None else opened.budget.parts
+    parts = () if occupancy.budget is None else occupancy.budget.parts
     return sum(part.high for part in parts if part.name == "weights")

@@ -11,10 +11,11 @@ from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import sparse_kv_dtype
 from hwcalc.engines.vllm.classes import expands_latents
-from hwcalc.engines.vllm.defaults import batch_defaults
+from hwcalc.engines.vllm.defaults import V0_SEQUENCES, batch_defaults, v0_batch
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
+from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype, hears_state_dtype
 from hwcalc.errors import UsageError
 from hwcalc.formulas import (
@@ -34,7 +35,7 @@ from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Setup
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
@@ -103,46 +104,51 @@ class VllmSettings(Record):
         """The rules of this version."""
         return rules_of(planned_version(self.version))
 
-    def sized(self, request: Request) -> VllmSettings:
-        """The settings for a request that differs only in length and batch."""
+    def for_length(self, tokens: int, setup: Setup) -> VllmSettings:
+        """The settings where the longest sequence has so many tokens: a default batch has no more tokens than all sequences."""
         if self.rules.engine == "V0":
-            sequences, batched, full = _batches(request, self.version, whole_from=self.whole_from)
-            return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
-        if self.full_batch is None:
+            sequences, batched = _v0_batches(setup, self.version, tokens, whole_from=self.whole_from)
+        elif self.full_batch is None:
             return self
-        batched = min(self.full_batch, self.sequences * request.seq)
-        return self if batched == self.batched_tokens else replace(self, batched_tokens=batched)
+        else:
+            sequences, batched = self.sequences, min(self.full_batch, self.sequences * tokens)
+        if (sequences, batched) == (self.sequences, self.batched_tokens):
+            return self
+        return replace(self, sequences=sequences, batched_tokens=batched)
 
-    def same_batches(self, seq: int) -> bool:
-        """Whether the batch sizes are the same if the longest sequence has ``seq`` tokens."""
-        full = self.full_batch
-        return full is None or (self.batched_tokens == full and self.sequences * seq >= full)
+    @property
+    def full_from(self) -> int:
+        """The tokens of a sequence from which on a default batch is full; shorter ones give a smaller batch."""
+        return 1 if self.full_batch is None else ceil_div(self.full_batch, self.sequences)
 
 
-def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSettings:
-    """Fill in the defaults of vLLM. Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value."""
-    options = request.options
+def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
+    """The settings with the defaults of vLLM filled in, where a batch is full.
+
+    Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value.
+    """
+    options = setup.options
     rules = rules_of(planned_version(version))
-    capability = compute_capability(request.hardware.gpu)
-    model_dtype = _model_dtype(model, options.get("dtype"), request.hardware.gpu, rules)
+    capability = compute_capability(setup.hardware.gpu)
+    model_dtype = _model_dtype(model, options.get("dtype"), setup.hardware.gpu, rules)
     kinds = cached_kinds(model)
-    whole_from = _whole_from(request, model, kinds, rules)
-    sequences, batched, full_batch = _batches(request, version, whole_from=whole_from)
+    whole_from = _whole_from(setup, model, kinds, rules)
+    sequences, batched, full_batch = _batches(setup, version, whole_from=whole_from)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
-    prefix_caching, state_caching = _prefix_caching(request, model, kinds, rules)
-    speculation = read_speculation(options.get("speculative"), request.draft, request.option_draft)
+    prefix_caching, state_caching = _prefix_caching(setup, model, kinds, rules)
+    speculation = read_speculation(options.get("speculative"), setup.draft, setup.option_draft)
     # The hybrid KV cache manager does not take chunks beside a draft that reads the target's hidden states.
     chunks_drafted = ChunkedAttention in kinds and speculation is not None and speculation.reads_hidden_states
     return VllmSettings(
-        kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds, rules),
+        kv_dtype=_kv_dtype(model, setup.dtype, model_dtype, capability, kinds, rules),
         model_dtype=model_dtype,
         conv=conv,
         state=_state_dtype(options, model, conv, rules),
         capability=capability,
         version=version,
-        tp=request.parallel.tp,
-        pp=request.parallel.pp,
-        dcp=request.parallel.dcp,
+        tp=setup.parallel.tp,
+        pp=setup.parallel.pp,
+        dcp=setup.parallel.dcp,
         block_size=_number(options.get("block_size"), "block_size"),
         batched_tokens=batched,
         full_batch=full_batch,
@@ -150,7 +156,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         sequences=sequences,
         prefix_caching=prefix_caching,
         state_caching=state_caching,
-        concurrent_batches=_concurrent_batches(options, model, version, request.parallel.pp),
+        concurrent_batches=_concurrent_batches(options, model, version, setup.parallel.pp),
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False) and not chunks_drafted,
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
         speculation=speculation,
@@ -165,12 +171,12 @@ def _state_dtype(options: Mapping[str, str], model: ModelSpec, conv: str, rules:
     return requested if hears_state_dtype(model, rules) else default
 
 
-def _prefix_caching(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> tuple[bool, str]:
+def _prefix_caching(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> tuple[bool, str]:
     """Whether prefixes are cached, and what is kept of recurrent states. The default is off for models without attention."""
     states = bool(kinds & set(STATE_KINDS))
     default = not states or (rules.hybrid_caching and not kinds <= set(STATE_KINDS))
-    requested = _flag(request.options.get("enable_prefix_caching"), default=default)
-    drafts = "speculative" in request.options or request.draft is not None
+    requested = _flag(setup.options.get("enable_prefix_caching"), default=default)
+    drafts = "speculative" in setup.options or setup.draft is not None
     caching = caching_of_states(model, rules, drafts=drafts) if requested and states else "none"
     return requested and (not states or caching != "none"), caching
 
@@ -202,35 +208,43 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     return found
 
 
-def _whole_from(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
+def _whole_from(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
     """:attr:`VllmSettings.whole_from`: V0 cuts no prompts of windowed and multimodal models, nor beside adapters or drafts."""
     if rules.engine != "V0":
         return None
     if model.counted is not None and model.counted.has_towers:
         return rules.v0_multimodal
-    drafts = "speculative" in request.options or request.draft is not None
-    return 0 if SlidingAttention in kinds or request.lora is not None or drafts else None
+    drafts = "speculative" in setup.options or setup.draft is not None
+    return 0 if SlidingAttention in kinds or setup.lora is not None or drafts else None
 
 
-def _batches(request: Request, version: str, *, whole_from: int | None) -> tuple[int, int, int | None]:
-    """``max_num_seqs``, ``max_num_batched_tokens`` and :attr:`VllmSettings.full_batch`."""
+def _batches(setup: Setup, version: str, *, whole_from: int | None) -> tuple[int, int, int | None]:
+    """``max_num_seqs``, ``max_num_batched_tokens`` for long sequences, and :attr:`VllmSettings.full_batch`."""
     rules = rules_of(planned_version(version))
-    sequences, batched = batch_defaults(request.hardware.gpu, version, request.seq, whole=whole_from is not None)
-    batched = max(batched, whole_from or 0)
-    user_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
-    user_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
+    if rules.engine == "V0":
+        return *_v0_batches(setup, version, 0, whole_from=whole_from), None
+    sequences, batched, named = _with_options(setup, *batch_defaults(setup.hardware.gpu, version))
+    return sequences, batched, None if named or not rules.batch_within_lengths else batched
+
+
+def _v0_batches(setup: Setup, version: str, tokens: int, *, whole_from: int | None) -> tuple[int, int]:
+    """``max_num_seqs`` and ``max_num_batched_tokens`` of V0, whose default batch is a whole prompt of ``tokens``."""
+    batched = max(v0_batch(tokens, version, whole=whole_from is not None), whole_from or 0)
+    return _with_options(setup, V0_SEQUENCES, batched)[:2]
+
+
+def _with_options(setup: Setup, sequences: int, batched: int) -> tuple[int, int, bool]:
+    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens``, or what options say; and whether one names the batch."""
+    user_sequences = _number(setup.options.get("max_num_seqs"), "max_num_seqs")
+    user_batched = _number(setup.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
     sequences = user_sequences or sequences
     if user_batched is None:
-        if user_sequences is None:
-            sequences = min(sequences, batched)
-        if not rules.batch_within_lengths:
-            return sequences, batched, None
-        return sequences, min(batched, sequences * request.seq), batched
+        return sequences if user_sequences is not None else min(sequences, batched), batched, False
     if user_sequences is not None and user_sequences > user_batched:
         raise UsageError(
             f"max_num_seqs={user_sequences:,} is more than max_num_batched_tokens={user_batched:,}.", hint="vLLM refuses that."
         )
-    return min(sequences, user_batched), user_batched, None
+    return min(sequences, user_batched), user_batched, True
 
 
 def _model_dtype(model: ModelSpec, requested: str | None, gpu: Gpu | None, rules: Rules) -> str:
