@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import field
 from msgspec.structs import force_setattr
@@ -13,10 +13,8 @@ from msgspec.structs import force_setattr
 from hwcalc.formulas import Stack
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
-
-if TYPE_CHECKING:
-    from hwcalc.formulas.weights import Weights
 
 __all__ = [
     "EXAMPLE_PARAMETERS",

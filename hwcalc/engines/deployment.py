@@ -15,7 +15,7 @@ from hwcalc.engines.policies import PagedGroup, Support
 from hwcalc.engines.setup import LOAD_FIELDS, UNSHARED, Load, Parallel, Request, Servers, Setup
 from hwcalc.engines.sharing import NOTHING, SharedBlocks, Together, words_of
 from hwcalc.engines.stored import Dtypes, Run, StoredTensor, bytes_of
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
@@ -45,29 +45,124 @@ class Deployment:
         self.model = model
         self.setup = setup
         self.version = engine.version(setup.engine_version)
-        self._kept: dict[Any, Any] = {}
+        self.kept: dict[Any, Any] = {}
 
     def at(self, load: Load) -> Occupancy:
-        """What the deployment holds under a load, which is not checked yet."""
+        """The deployment under a load, which is not checked yet. Every answer about a load is asked there."""
         return self.engine.occupancy(self, load)
+
+    def cache(self, load: Load) -> int:
+        """Bytes that the cache of this load takes on the fullest GPU, as the engine rounds them."""
+        return self.at(load).needed_bytes
+
+    def parts(self, load: Load) -> tuple[BudgetPart, ...] | None:
+        """What the fullest GPU holds beside the cache of this load: weights, activations and overhead; ``None`` if that is unknown."""
+        budget = self.budget(load)
+        return None if budget is None else budget.parts
+
+    def budget(self, load: Load) -> Budget | None:
+        """The bytes that each GPU has left for the cache of this load: low, expected and high; ``None`` if that is unknown."""
+        return self.at(load).budget
+
+    def pool(self, load: Load, budget_bytes: int) -> PoolInfo | None:
+        """The pool that the engine makes of ``budget_bytes`` on each GPU; ``None`` if it has no pool."""
+        return self.at(load).pool(budget_bytes)
+
+    def refusal(self, load: Load) -> KvplanError | None:
+        """The error with which the engine refuses this load, however much memory there is; ``None`` if it accepts it."""
+        try:
+            self.at(load).checked()
+        except KvplanError as error:
+            return error
+        return None
+
+    def seen_as(self, setup: Setup, **more: Any) -> Self:
+        """The same server described by another setup, such as one of its replicas, and ``more`` that is known of it.
+
+        What has been found out already stays, except the layout.
+        """
+        other = copy(self)
+        other.setup = setup
+        other.__dict__.pop("parallel", None)
+        other.kept = {**self.kept, **more} if more else self.kept
+        return other
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``, which does not depend on the load. It is called once."""
-        answer: T = self._kept.get(key, _MISSING)
+        answer: T = self.kept.get(key, _MISSING)
         if answer is _MISSING:
-            answer = self._kept[key] = make()
+            answer = self.kept[key] = make()
         return answer
-
-    def seen_as(self, setup: Setup, **more: Any) -> Deployment:
-        """The same server described by another setup, such as one of its replicas, and ``more`` that is known of it."""
-        other = copy(self)
-        other.setup = setup
-        other._kept = {**self._kept, **more} if more else self._kept
-        return other
 
     def known(self, key: Hashable) -> Any:
         """What is kept by this key; ``None`` if nothing is."""
-        return self._kept.get(key)
+        return self.kept.get(key)
+
+    @cached_property
+    def plain_stack(self) -> Stack:
+        """The layers of the model as this engine reads the config."""
+        return self.model.stack_for(self.engine.name)
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        """The layout, which says whether replicas share experts."""
+        parallel = self.setup.parallel
+        return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
+
+    def check_class(self) -> None:
+        """Raise an error if the engine has no class for the model. This is asked before its kinds of layers."""
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        """The format of each role by the rules of this engine. Notes say what was assumed."""
+        raise NotImplementedError
+
+    def weight_rules(self) -> Rules:
+        """The rules by which the engine divides the weights of a model over ranks."""
+        raise NotImplementedError
+
+    def weight_dtype(self) -> str:
+        """The dtype of the weights that are not quantised."""
+        raise NotImplementedError
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        """The bytes of weights on the fullest GPU; ``None``, with a note, if they are unknown."""
+        raise NotImplementedError
+
+    def model_weights(self) -> ModelWeights | None:
+        """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
+        return None
+
+    def deals_experts(self) -> bool:
+        """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
+        return False
+
+    def expands_latents(self) -> bool:
+        """Whether the engine stores latent attention as keys and values of every head."""
+        return False
+
+    def pads(self) -> bool:
+        """Whether every sequence of a batch takes as much as the longest of them."""
+        return False
+
+    def preallocates(self) -> bool:
+        """Whether each sequence has the place of all its tokens from the start."""
+        return False
+
+    def periods(self) -> frozenset[int]:
+        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
+        return frozenset()
+
+    def sizes_by_token(self) -> bool:
+        """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
+        return False
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        """Whether the engine has this policy, and how, or what it would take."""
+        return Support(offered=False, how="")
+
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of a plan as this engine counts them, where several together are one of its own."""
+        return settings
 
 
 class Occupancy:
@@ -109,6 +204,73 @@ class Occupancy:
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """The result of ``make``, which does not depend on the load: the deployment calls it once."""
         return self.deployment.shared(key, make)
+
+    @cached_property
+    def parallel(self) -> Parallel:
+        """The layout, which says whether replicas share experts."""
+        parallel = self.request.parallel
+        return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
+
+    @property
+    def plain_stack(self) -> Stack:
+        """The layers of the model as this engine reads the config."""
+        return self.deployment.plain_stack
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        """As :meth:`Deployment.choose_dtypes`."""
+        return self.deployment.choose_dtypes()
+
+    def check_class(self) -> None:
+        """As :meth:`Deployment.check_class`."""
+        self.deployment.check_class()
+
+    def weight_rules(self) -> Rules:
+        """As :meth:`Deployment.weight_rules`."""
+        return self.deployment.weight_rules()
+
+    def weight_dtype(self) -> str:
+        """As :meth:`Deployment.weight_dtype`."""
+        return self.deployment.weight_dtype()
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        """As :meth:`Deployment.weight_parts`."""
+        return self.deployment.weight_parts()
+
+    def model_weights(self) -> ModelWeights | None:
+        """As :meth:`Deployment.model_weights`."""
+        return self.deployment.model_weights()
+
+    def deals_experts(self) -> bool:
+        """As :meth:`Deployment.deals_experts`."""
+        return self.deployment.deals_experts()
+
+    def expands_latents(self) -> bool:
+        """As :meth:`Deployment.expands_latents`."""
+        return self.deployment.expands_latents()
+
+    def pads(self) -> bool:
+        """As :meth:`Deployment.pads`."""
+        return self.deployment.pads()
+
+    def preallocates(self) -> bool:
+        """As :meth:`Deployment.preallocates`."""
+        return self.deployment.preallocates()
+
+    def periods(self) -> frozenset[int]:
+        """As :meth:`Deployment.periods`."""
+        return self.deployment.periods()
+
+    def sizes_by_token(self) -> bool:
+        """As :meth:`Deployment.sizes_by_token`."""
+        return self.deployment.sizes_by_token()
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        """As :meth:`Deployment.policy_support`."""
+        return self.deployment.policy_support(chosen)
+
+    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """As :meth:`Deployment.own_settings`."""
+        return self.deployment.own_settings(settings)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -175,12 +337,6 @@ class Occupancy:
             return self.under(replace(self.load, **change)).checked()
         changed = self.engine.open(self.model, self.request.changed(**change))
         return cast("Self", changed)
-
-    @cached_property
-    def parallel(self) -> Parallel:
-        """The layout, which says whether replicas share experts."""
-        parallel = self.request.parallel
-        return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
 
     @cached_property
     def dtypes(self) -> Dtypes:
@@ -341,11 +497,6 @@ class Occupancy:
         )
 
     @property
-    def plain_stack(self) -> Stack:
-        """The layers of the model as this engine reads the config."""
-        return self.model.stack_for(self.engine.name)
-
-    @property
     def stack(self) -> Stack:
         """The layers as the request has them: those of the model, each with the tokens that a policy leaves in it."""
         return self.plain_stack if self.evicted is None else self.evicted.stack
@@ -434,10 +585,6 @@ class Occupancy:
         alike = NOTHING if self.evicted is None else self.evicted.alike
         return self.together.runs(span, encoder_tokens, alike)
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
-        """The format of each role by the rules of this engine. Notes say what was assumed."""
-        raise NotImplementedError
-
     def check(self) -> None:
         """Raise an error if the engine refuses the model or the request; add notes with :meth:`Occupancy.tell`."""
 
@@ -473,18 +620,6 @@ class Occupancy:
         """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
         raise NotImplementedError
 
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        """The bytes of weights on the fullest GPU, which do not depend on length and batch; ``None`` if they are unknown."""
-        raise NotImplementedError
-
-    def weight_rules(self) -> Rules:
-        """The rules by which the engine divides the weights of a model over ranks."""
-        raise NotImplementedError
-
-    def weight_dtype(self) -> str:
-        """The dtype of the weights that are not quantised."""
-        raise NotImplementedError
-
     def forward_tokens(self) -> tuple[int, int, int]:
         """How many tokens one forward pass of a replica processes: low, expected and high."""
         raise NotImplementedError
@@ -511,14 +646,6 @@ class Occupancy:
         """
         return None
 
-    def periods(self) -> frozenset[int]:
-        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
-        return frozenset()
-
-    def deals_experts(self) -> bool:
-        """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
-        return False
-
     def savings(self, short_bytes: int) -> Iterable[Saving]:
         """Settings of this engine that take less memory of the planned GPU, and that both can do.
 
@@ -534,10 +661,6 @@ class Occupancy:
         """What the request comes to in the engine's own words, where it rounds or fills in what was asked; mostly nothing."""
         return {}
 
-    def expands_latents(self) -> bool:
-        """Whether the engine stores latent attention as keys and values of every head."""
-        return False
-
     def curve(self) -> Curve | None:
         """The cache at all lengths and numbers of sequences of a family, in the normal form, with a GPU or without; ``None`` if there is none."""
         return None
@@ -550,16 +673,8 @@ class Occupancy:
         """
         return None
 
-    def preallocates(self) -> bool:
-        """Whether each sequence has the place of all its tokens from the start."""
-        return False
-
     def placement(self) -> Placement | None:
         """The share of each device for the planned sequences; ``None`` without hardware, or if the engine places nothing."""
-        return None
-
-    def model_weights(self) -> ModelWeights | None:
-        """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
         return None
 
     def reads(self) -> Noted[tuple[DeviceReads, ...]]:
@@ -582,10 +697,6 @@ class Occupancy:
         """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
         return Noted(None)
 
-    def policy_support(self, chosen: Chosen) -> Support:
-        """Whether the engine has this policy, and how, or what it would take."""
-        return Support(offered=False, how="")
-
     def prefill_bytes(self, stage: int) -> int:
         """Bytes of cache on a GPU of this pipeline stage while the last layer of the prompt is scored. By default nothing is cut yet."""
         return int(self.replica.sized(seq=self.request.prompt_tokens).without_policy().needed_bytes)
@@ -599,17 +710,9 @@ class Occupancy:
         prompts = request.replica_requests if forks else request.replica_batch
         return prompts, prompts * request.prompt_tokens
 
-    def sizes_by_token(self) -> bool:
-        """Whether a layer that a policy cuts takes as many bytes for each token that is left, in tensors of its own."""
-        return False
-
     def paged_groups(self) -> tuple[PagedGroup, ...]:
         """The groups of layers that share blocks and on which the policy of the request acts; none where the cache has no blocks."""
         return ()
-
-    def pads(self) -> bool:
-        """Whether every sequence of a batch takes as much as the longest of them."""
-        return False
 
     def support_of_sharing(self) -> Support:
         """Whether the engine keeps what sequences have in common once, and how; or what it does instead."""
@@ -625,10 +728,3 @@ class Occupancy:
     def shared_blocks(self) -> tuple[SharedBlocks, ...]:
         """The blocks of each group of layers, where the engine keeps what is alike in whole blocks."""
         return ()
-
-    def check_class(self) -> None:
-        """Raise an error if the engine has no class for the model. This is asked before its kinds of layers."""
-
-    def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings of a plan as this engine counts them, where several together are one of its own."""
-        return settings

@@ -26,7 +26,7 @@ from hwcalc.units import parse_share
 if TYPE_CHECKING:
     from fractions import Fraction
 
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.quantization.scheme import Scheme
 
 
@@ -85,7 +85,7 @@ def _default_margin() -> Noted[Fraction | int]:
     return Noted(margin, (Note(code="default-margin", message=message),))
 
 
-def rank_weights_part(opened: Occupancy) -> Noted[tuple[BudgetPart, ...] | None]:
+def rank_weights_part(deployment: Deployment | Occupancy) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
 
     If the size of the published files is known and the user asks for no other format, that size is divided over the ranks in the
@@ -93,11 +93,11 @@ def rank_weights_part(opened: Occupancy) -> Noted[tuple[BudgetPart, ...] | None]
     """
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    model, parallel = opened.model, opened.parallel
-    weight_format = format_name(opened.request.weights)
+    model, parallel = deployment.model, deployment.parallel
+    weight_format = format_name(deployment.setup.weights)
     weight_dtype = weight_format if weight_format in FLOATS else None
     scheme, known = planned_scheme(model, weight_format)
-    rules = opened.weight_rules()
+    rules = deployment.weight_rules()
     held = None if scheme is None else rules.held(scheme)
     unpacked = scheme is not None and held is None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.options import Choices
@@ -22,8 +22,27 @@ if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Group
 
 
+class GeneralDeployment(Deployment):
+    """A server by the general rules. A subclass needs at least :meth:`choose_dtypes`."""
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        from hwcalc.engines.equation import rank_weights_part
+
+        return rank_weights_part(self)
+
+    def weight_rules(self) -> Rules:
+        """By default every matrix is divided evenly."""
+        from hwcalc.engines.rank_weights import REFERENCE
+
+        return REFERENCE
+
+    def weight_dtype(self) -> str:
+        """By default that of the model. An engine whose rules read the weights in another one says so here too."""
+        return plain_format(self.model).name
+
+
 class GeneralOccupancy(Occupancy):
-    """What an engine holds by the general rules. A subclass needs at least :meth:`choose_dtypes` and :meth:`tensors`."""
+    """What an engine holds by the general rules. A subclass needs at least :meth:`tensors`."""
 
     def fullest_bytes(self) -> int:
         if self.cut_layers is None and self.request.gpus == self.request.parallel.dcp == 1:
@@ -59,16 +78,6 @@ class GeneralOccupancy(Occupancy):
 
         return rank_weights_part(self)
 
-    def weight_rules(self) -> Rules:
-        """By default every matrix is divided evenly."""
-        from hwcalc.engines.rank_weights import REFERENCE
-
-        return REFERENCE
-
-    def weight_dtype(self) -> str:
-        """By default that of the model. An engine whose rules read the weights in another one says so here too."""
-        return plain_format(self.model).name
-
     def chunks(self) -> tuple[int | None, int | None, int | None]:
         """The most tokens of one forward pass of a replica: low, expected and high; ``None`` is no limit.
 
@@ -97,8 +106,8 @@ class GeneralOccupancy(Occupancy):
 
 
 class GeneralEngine(Engine):
-    """The general rules. A subclass needs at least a name, and an :attr:`occupancy`."""
+    """The general rules. A subclass needs at least a name, a :attr:`deployment` and an :attr:`occupancy`."""
 
     choices: ClassVar[Choices | None] = Choices()
-
+    deployment: ClassVar[type[Deployment]] = GeneralDeployment
     occupancy: ClassVar[type[Occupancy]] = GeneralOccupancy

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from hwcalc.engines.general import GeneralEngine, GeneralOccupancy
+from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, is_auto, parse_kv_dtype
@@ -19,7 +19,7 @@ from hwcalc.profiles.dtypes import PackedDType
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.saving import Saving
     from hwcalc.policies.base import Chosen
 
@@ -51,23 +51,16 @@ def _own_fp8(model: ModelSpec, spelled: str) -> Noted[str]:
     return Noted(spelled, (Note(code="own-fp8", message=message),))
 
 
-class ReferenceOccupancy(GeneralOccupancy):
-    """ReferenceOccupancy."""
-
-    def support_of_sharing(self) -> Support:
-        """The least that any engine must keep."""
-        return Support(offered=True, how="the ideal: what sequences have in common is kept once, to the token")
-
-    def deals_experts(self) -> bool:
-        return True
+class ReferenceDeployment(GeneralDeployment):
+    """A server that keeps what it must, and adds nothing."""
 
     def choose_dtypes(self) -> Noted[Dtypes]:
-        model, request = self.model, self.request
-        default, notes = model_dtype(model, request.dtype)
-        if is_auto(request.dtype):
+        model, setup = self.model, self.setup
+        default, notes = model_dtype(model, setup.dtype)
+        if is_auto(setup.dtype):
             spelled = default.name
         else:
-            spelled, notes = _own_fp8(model, (request.dtype or "").strip().lower())
+            spelled, notes = _own_fp8(model, (setup.dtype or "").strip().lower())
         parsed = parse_kv_dtype(spelled)
         roles = {
             Role.INDEX: known_dtype(_INDEX_DTYPE),
@@ -80,6 +73,24 @@ class ReferenceOccupancy(GeneralOccupancy):
             key, value = parsed
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
         return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
+
+    def deals_experts(self) -> bool:
+        return True
+
+    def sizes_by_token(self) -> bool:
+        return True
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        """The formulas have every policy: they are what its own code leaves."""
+        return Support(offered=True, how="the formulas: what the policy's own code leaves, in tensors that shrink with it.")
+
+
+class ReferenceOccupancy(GeneralOccupancy):
+    """What must be kept, to the token."""
+
+    def support_of_sharing(self) -> Support:
+        """The least that any engine must keep."""
+        return Support(offered=True, how="the ideal: what sequences have in common is kept once, to the token")
 
     def check(self) -> None:
         roles = self.dtypes.roles
@@ -99,13 +110,6 @@ class ReferenceOccupancy(GeneralOccupancy):
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         return self.store_all(kind.tensors())
-
-    def sizes_by_token(self) -> bool:
-        return True
-
-    def policy_support(self, chosen: Chosen) -> Support:
-        """The formulas have every policy: they are what its own code leaves."""
-        return Support(offered=True, how="the formulas: what the policy's own code leaves, in tensors that shrink with it.")
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         """Formats that some engine has on this GPU: eight bits, and then four."""
@@ -128,6 +132,7 @@ class ReferenceOccupancy(GeneralOccupancy):
 class Reference(GeneralEngine):
     """The sum of the formulas over the layers."""
 
+    deployment: ClassVar[type[Deployment]] = ReferenceDeployment
     occupancy: ClassVar[type[Occupancy]] = ReferenceOccupancy
     name: ClassVar[str] = "reference"
     title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"

@@ -13,15 +13,16 @@ recurrent state of Mamba, delta nets, KDA   model dtype                         
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.budget import BudgetPart, Section
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.engine import BY_MODEL
-from hwcalc.engines.general import GeneralEngine, GeneralOccupancy
+from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, Largest
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.transformers_quantized import CacheQuantization
     from hwcalc.formulas.hybrid import Group
     from hwcalc.policies.base import Chosen
 
@@ -72,18 +74,25 @@ _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", 
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
 
-class TransformersOccupancy(GeneralOccupancy):
-    """TransformersOccupancy."""
+class TransformersDeployment(GeneralDeployment):
+    """What ``generate`` runs with, whatever the prompts are."""
+
+    @cached_property
+    def quantization(self) -> CacheQuantization:
+        """The options of ``cache=quantized``. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
+        from hwcalc.engines.transformers_quantized import read_quantization
+
+        return read_quantization(self.setup.options)
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         """The cache has the dtype that the model runs in, so ``--dtype`` sets that dtype."""
-        model, request = self.model, self.request
-        own, notes = model_dtype(model, request.dtype)
-        if request.dtype is not None and not is_auto(request.dtype):
-            parsed = parse_kv_dtype(request.dtype)
+        model, setup = self.model, self.setup
+        own, notes = model_dtype(model, setup.dtype)
+        if setup.dtype is not None and not is_auto(setup.dtype):
+            parsed = parse_kv_dtype(setup.dtype)
             if not isinstance(parsed, tuple) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
                 raise UnknownNameError(
-                    f"transformers keeps its cache in the model's dtype, never in {brief(request.dtype, 40)}.",
+                    f"transformers keeps its cache in the model's dtype, never in {brief(setup.dtype, 40)}.",
                     option="dtype",
                     hint="Use --dtype auto, bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
                     "--engine-option quant_backend=quanto|hqq|fp8",
@@ -98,6 +107,39 @@ class TransformersOccupancy(GeneralOccupancy):
         if model.model_type in _FP32_INDEXERS:
             roles[Role.INDEX] = known_dtype("fp32")
         return Noted(Dtypes(kv=own.name, roles=MappingProxyType(roles)), notes)
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.transformers_weights import TRANSFORMERS
+
+        return TRANSFORMERS
+
+    def expands_latents(self) -> bool:
+        return (version_numbers(self.version) or ()) < LATENT_SINCE
+
+    def pads(self) -> bool:
+        return True
+
+    def preallocates(self) -> bool:
+        return cache_class(self) == "static"
+
+    def periods(self) -> frozenset[int]:
+        """Compressed attention empties its buffers each time a group of ``compress_ratio`` tokens is full."""
+        kinds = (group.kind for group in self.model.stack.groups)
+        return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
+
+    def sizes_by_token(self) -> bool:
+        return cache_class(self) == "dynamic"
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        from hwcalc.engines.transformers_policies import policy_support
+
+        return policy_support(self, chosen)
+
+
+class TransformersOccupancy(GeneralOccupancy):
+    """The tensors of a cache class of the library."""
+
+    deployment: TransformersDeployment
 
     def check(self) -> None:
         if self.request.parallel.dcp > 1:
@@ -151,11 +193,6 @@ class TransformersOccupancy(GeneralOccupancy):
             return _token_records(self)
         return ()
 
-    def weight_rules(self) -> Rules:
-        from hwcalc.engines.transformers_weights import TRANSFORMERS
-
-        return TRANSFORMERS
-
     def fullest_bytes(self) -> int:
         if cache_class(self) != "offloaded":
             return super().fullest_bytes()
@@ -184,17 +221,6 @@ class TransformersOccupancy(GeneralOccupancy):
 
         return stage_prefill_bytes(self, stage) + unpacked_bytes(self)
 
-    def sizes_by_token(self) -> bool:
-        return cache_class(self) == "dynamic"
-
-    def policy_support(self, chosen: Chosen) -> Support:
-        from hwcalc.engines.transformers_policies import policy_support
-
-        return policy_support(self, chosen)
-
-    def preallocates(self) -> bool:
-        return cache_class(self) == "static"
-
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         if cache_class(self) == "offloaded":
             raise UnsupportedError(
@@ -202,9 +228,6 @@ class TransformersOccupancy(GeneralOccupancy):
                 hint="Use: --engine-option cache=dynamic",
             )
         return super().stage_allocation(stage)
-
-    def pads(self) -> bool:
-        return True
 
     def support_of_sharing(self) -> Support:
         """Source: generation/utils.py _expand_inputs_for_generation, cache_utils.py reorder_cache."""
@@ -263,18 +286,11 @@ class TransformersOccupancy(GeneralOccupancy):
 
         return savings(self)
 
-    def expands_latents(self) -> bool:
-        return (version_numbers(self.version) or ()) < LATENT_SINCE
-
-    def periods(self) -> frozenset[int]:
-        """Compressed attention empties its buffers each time a group of ``compress_ratio`` tokens is full."""
-        kinds = (group.kind for group in self.model.stack.groups)
-        return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
-
 
 class Transformers(GeneralEngine):
     """The caches of the transformers library. Bytes are those of the tensors, without what the allocator adds."""
 
+    deployment: ClassVar[type[Deployment]] = TransformersDeployment
     occupancy: ClassVar[type[Occupancy]] = TransformersOccupancy
     name: ClassVar[str] = "transformers"
     title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
@@ -368,7 +384,7 @@ def _check_options(options: Mapping[str, str], cache: str) -> None:
         raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
 
 
-def _check_quantized(opened: Occupancy, kinds: set[type[LayerKind]]) -> None:
+def _check_quantized(opened: TransformersOccupancy, kinds: set[type[LayerKind]]) -> None:
     if kinds - {FullAttention}:
         raise UnsupportedError(
             "QuantizedCache needs full attention on every layer; this model has "
@@ -376,9 +392,7 @@ def _check_quantized(opened: Occupancy, kinds: set[type[LayerKind]]) -> None:
             + ".",
             hint="Use: --engine-option cache=dynamic",
         )
-    from hwcalc.engines.transformers_quantized import quantization
-
-    options = quantization(opened)
+    options = opened.deployment.quantization
     if options.backend == "fp8" and (version_numbers(opened.version) or ()) < _FP8_SINCE:
         raise UsageError(f"transformers {opened.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
 

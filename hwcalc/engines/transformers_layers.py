@@ -46,7 +46,7 @@ from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.tensor import Once
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
 
 LATENT_SINCE: Final = (5, 15)
 # Model types whose short convolutions keep only the columns that they need.
@@ -61,14 +61,14 @@ def version_numbers(version: str) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() and len(part) < 6 for part in parts[:3]) else None
 
 
-def cache_class(opened: Occupancy) -> str:
+def cache_class(deployed: Deployment | Occupancy) -> str:
     """The requested cache class: dynamic, static, quantized or offloaded."""
-    return opened.request.options.get("cache", "dynamic")
+    return deployed.setup.options.get("cache", "dynamic")
 
 
-def room_tokens(opened: Occupancy) -> int | None:
+def room_tokens(deployed: Deployment | Occupancy) -> int | None:
     """The positions that the user gives a StaticCache, if any."""
-    value = opened.request.options.get("max_cache_len")
+    value = deployed.setup.options.get("max_cache_len")
     return None if value is None else integer_option(1)("max_cache_len", value)
 
 

@@ -13,7 +13,7 @@ from hwcalc.engines.transformers_layers import cache_class, version_numbers
 from hwcalc.policies.base import KVPRESS, Chosen
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment
 
 KVPRESS_RELEASE: Final = "kvpress 0.5.5"
 _TOO_NEW: Final = (5, 3)
@@ -32,9 +32,9 @@ _ELSEWHERE: Final = {
 """Policies that are not in kvpress, and where they are."""
 
 
-def policy_support(opened: Occupancy, chosen: Chosen) -> Support:
+def policy_support(deployment: Deployment, chosen: Chosen) -> Support:
     """Whether kvpress has the policy, for this release, cache class and model; or what it would take."""
-    asked, cache = opened.request.policy, cache_class(opened)
+    asked, cache = deployment.setup.policy, cache_class(deployment)
     elsewhere = next((_ELSEWHERE[one.policy.name] for one in chosen.whole if one.policy.name in _ELSEWHERE), None)
     if elsewhere is not None:
         return Support(offered=False, how=f"{elsewhere}.")
@@ -44,7 +44,7 @@ def policy_support(opened: Occupancy, chosen: Chosen) -> Support:
         return Support(
             offered=False, how=f"{KVPRESS_RELEASE} has it by its own rules alone: give a ratio, without --policy-rules."
         )
-    if (version_numbers(opened.version) or ()) >= _TOO_NEW:
+    if (version_numbers(deployment.version) or ()) >= _TOO_NEW:
         return Support(
             offered=False,
             how=f"{KVPRESS_RELEASE} has it, for transformers 4.56 to {_NEWEST} alone: --engine transformers@{_NEWEST}.",
@@ -58,8 +58,10 @@ def policy_support(opened: Occupancy, chosen: Chosen) -> Support:
             offered=False,
             how=f"{KVPRESS_RELEASE} cuts on the GPU what an offloaded cache keeps in host memory: --engine-option cache=dynamic.",
         )
-    if opened.model.model_type not in _TESTED:
-        return Support(offered=False, how=f"{KVPRESS_RELEASE} has it, and is not tested with {opened.model.model_type} models.")
+    if deployment.model.model_type not in _TESTED:
+        return Support(
+            offered=False, how=f"{KVPRESS_RELEASE} has it, and is not tested with {deployment.model.model_type} models."
+        )
     how = f"{KVPRESS_RELEASE}, {chosen.policy.press}"
     if cache == "quantized":
         how += ": what is left of a layer is quantised again"

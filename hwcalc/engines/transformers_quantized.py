@@ -19,7 +19,7 @@ from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.transformers import TransformersOccupancy
     from hwcalc.formulas.attention import AttentionKind
 
 BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
@@ -62,13 +62,8 @@ class CacheQuantization(Record):
         return f"{elements:,} / {self.q_group_size:,} groups x {self.data_bytes(self.q_group_size):,} B"
 
 
-def quantization(opened: Occupancy) -> CacheQuantization:
+def read_quantization(options: Mapping[str, str]) -> CacheQuantization:
     """The options of ``cache=quantized`` with defaults. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
-    found: CacheQuantization = opened.shared("cache quantization", lambda: _read(opened.request.options))
-    return found
-
-
-def _read(options: Mapping[str, str]) -> CacheQuantization:
     backend = options.get("quant_backend", "quanto")
     nbits = int(options.get("nbits", "8" if backend == "fp8" else "4"))
     if nbits not in BACKENDS[backend]:
@@ -82,12 +77,12 @@ def _read(options: Mapping[str, str]) -> CacheQuantization:
     )
 
 
-def quantized_tensors(kind: AttentionKind, opened: Occupancy, dtype: DType) -> tuple[StoredTensor, ...]:
+def quantized_tensors(kind: AttentionKind, opened: TransformersOccupancy, dtype: DType) -> tuple[StoredTensor, ...]:
     """Packed keys and values of one layer after a prefill of ``seq`` tokens, or of those that a policy leaves, with their scales and zero points.
 
     ``dtype`` is the model dtype. Raises :class:`~hwcalc.errors.UnsupportedError` for lengths that the backend refuses.
     """
-    options = quantization(opened)
+    options = opened.deployment.quantization
     out: list[StoredTensor] = []
     for tensor in kind.tensors():
         positions = tensor.span.positions(opened.tokens)
@@ -133,9 +128,9 @@ def quantized_tensors(kind: AttentionKind, opened: Occupancy, dtype: DType) -> t
     return tuple(out)
 
 
-def packs_by_position(opened: Occupancy) -> bool:
+def packs_by_position(opened: TransformersOccupancy) -> bool:
     """Whether the numbers of each position are packed by themselves."""
-    options, rules, tp = quantization(opened), opened.weight_rules(), opened.request.parallel.tp
+    options, rules, tp = opened.deployment.quantization, opened.weight_rules(), opened.request.parallel.tp
     if options.backend == "fp8":
         return True
     kinds = [group.kind for group in opened.stack.groups]
@@ -144,7 +139,7 @@ def packs_by_position(opened: Occupancy) -> bool:
     return all(options.row_bytes(row) is not None for row in rows)
 
 
-def unpacked_bytes(opened: Occupancy) -> int:
+def unpacked_bytes(opened: TransformersOccupancy) -> int:
     """Keys and values of one layer of the prompt in the model dtype: a policy unpacks a layer to cut it (kvpress 0.5.5, dequantize_layer)."""
     dtype, rules, tp = opened.dtypes.roles[Role.KEY], opened.weight_rules(), opened.request.parallel.tp
     return max(
@@ -156,9 +151,9 @@ def unpacked_bytes(opened: Occupancy) -> int:
     )
 
 
-def residual_note(opened: Occupancy, dtype: DType) -> Note | None:
+def residual_note(opened: TransformersOccupancy, dtype: DType) -> Note | None:
     """A note on the unquantised tokens that may come on top of the plan: ``residual_length`` - 1, in the model dtype."""
-    options = quantization(opened)
+    options = opened.deployment.quantization
     if options.backend == "fp8":
         return None
     waiting = options.residual_length - 1

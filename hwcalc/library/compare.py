@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, product
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
 
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
@@ -14,6 +14,7 @@ from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines import every_engine
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.library.keywords import CompareOptions
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
@@ -24,11 +25,6 @@ from hwcalc.planner.effects import common_notes, without_effect
 from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.policy_options import with_policy
 from hwcalc.planner.result import Plan, Verdict
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hwcalc.library.keywords import CompareOptions
 
 __all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
 

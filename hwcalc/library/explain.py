@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -26,14 +26,13 @@ from hwcalc.text import TIMES
 
 __all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "explained"]
 
-if TYPE_CHECKING:
-    from typing import Unpack
+from typing import Unpack
 
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.formulas import LayerKind
-    from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
-    from hwcalc.library.keywords import PlanOptions
-    from hwcalc.library.load import ModelLike
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.formulas import LayerKind
+from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
+from hwcalc.library.keywords import PlanOptions
+from hwcalc.library.load import ModelLike
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _BRACKETS = re.compile(r"\([^()]*\)")

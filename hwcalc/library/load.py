@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 from msgspec.structs import asdict
 
@@ -21,7 +21,25 @@ from hwcalc.text import message as safe_message
 
 __all__ = ["Missing", "ModelLike", "load", "load_each", "load_model", "with_dimensions"]
 
-ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
+
+class _Readable:
+    """How pydantic recognises an open file: by its ``read``."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: object) -> Any:
+        """The check as pydantic takes it."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(cls._checked)
+
+    @staticmethod
+    def _checked(value: Any) -> Any:
+        if not hasattr(value, "read"):
+            raise ValueError("is no open file")
+        return value
+
+
+ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Annotated[IO[str] | IO[bytes], _Readable] | ModelSpec
 
 
 class Missing(Record):

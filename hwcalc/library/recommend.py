@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hwcalc.errors import UsageError
+from hwcalc.library.keywords import RecommendOptions
 from hwcalc.library.lists import texts, words
+from hwcalc.library.load import ModelLike
+from hwcalc.model import Note
+from hwcalc.planner.offers import Recommendation
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hwcalc.library.keywords import RecommendOptions
-    from hwcalc.library.load import ModelLike
-    from hwcalc.model import Note
-    from hwcalc.planner.offers import Recommendation
 
 __all__ = ["recommend"]
 

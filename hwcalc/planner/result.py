@@ -6,7 +6,7 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import field
 
@@ -18,14 +18,12 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 from hwcalc.planner.held import DeviceInfo, PerGpu
+from hwcalc.planner.policy_result import PolicyInfo
+from hwcalc.planner.sharing_result import SharingInfo
 from hwcalc.planner.speed_result import SpeedInfo
 from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.planner.policy_result import PolicyInfo
-    from hwcalc.planner.sharing_result import SharingInfo
 
 __all__ = [
     "NO_VERDICT",

@@ -106,12 +106,7 @@ def _of(class_: type) -> dict[str, Any]:
 @cache
 def _as_dataclass(record: type[Record]) -> type:
     """A dataclass with the fields and the docstring of a record: pydantic derives the schema of a dataclass field by field."""
-    # A plan names these two only while types are checked, since most plans have neither.
-    from hwcalc.planner.policy_result import PolicyInfo
-    from hwcalc.planner.sharing_result import SharingInfo
-
-    unnamed = {"PolicyInfo": PolicyInfo, "SharingInfo": SharingInfo}
-    hints = get_type_hints(record, localns=unnamed if record.__module__ == "hwcalc.planner.result" else None)
+    hints = get_type_hints(record)
     names, defaults = record.__struct_fields__, record.__struct_defaults__
     given = [NODEFAULT] * (len(names) - len(defaults)) + list(defaults)
     fields = [

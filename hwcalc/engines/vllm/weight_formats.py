@@ -19,7 +19,7 @@ from hwcalc.model import Note
 from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
+    from hwcalc.engines.vllm.deployment import VllmDeployment
 
 ALWAYS_MADE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {**{name: ("dtype", long) for name, long in LONG_NAMES.items()}, "fp8": ("quantization", "fp8")}
@@ -78,21 +78,21 @@ def runs_weights(name: str, version: str, capability: int) -> bool:
     return least is not None and capability >= least
 
 
-def check_weights(occupancy: VllmOccupancy) -> tuple[Note, ...]:
+def check_weights(deployment: VllmDeployment) -> tuple[Note, ...]:
     """Raise an error for ``--weights`` in a format that this release does not read. A note says if a checkpoint in it is needed."""
-    if occupancy.model.gguf is not None and occupancy.model.gguf.tensors and planned_version(occupancy.version) >= since(_GONE["GGUF"]):
+    if deployment.model.gguf is not None and deployment.model.gguf.tensors and planned_version(deployment.version) >= since(_GONE["GGUF"]):
         raise UnsupportedError(
-            f"vLLM {occupancy.version} does not read GGUF files: they left it with {_GONE['GGUF']}.",
+            f"vLLM {deployment.version} does not read GGUF files: they left it with {_GONE['GGUF']}.",
             hint="Use: --engine llamacpp, or give the model that the file was made of.",
         )
-    if occupancy.request.weights is None:
+    if deployment.setup.weights is None:
         return ()
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    name = format_name(occupancy.request.weights) or ""
-    _check_read(name, occupancy.version)
-    published = planned_scheme(occupancy.model, None)[0]
-    if made_of_published(name, occupancy.version) is not None or (published is not None and published.name == name):
+    name = format_name(deployment.setup.weights) or ""
+    _check_read(name, deployment.version)
+    published = planned_scheme(deployment.model, None)[0]
+    if made_of_published(name, deployment.version) is not None or (published is not None and published.name == name):
         return ()
     message = (
         f"Planned as if a checkpoint in {name} were loaded: vLLM does not make {name} of the published weights. "

@@ -15,8 +15,8 @@ import hwcalc.engines
 from hwcalc import load_model
 from hwcalc.cli import completion
 from hwcalc.engines import ENGINES
-from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.deployment import Deployment, Occupancy
+from hwcalc.engines.general import GeneralDeployment, GeneralEngine, GeneralOccupancy
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, integer_option
@@ -29,8 +29,27 @@ from tests.hwcalc.command import QWEN, Capture, run
 COPIES = EngineOption(name="copies", help="copies of the cache", default="2", check=integer_option(1, 8))
 
 
+class ToyDeployment(GeneralDeployment):
+    """Keys and values in 16 bits."""
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        plain = known_dtype("bf16")
+        return Noted(Dtypes(kv="bf16", roles=MappingProxyType(dict.fromkeys(Role, plain))))
+
+
+class ToyOccupancy(GeneralOccupancy):
+    """Keys and values, several times."""
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        copies = range(int(self.setup.options.get("copies", COPIES.default)))
+        return self.store_all(replace(one, name=f"{one.name}_{copy}") for copy in copies for one in kind.tensors())
+
+
 class Toy(GeneralEngine):
     """Keys and values of full attention, twice."""
+
+    deployment: ClassVar[type[Deployment]] = ToyDeployment
+    occupancy: ClassVar[type[Occupancy]] = ToyOccupancy
 
     name: ClassVar[str] = "toy"
     title: ClassVar[str] = "a toy, twice"
@@ -41,14 +60,6 @@ class Toy(GeneralEngine):
     cache_is: ClassVar[str] = "two copies of every key and value"
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = frozenset({FullAttention})
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({"copies": COPIES})
-
-    def dtypes(self, opened: Occupancy) -> Noted[Dtypes]:
-        plain = known_dtype("bf16")
-        return Noted(Dtypes(kv="bf16", roles=MappingProxyType(dict.fromkeys(Role, plain))))
-
-    def tensors(self, kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
-        copies = range(int(opened.request.options.get("copies", COPIES.default)))
-        return opened.store_all(replace(one, name=f"{one.name}_{copy}") for copy in copies for one in kind.tensors())
 
 
 @pytest.fixture(autouse=True)
