@@ -69,13 +69,16 @@ Named = tuple[str, LayerSpec]
 """The name of a cache, such as ``keys_values``, and its spec."""
 
 
-class SpecBuilder:
-    """Builds the specs for each kind of layer of one model. ``length`` is the length of the longest sequence."""
+WHOLE_SEQUENCE: Final = 2**62
+"""The tokens of a block that holds all of a sequence, however long it is. A plan names it by the longest sequence."""
 
-    def __init__(self, model: ModelSpec, settings: VllmSettings, length: int, stack: Stack) -> None:
+
+class SpecBuilder:
+    """Builds the specs for each kind of layer of one model."""
+
+    def __init__(self, model: ModelSpec, settings: VllmSettings, stack: Stack) -> None:
         self.model = model
         self.settings = settings
-        self.length = length
         kinds = [group.kind for group in stack.groups if not isinstance(group.kind, _STATELESS)]
         self.expands_latents = expands_latents(model, settings.rules)
         self.attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
@@ -134,11 +137,6 @@ class SpecBuilder:
             return None
         kept = {"no": True, "multiple": user % kernel == 0, "equal": user == kernel}
         return user if not sm90 or kept[self.rules.latent_block_forced] else None
-
-    @property
-    def depends_on_length(self) -> bool:
-        """Whether any spec depends on :attr:`length`."""
-        return self.encodes or (bool(self.states) and not self.aligned)
 
     @cached_property
     def encodes(self) -> bool:
@@ -291,7 +289,7 @@ class SpecBuilder:
             )
         whole = not self.aligned or (attention_free and not given)
         return StateSpec(
-            block_size=self.length if whole else self.block,
+            block_size=WHOLE_SEQUENCE if whole else self.block,
             page=max(self._state_bytes(kind), self.padded),
             states=boundary + speculated,
             every=every,

@@ -9,19 +9,20 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.options import Choices, EngineOption
 from hwcalc.engines.vllm import versions
 from hwcalc.engines.vllm.builder import KINDS
-from hwcalc.engines.vllm.deployment import VllmOccupancy
+from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
 from hwcalc.engines.vllm.options import OPTIONS
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.formulas import LayerKind
 
 
 class Vllm(Engine):
     """A pool of blocks, by the rules of vLLM."""
 
+    deployment: ClassVar[type[Deployment]] = VllmDeployment
     occupancy: ClassVar[type[Occupancy]] = VllmOccupancy
     name: ClassVar[str] = "vllm"
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"

@@ -30,31 +30,29 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import RankBytes
-    from hwcalc.engines.setup import Request
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
+    from hwcalc.engines.setup import Setup
+    from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.speculation import Speculation
 
 
 def plan_budget(
-    occupancy: VllmOccupancy,
-    *,
-    sequences: int,
-    batched_tokens: int,
-    speculation: Speculation | None = None,
-    policy: tuple[BudgetPart, ...] = (),
+    occupancy: VllmOccupancy, *, sequences: int, batched_tokens: int, policy: tuple[BudgetPart, ...] = ()
 ) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
 
     ``sequences`` and ``batched_tokens`` are the resolved ``max_num_seqs`` and ``max_num_batched_tokens``. Notes say what was assumed.
     ``policy`` is what a cache policy takes to score prompts.
     """
-    request = occupancy.request
+    request, speculation = occupancy.request, occupancy.deployment.settings.speculation
     found = loaded(occupancy)
     if found.value is None:
         return Noted(None, found.notes)
     gpu, memory, weights = found.value
     share = share_of(occupancy)
-    extra, run = _extras(occupancy, speculation, batched_tokens), profile_run(occupancy, sequences, batched_tokens)
+    extra, run = (
+        _extras(occupancy.model, occupancy.setup, speculation, batched_tokens),
+        profile_run(occupancy, sequences, batched_tokens),
+    )
     parts = [
         *weights,
         *extra.value,
@@ -88,27 +86,28 @@ def profile_run(occupancy: VllmOccupancy, sequences: int, batched_tokens: int) -
         seq=request.seq,
         tokens=batched_tokens,
         rows=min(sequences, batched_tokens),
-        element_bytes=4 if _requested_dtype(occupancy) == "fp32" else 2,
+        element_bytes=4 if _requested_dtype(occupancy.deployment) == "fp32" else 2,
         quantized=planned_scheme(occupancy.model, format_name(request.weights))[0] is not None,
     )
 
 
-def weight_parts(occupancy: VllmOccupancy) -> Noted[tuple[BudgetPart, ...] | None]:
+def weight_parts(deployment: VllmDeployment) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights on the pipeline stage that holds most, and the 16-bit copies that quantised latent attention keeps."""
-    request, gpu, dtype = occupancy.request, occupancy.request.hardware.gpu, _requested_dtype(occupancy)
+    model, setup = deployment.model, deployment.setup
+    gpu, dtype = setup.hardware.gpu, _requested_dtype(deployment)
     capability = compute_capability(gpu) if gpu is not None and gpu.vendor.lower() == "nvidia" else None
-    sizes = VLLM.sizes(occupancy.model, request.parallel)
-    key = ("vllm", "weight parts", request.weights, dtype, *sizes, request.options.get("cpu_offload_gb"), capability)
-    return occupancy.model.once(key, lambda: _weight_parts(occupancy.model, request, dtype, capability))
+    sizes = VLLM.sizes(model, setup.parallel)
+    key = ("vllm", "weight parts", setup.weights, dtype, *sizes, setup.options.get("cpu_offload_gb"), capability)
+    return model.once(key, lambda: _weight_parts(model, setup, dtype, capability))
 
 
 def _weight_parts(
-    model: ModelSpec, request: Request, dtype: str | None, capability: int | None
+    model: ModelSpec, setup: Setup, dtype: str | None, capability: int | None
 ) -> Noted[tuple[BudgetPart, ...] | None]:
     """The same for weights in this dtype, on a GPU of NVIDIA's of this compute capability or on another one."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    parallel, weight_format = request.parallel, format_name(request.weights)
+    parallel, weight_format = setup.parallel, format_name(setup.weights)
     weight_dtype = weight_format if weight_format in FLOATS else dtype
     scheme, known = planned_scheme(model, weight_format)
     sizes = VLLM.sizes(model, parallel)
@@ -117,8 +116,8 @@ def _weight_parts(
         lambda: param_bytes_rank(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
     )
     if stages is None or not known:
-        return _from_files(model, request, stages)
-    offloaded = request.options.get("cpu_offload_gb")
+        return _from_files(model, setup, stages)
+    offloaded = setup.options.get("cpu_offload_gb")
     if offloaded is not None:
         movable = model.once(
             ("vllm", "movable weights", weight_dtype, weight_format, *sizes),
@@ -139,16 +138,17 @@ def _weight_parts(
     return Noted((*parts, exact("absorbed projections", Section.WEIGHTS, absorbed, text)))
 
 
-def _extras(occupancy: VllmOccupancy, speculation: Speculation | None, batched_tokens: int) -> Noted[tuple[BudgetPart, ...]]:
+def _extras(
+    model: ModelSpec, setup: Setup, speculation: Speculation | None, batched_tokens: int
+) -> Noted[tuple[BudgetPart, ...]]:
     """Adapter slots, the weights of a draft, and encoder outputs that are cached for the decoder."""
-    model, request = occupancy.model, occupancy.request
     sizes: dict[str, tuple[Section, RankBytes | None]] = {}
-    if request.lora is not None:
+    if setup.lora is not None:
         from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 
-        sizes["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, request.lora, request.parallel)
+        sizes["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, setup.lora, setup.parallel)
     if speculation is not None and speculation.method != "ngram":
-        sizes["draft weights"] = Section.WEIGHTS, _draft_bytes(model, request, speculation)
+        sizes["draft weights"] = Section.WEIGHTS, _draft_bytes(model, setup, speculation)
     notes = tuple(
         Note(code=f"{name.replace(' ', '-')}-unknown", message=f"The {name} are not known, and not counted.")
         for name, (_, size) in sizes.items()
@@ -160,37 +160,37 @@ def _extras(occupancy: VllmOccupancy, speculation: Speculation | None, batched_t
     return Noted(tuple(ranked(name, section, size) for name, (section, size) in sizes.items() if size is not None), notes)
 
 
-def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -> RankBytes | None:
+def _draft_bytes(model: ModelSpec, setup: Setup, speculation: Speculation) -> RankBytes | None:
     from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     if speculation.model is None:
-        scheme, known = planned_scheme(model, format_name(request.weights))
-        return mtp_bytes_rank(model, request.parallel, scheme=scheme, rules=VLLM) if known else None
+        scheme, known = planned_scheme(model, format_name(setup.weights))
+        return mtp_bytes_rank(model, setup.parallel, scheme=scheme, rules=VLLM) if known else None
     draft = speculation.model
     scheme, known = planned_scheme(draft, None)
     if not known:
         return None
     if speculation.method == "dflash":
-        return dflash_bytes_rank(draft, model, request.parallel, scheme=scheme, rules=VLLM)
+        return dflash_bytes_rank(draft, model, setup.parallel, scheme=scheme, rules=VLLM)
     if speculation.method == "eagle":
-        return eagle_bytes_rank(draft, model, request.parallel, scheme=scheme, rules=VLLM)
-    return draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=VLLM)
+        return eagle_bytes_rank(draft, model, setup.parallel, scheme=scheme, rules=VLLM)
+    return draft_bytes_rank(draft, setup.parallel, scheme=scheme, rules=VLLM)
 
 
-def _requested_dtype(occupancy: VllmOccupancy) -> str | None:
+def _requested_dtype(deployment: VllmDeployment) -> str | None:
     """The engine option ``dtype`` as kvplan spells it, or ``fp32`` where vLLM chooses that itself; ``None`` is 16 bits."""
-    spelling = occupancy.request.options.get("dtype")
+    spelling = deployment.setup.options.get("dtype")
     if spelling in (None, "auto"):
-        return "fp32" if occupancy.settings.model_dtype == "fp32" else None
+        return "fp32" if deployment.settings.model_dtype == "fp32" else None
     return {"float32": "fp32", "fp32": "fp32", "float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}.get(
         spelling or ""
     )
 
 
-def _from_files(model: ModelSpec, request: Request, stages: tuple[int, ...] | None) -> Noted[tuple[BudgetPart, ...] | None]:
+def _from_files(model: ModelSpec, setup: Setup, stages: tuple[int, ...] | None) -> Noted[tuple[BudgetPart, ...] | None]:
     """The size of the files, divided over ranks in the proportion of the 16-bit weights, or evenly if the layers are not counted."""
-    if model.weights is None or request.weights is not None:
+    if model.weights is None or setup.weights is not None:
         message = f"Weights of a {model.model_type} model are not counted: no budget. Give one with --kv-memory."
         return Noted(None, (Note(code="weights-unknown", message=message),))
     published = model.weights.total_bytes
@@ -201,7 +201,7 @@ def _from_files(model: ModelSpec, request: Request, stages: tuple[int, ...] | No
         low, expected, high = each, each, ceil(each * estimate.high)
         source = "the weight files, shared out as vLLM cuts the model"
     else:
-        each = published // (request.parallel.tp * request.parallel.pp)
+        each = published // (setup.parallel.tp * setup.parallel.pp)
         low, expected, high = (ceil(each * share) for share in (estimate.low, estimate.expected, estimate.high))
         source = f"the weight files, shared out evenly; {estimate.source}"
     return Noted((BudgetPart(name="weights", section=Section.WEIGHTS, low=low, expected=expected, high=high, source=source),))

@@ -14,8 +14,8 @@ from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.defaults import V0_SEQUENCES, batch_defaults, v0_batch
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.runner import runs_second_runner
-from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.specs import ceil_div
+from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype, hears_state_dtype
 from hwcalc.errors import UsageError
 from hwcalc.formulas import (

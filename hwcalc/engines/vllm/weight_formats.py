@@ -80,7 +80,11 @@ def runs_weights(name: str, version: str, capability: int) -> bool:
 
 def check_weights(deployment: VllmDeployment) -> tuple[Note, ...]:
     """Raise an error for ``--weights`` in a format that this release does not read. A note says if a checkpoint in it is needed."""
-    if deployment.model.gguf is not None and deployment.model.gguf.tensors and planned_version(deployment.version) >= since(_GONE["GGUF"]):
+    if (
+        deployment.model.gguf is not None
+        and deployment.model.gguf.tensors
+        and planned_version(deployment.version) >= since(_GONE["GGUF"])
+    ):
         raise UnsupportedError(
             f"vLLM {deployment.version} does not read GGUF files: they left it with {_GONE['GGUF']}.",
             hint="Use: --engine llamacpp, or give the model that the file was made of.",
