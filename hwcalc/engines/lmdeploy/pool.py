@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.pooled import request_steps
 from hwcalc.engines.steps import Step, step
 from hwcalc.model import Definition
 from hwcalc.units import GIB
@@ -166,5 +166,12 @@ def _steps(opened: LmdeployOccupancy, budget: int, blocks: int, per_request: int
     return (
         *_kept_free(opened, budget),
         first,
-        *request_steps(blocks, settings.block_size, each, kept="reserved", count=settings.reserved_blocks),
+        *request_steps(
+            blocks,
+            max(0, blocks - settings.reserved_blocks),
+            settings.block_size,
+            each,
+            kept="reserved",
+            count=settings.reserved_blocks,
+        ),
     )
