@@ -17,7 +17,7 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.classes import check_architecture
-from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout
+from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.pool import BlockPool, group_infos, plan_pool
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.saving import Saving
     from hwcalc.engines.sharing import Held, SharedBlocks
     from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.placed import LayerCache
+    from hwcalc.engines.vllm.layout import LayerCache
     from hwcalc.engines.vllm.policies import PromptPeak
     from hwcalc.policies.base import Chosen
 
@@ -126,7 +126,7 @@ class VllmDeployment(Deployment):
         return weight_parts(self)
 
     def deals_experts(self) -> bool:
-        from hwcalc.engines.vllm.flags import FLAGS
+        from hwcalc.engines.vllm.command import FLAGS
 
         return planned_version(self.version) >= versions.since(FLAGS["dp"].since)
 
@@ -284,8 +284,6 @@ class VllmOccupancy(Occupancy):
 
         Without a budget there are the blocks of the planned sequences and the null block.
         """
-        from hwcalc.engines.vllm.layout import pool_buffers
-
         return pool_buffers(self.layout, self.settings.override or _blocks_of_budget(self), stage)
 
     def most_sequences(self) -> tuple[int, str]:
@@ -316,7 +314,7 @@ class VllmOccupancy(Occupancy):
         return tokens, tokens, tokens
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.vllm.savings import savings
+        from hwcalc.engines.vllm.memory import savings
 
         return savings(self, short_bytes)
 
@@ -375,7 +373,7 @@ class VllmOccupancy(Occupancy):
         return known[key]
 
     def environment(self) -> tuple[str, ...]:
-        from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
+        from hwcalc.engines.vllm.settings import LONGER, longest_accepted
 
         accepted = longest_accepted(self.model, self.settings.rules)
         return (LONGER,) if accepted is not None and self.tokens > accepted else ()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.vllm.builder import WHOLE_SEQUENCE
+from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.placed import Sorted
+    from hwcalc.engines.vllm.layout import Sorted
     from hwcalc.engines.vllm.rules import Rules
 
 _Pages = dict[tuple[object, ...], dict[int, Sequence[int]]]

@@ -10,11 +10,10 @@ from hwcalc.engines.heads import check_heads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
-from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
+from hwcalc.engines.vllm.formats import check_weights, first_release, read_kv_dtype
+from hwcalc.engines.vllm.layer_specs import STATE_KINDS
 from hwcalc.engines.vllm.settings import cached_kinds
-from hwcalc.engines.vllm.states import STATE_KINDS
 from hwcalc.engines.vllm.versions import nearest_release, since
-from hwcalc.engines.vllm.weight_formats import check_weights
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -213,7 +212,7 @@ def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
             hint=f"Use --ep {parallel.tp * parallel.dp}, or leave it out.",
         )
     if parallel.ep == 1 and parallel.tp * parallel.dp > 1:
-        from hwcalc.engines.vllm.shards import check_experts
+        from hwcalc.engines.vllm.weights import check_experts
 
         check_experts(model, parallel.tp * parallel.dp)
     if parallel.dcp == 1:

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines.budget import Budget, BudgetPart
-from hwcalc.engines.vllm.defaults import (
+from hwcalc.engines.vllm.deployment import VllmOccupancy
+from hwcalc.engines.vllm.memory import plan_budget
+from hwcalc.engines.vllm.settings import (
     V0_SEQUENCES,
     batch_defaults,
     default_utilization,
@@ -19,8 +21,6 @@ from hwcalc.engines.vllm.defaults import (
     total_bytes,
     v0_batch,
 )
-from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.versions import VERSIONS
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hwcalc import load_model
 from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.placed import Sorted
+from hwcalc.engines.vllm.layout import Sorted
 from hwcalc.planner.context import open_request
 
 SORTS = st.lists(st.integers(0, 3), max_size=40)

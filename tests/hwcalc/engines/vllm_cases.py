@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from hwcalc import load_model
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
+from hwcalc.engines.vllm.memory import ProfileRun, activation_parts
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
