@@ -326,7 +326,7 @@ def test_a_policy_never_holds_more(tokens: int, share: float, ratio: float, name
 def test_most_requests_is_the_largest_that_fits(kept: float, seq: int, gibibytes: int, batched: int) -> None:
     """As many as fit, and not one more, whether prompts are still read or not."""
     options = {"max_num_batched_tokens": str(batched), "max_num_seqs": "1000"}
-    request = {"seq": seq, "prompt": seq // 2, "kv_memory": f"{gibibytes}GiB", "engine_options": options}
+    request: dict[str, Any] = {"seq": seq, "prompt": seq // 2, "kv_memory": f"{gibibytes}GiB", "engine_options": options}
     pool = planned(f"snapkv:compression_ratio={kept}", **request).pool
     assert pool is not None
     assert pool.max_requests is not None
