@@ -460,6 +460,10 @@ class LlamacppOccupancy(GeneralOccupancy):
         most, name = min(limits)
         return request.parallel.dp * most, name
 
+    def most_tokens(self) -> int | None:
+        """With ``n_ctx``, the length does not depend on the memory."""
+        return None if self.deployment.context.n_ctx is None else self.settings.n_ctx_seq
+
     def curve(self) -> Curve | None:
         from hwcalc.engines.llamacpp.form import curve_of, is_drawn_from
 
