@@ -101,7 +101,11 @@ class PooledDeployment(GeneralDeployment):
     """A server with a pool of blocks. A subclass needs at least :attr:`block_size` and :meth:`choose_dtypes`."""
 
     reserved_blocks: int = 0
+    """Blocks that no sequence gets."""
     reserved_for: str = "reserved"
+    """What they are for, in a word of formulas."""
+    budget_is_fixed: bool = False
+    """Whether the same bytes are left for the pool under every load."""
 
     @property
     def block_size(self) -> int:
@@ -136,28 +140,33 @@ class PooledOccupancy(GeneralOccupancy):
     deployment: PooledDeployment
 
     @property
+    def block_pool(self) -> BlockPool | None:
+        """The pool of the deployment, under this load."""
+        return self.deployment.block_pool
+
+    @property
     def unlike_blocks(self) -> int | None:
         """Blocks of the sequences of the fullest replica where their lengths are unlike; ``None`` where they are alike."""
-        pool, request = self.deployment.block_pool, self.replica.request
+        pool, request = self.block_pool, self.replica.request
         if pool is None or not request.lengths:
             return None
         branches = request.sharing.branches
         return sum(pool.demand(tokens, count * branches) for tokens, count in request.lengths_of)
 
     def holds(self, budget_bytes: int) -> bool:
-        pool = self.deployment.block_pool
+        pool = self.block_pool
         if pool is None:
             return self.needed_bytes <= budget_bytes
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
 
     def longest(self, budget_bytes: int, bound: int) -> int | None:
-        pool, request = self.deployment.block_pool, self.request
+        pool, request = self.block_pool, self.request
         if pool is None or request.lengths or request.sharing.asked:
             return None
         return pool.longest(budget_bytes, request.replica_batch, bound)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
-        pool = self.deployment.block_pool
+        pool = self.block_pool
         return Noted(None if pool is None else self.pool_info(pool, budget_bytes))
 
     def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
@@ -211,10 +220,11 @@ class PooledOccupancy(GeneralOccupancy):
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.general_form import form_with, growing_parts
 
-        pool = self.deployment.block_pool
+        pool = self.block_pool
         if pool is None:
             return super().form()
-        return form_with(self, lambda: growing_parts(self, self.chunks()[1]), pools=pool)
+        parts = None if self.deployment.budget_is_fixed else lambda: growing_parts(self, self.chunks()[1])
+        return form_with(self, parts, pools=pool)
 
 
 def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:

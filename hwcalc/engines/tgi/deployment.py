@@ -40,7 +40,7 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.forms import Curve, MemoryForm
+    from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
 
@@ -81,6 +81,7 @@ class TgiDeployment(PooledDeployment):
 
     reserved_blocks = 1
     reserved_for = "health_block"
+    budget_is_fixed = True
 
     def at(self, load: Load) -> TgiOccupancy:
         return TgiOccupancy(self, load)
@@ -366,13 +367,6 @@ class TgiOccupancy(PooledOccupancy):
     def curve(self) -> Curve | None:
         curve, window = super().curve(), self.deployment.prompt_window
         return curve if curve is None or window is None else replace(curve, most_tokens=window + 1)
-
-    def form(self) -> MemoryForm | None:
-        """As of every pool, with the parts of the equation as they are: the warm-up is the same for all requests."""
-        from hwcalc.engines.general_form import form_with
-
-        pool = self.deployment.block_pool
-        return super().form() if pool is None else form_with(self, pools=pool)
 
     def support_of_sharing(self) -> Support:
         """Source: backends/v3/src/radix.rs."""
