@@ -44,9 +44,10 @@ def deployed(engine: Engine, model: ModelSpec, setup: Setup) -> Deployment:
     """The deployment of a model with this setup. Plans of one model with equal setups share it.
 
     The model keeps those that were used last. One on an accelerator that the user has measured is not kept: the measurements are in a
-    file, which may change.
+    file, which may change. Nor is one with a policy, which remembers what is left of every length.
     """
-    if setup.hardware.gpu is not None and setup.hardware.calibrated and is_measured(setup.hardware.gpu.id, engine.name):
+    gpu = setup.hardware.gpu
+    if setup.policy is not None or (gpu is not None and setup.hardware.calibrated and is_measured(gpu.id, engine.name)):
         return engine.deployment(engine, model, setup)
     kept = cast("dict[tuple[Engine, Setup], Deployment]", model.once("deployments", dict))
     # The one that was used last is at the end.
