@@ -50,7 +50,7 @@ class TensorrtOccupancy(GeneralOccupancy):
     @cached_property
     def kind_pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
         """The buffers of one layer of each kind, each with its window."""
-        return self._plan_pieces() if self.evicted is not None else self.shared(("pieces", self._windows), self._plan_pieces)
+        return self.shared(("pieces", self._windows), self._plan_pieces)
 
     def _plan_pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
         groups = zip(self.stack.groups, self._windows, strict=True)
@@ -88,7 +88,7 @@ class TensorrtOccupancy(GeneralOccupancy):
     @cached_property
     def layout(self) -> Layout:
         """The layers of every stage. It depends on the length only where that is shorter than a window."""
-        return self._plan_layout() if self.evicted is not None else self.shared(("layout", self._windows), self._plan_layout)
+        return self.shared(("layout", self._windows), self._plan_layout)
 
     def _plan_layout(self) -> Layout:
         from hwcalc.engines.ranks import stage_groups
