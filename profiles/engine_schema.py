@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Final, Literal, Protocol, TypeVar
+from typing import Annotated, Final, Literal, Protocol, Self, TypeVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
-from hwcalc.profiles.schema import Date, Estimate, FactFile, Facts, Whole, Words
+from hwcalc.profiles.schema import Date, Estimate, FactFile, Facts, Whole, Words, WrongKeyError
 
-__all__ = ["FORMS", "LlamacppFile", "RuntimeFile", "VllmFile"]
+__all__ = ["FORMS", "ClassesFile", "LlamacppFile", "RuntimeFile", "VllmFile"]
 
 VersionText = Annotated[str, Field(pattern=r"^[0-9]{1,3}(?:\.[0-9]{1,3}){1,3}$", description='a version in quotes, like "0.21"')]
 ExactShare = Annotated[str, Field(pattern=r"^0\.[0-9]{1,4}$", description='a share of 1 in quotes, like "0.92": it is exact')]
@@ -223,6 +223,37 @@ class LlamacppFile(EngineFile):
 
     compute: Annotated[dict[Words, Estimate], Field(min_length=1, description="a mapping of moments")]
     host_bandwidth: Estimate
+
+
+class Refusal(Facts):
+    """What a user is told whose model is not run, and what helps."""
+
+    message: Words
+    hint: Words
+
+
+class ClassesFile(EngineFile):
+    """``engines/<id>/classes.yaml``: the model classes that an engine runs, a row each, of words and ``word=value``."""
+
+    source: Words
+    by: Annotated[Literal["model_type", "architecture"], Field(description="one of model_type, architecture")]
+    words: Annotated[dict[Words, Words], Field(min_length=1, description="a mapping of words to what they say")]
+    refused: Annotated[dict[Words, Refusal], Field(description="a mapping of words to message and hint")]
+    classes: Annotated[dict[Words, list[Words]], Field(min_length=1, description="a mapping of names to lists of words")]
+
+    def place(self) -> tuple[str, ...]:
+        return (self.id, "classes.yaml")
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name, row in self.classes.items():
+            for entry in row:
+                word, _, value = entry.partition("=")
+                if word not in self.words:
+                    raise WrongKeyError(f"classes.{name}", f"has the word {word}, which is not among the words")
+                if word == "as" and value not in self.classes:
+                    raise WrongKeyError(f"classes.{name}", f"goes as {value}, which has no row")
+        return self
 
 
 FORMS: Final[dict[str, type[EngineFile]]] = {"llamacpp": LlamacppFile, "runtime": RuntimeFile, "vllm": VllmFile}

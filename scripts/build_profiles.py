@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from hwcalc.profiles import catalog
 from hwcalc.profiles.compiled import COMPILED, TOP, compile_facts
-from hwcalc.profiles.engine_schema import FORMS
+from hwcalc.profiles.engine_schema import FORMS, ClassesFile
 from hwcalc.profiles.gpu_schema import Aliases, GpuFile
 from hwcalc.profiles.hardware_schema import HardwareFile
 from hwcalc.profiles.instance_schema import InstanceFile
@@ -68,6 +68,8 @@ def fact_files() -> Iterator[tuple[str, str, Path, type[BaseModel]]]:
         yield "instances", f"{path.parent.name}/{path.stem}", path, InstanceFile
     for name, form in FORMS.items():
         yield "engines", name, Path(built_in("engines", f"{name}.yaml")), form
+    for path in Path(built_in("engines")).glob("*/classes.yaml"):
+        yield "engines", f"{path.parent.name}/{path.stem}", path, ClassesFile
     yield TOP, "hardware", Path(built_in("hardware.yaml")), HardwareFile
     yield TOP, "gpu_aliases", Path(built_in("gpu_aliases.yaml")), Aliases
 

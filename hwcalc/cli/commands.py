@@ -1,11 +1,13 @@
-"""The command line for Typer: help, completion, and every line that :mod:`hwcalc.cli.quick` does not read."""
+"""The command line as Typer reads it: one application, whose commands are loaded by name."""
 
 from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +16,6 @@ from typer.core import TyperCommand, TyperGroup
 from hwcalc.cli import completion
 from hwcalc.cli.foreign import Alias, aliases, aliases_of
 from hwcalc.cli.help_text import write_command, write_root
-from hwcalc.cli.kept_help import line_width
 from hwcalc.cli.line import with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option, run_command
 from hwcalc.errors import UsageError
@@ -26,6 +27,9 @@ _HELP = """How much memory a language model's cache takes, exactly: from its con
 
 MODEL is a Hub id, a folder, a config.json, a GGUF file, or - for standard input. `kvplan MODEL` is `kvplan plan MODEL`.
 """
+_WIDTH = 100
+"""Columns of help where the output has no width of its own."""
+_NARROWEST = 50
 _TYPES: dict[str, Any] = {"text": str | None, "flag": bool, "list": list[str] | None}
 
 
@@ -188,3 +192,11 @@ def help_of(command: str | None, width: int | None = None) -> str:
         one = top.get_command(context, command)
         with one.make_context(command, [], parent=context, resilient_parsing=True) as inner:
             return f"{one.get_help(inner)}\n"
+
+
+def line_width() -> int:
+    """Characters of a line of help, as Typer counts them."""
+    columns = _WIDTH
+    if os.environ.get("COLUMNS") or (sys.stdout is not None and sys.stdout.isatty()):
+        columns = max(min(get_terminal_size().columns, _WIDTH) - 2, _NARROWEST)
+    return columns

@@ -43,10 +43,10 @@ class Failure(Record):
 
 def is_abort(error: Exception) -> bool:
     """Whether the exception is Typer's own form of an interrupt."""
-    return _is_typers(error, "Abort")
+    return is_typers(error, "Abort")
 
 
-def _is_typers(error: Exception, name: str) -> bool:
+def is_typers(error: Exception, name: str) -> bool:
     """Whether an error is Typer's exception of that name. Older releases import Click, newer ones contain a copy of it."""
     return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
 
@@ -55,7 +55,7 @@ def describe(error: Exception) -> Failure:
     """Turn any exception into a failure. Only here does a class become an exit status."""
     if isinstance(error, KvplanError):
         return Failure(status=error.exit_code, type=error.type, message=error.message, hint=error.hint)
-    if _is_typers(error, "ClickException"):
+    if is_typers(error, "ClickException"):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "kvplan"
         message = error.format_message() if hasattr(error, "format_message") else str(error)

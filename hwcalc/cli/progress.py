@@ -1,34 +1,36 @@
-"""Show progress in one line of the terminal."""
+"""Show progress on the terminal while a command waits."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock, Timer
 from typing import TextIO
 
 from hwcalc.sources.progress import listening
 from hwcalc.text import clean, cut
 from hwcalc.unfinished import Unfinished
 
-__all__ = ["PATIENCE", "shown"]
-
 PATIENCE = 0.5
-"""Seconds before the line appears. Most commands finish earlier."""
+"""Seconds before anything is shown. Most commands finish earlier."""
 _LONGEST = 80
+_WIPED = b"\r\x1b[2K\x1b[?25h"
+"""Clears the line and shows the cursor again."""
 
 
-class _Line:
-    """One line that is overwritten. A timer shows the first message, so that it appears even if no other message follows."""
+class _Status:
+    """The line of rich's status, which appears after a while and says the last message."""
 
     def __init__(self, stream: TextIO) -> None:
-        from threading import Lock, Timer
+        from rich.console import Console
 
         self._stream = stream
         self._lock = Lock()
-        self._visible = False
-        self._width = 0
         self._last = ""
+        self._visible = False
+        self._status = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False).status("")
+        # A timer shows the first message, so that it appears even if no other message follows.
         self._timer = Timer(PATIENCE, self._appear)
         self._timer.daemon = True
 
@@ -36,7 +38,7 @@ class _Line:
         with self._lock:
             first, self._last = not self._last, clean(cut(what, _LONGEST))
             if self._visible:
-                self._draw()
+                self._status.update(f"kvplan: {self._last} ...")
         if first:
             self._timer.start()
 
@@ -46,37 +48,26 @@ class _Line:
         with self._lock:
             if self._visible:
                 self._visible = False
-                self._write(f"\r{' ' * self._width}\r")
+                self._status.stop()
 
     def wipe(self) -> None:
         """Clear the line when the process has to end, whoever is writing to it."""
         if self._visible:
-            os.write(self._stream.fileno(), f"\r{' ' * self._width}\r".encode("ascii"))
+            os.write(self._stream.fileno(), _WIPED)
 
     def _appear(self) -> None:
         with self._lock:
             self._visible = True
-            self._draw()
-
-    def _draw(self) -> None:
-        text = f"kvplan: {self._last} ..."
-        self._write(f"\r{text:<{self._width}}")
-        self._width = max(self._width, len(text))
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._visible = False
+            self._status.update(f"kvplan: {self._last} ...")
+            self._status.start()
 
 
 @contextmanager
 def shown(stream: TextIO) -> Iterator[None]:
     """Show progress messages on a terminal during the block, from :data:`PATIENCE` seconds on."""
-    line = _Line(stream)
+    status = _Status(stream)
     try:
-        with listening(line), Unfinished(lambda _status: line.wipe()):
+        with listening(status), Unfinished(lambda _status: status.wipe()):
             yield
     finally:
-        line.close()
+        status.close()

@@ -6,12 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib import import_module
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.cli.kept_help import answered
 from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError
@@ -66,44 +64,33 @@ def _interrupted(status: int) -> Mapping[str, Any]:
 
 
 def _answer(words: list[str]) -> Any:
-    if (kept := answered(words)) is not None:
-        return Answer(text=kept)
-    if words in _OF_TYPER:
-        return _answer_own(words, None)
-    from hwcalc.cli.quick import read
+    """What Typer returns for a line: an :class:`Answer`, or a status where Typer has written help or a completion itself."""
+    from typer import Exit
 
-    line = read(words)
-    if line is None and "_KVPLAN_COMPLETE" not in os.environ:
-        from hwcalc.cli.line import translated
-
-        words, remarks = translated(words)
-        if remarks and not {"-q", "--quiet"} & set(words):
-            return _with_remarks(_answer_own(words, read(words)), remarks)
-        line = read(words)
-    return _answer_own(words, line)
-
-
-def _with_remarks(result: Any, remarks: tuple[str, ...]) -> Any:
-    return replace(result, remarks=(*remarks, *result.remarks)) if isinstance(result, Answer) else result
-
-
-def _answer_own(words: list[str], line: tuple[str, dict[str, Any]] | None) -> Any:
-    """The answer to a line in kvplan's own words."""
-    if line is not None:
-        from hwcalc.cli.options import COMMANDS, run_command
-
-        name, values = line
-        return run_command(import_module(COMMANDS[name]), values)
     from hwcalc.cli.commands import root
+    from hwcalc.cli.line import translated
 
+    remarks: tuple[str, ...] = ()
+    if words not in _OF_TYPER and "_KVPLAN_COMPLETE" not in os.environ:
+        words, remarks = translated(words)
+    command = root()
     try:
-        return root().main(args=words, prog_name="kvplan", standalone_mode=False)
+        if "_KVPLAN_COMPLETE" in os.environ or words in _OF_TYPER:
+            return command.main(args=words, prog_name="kvplan", standalone_mode=False)
+        # Not by main(), which answers Ctrl-C itself.
+        with command.make_context("kvplan", words) as context:
+            result = command.invoke(context)
+    except Exit as end:
+        return end.exit_code
     except (BrokenPipeError, KvplanError):
         raise
     except OSError as error:
         # Typer itself writes help and completions.
         discard(sys.stdout)
         raise OutputError(f"the output could not be written: {error.strerror}.") from error
+    if remarks and isinstance(result, Answer) and not {"-q", "--quiet"} & set(words):
+        return replace(result, remarks=(*remarks, *result.remarks))
+    return result
 
 
 def _print(result: Any, *, before: Callable[[], object] = lambda: None) -> int:

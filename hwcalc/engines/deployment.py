@@ -104,6 +104,11 @@ class Deployment:
         return self.model.stack_for(self.engine.name)
 
     @cached_property
+    def dtypes(self) -> Noted[Dtypes]:
+        """The format of every role, with notes on what was assumed."""
+        return self.shared("dtypes", self.choose_dtypes)
+
+    @cached_property
     def parallel(self) -> Parallel:
         """The layout, which says whether replicas share experts."""
         parallel = self.setup.parallel

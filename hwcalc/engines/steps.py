@@ -5,9 +5,12 @@ Whoever computes a figure writes its steps beside it, so that an explanation sho
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from hwcalc.formulas.record import Record
 
 Number = int | float
+NumberT = TypeVar("NumberT", int, float)
 Ends = Number | tuple[Number, Number, Number]
 """A number, or its low, expected and high value."""
 
@@ -58,3 +61,17 @@ def step(name: str, formula: str, result: Ends, /, *, unit: str = "bytes", **ter
         expected=expected,
         high=high,
     )
+
+
+def figure(
+    steps: list[Step] | None, name: str, formula: str, value: NumberT, /, *, unit: str = "bytes", **terms: Ends
+) -> NumberT:
+    """The value; its step is added to ``steps``, where steps are kept. Whoever asks for many values or for arrays keeps none.
+
+    >>> kept: list[Step] = []
+    >>> figure(kept, "table", "rows x width", 4 * 3, rows=4, width=3), kept[0].formula
+    (12, 'rows x width')
+    """
+    if steps is not None:
+        steps.append(step(name, formula, value, unit=unit, **terms))
+    return value

@@ -27,7 +27,7 @@ from hwcalc.engines.forms import (
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.stairs import Stair
-from hwcalc.planner.forms import form_of
+from hwcalc.planner.solve import closed_form
 
 __all__ = ["LARGEST", "Pools", "cell_of", "drawn_form", "grid_of", "title_of"]
 
@@ -39,7 +39,7 @@ Place = tuple[int, ...]
 
 def drawn_form(opened: Occupancy) -> MemoryForm | None:
     """The form of a request, if it has one that the page can evaluate."""
-    form = form_of(opened)
+    form = closed_form(opened)
     return _without_first(form) if form is not None and form.drawable else None
 
 

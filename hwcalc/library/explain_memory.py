@@ -294,7 +294,7 @@ def verdict(plan: Plan, opened: Occupancy) -> ExplainedSection | None:
         for words, end in (("With every estimate at its high end", "low"), ("With every estimate at its low end", "high")):
             left = int(getattr(fit.budget, end))
             needed = fit.usable_bytes - left + plan.cache.per_gpu_bytes
-            remarks.append(f"{_compared(words, needed, fit.usable_bytes, holds=holds_in(opened, left, end=end))}.")
+            remarks.append(f"{_compared(words, needed, fit.usable_bytes, holds=holds_in(opened, left, end))}.")
     if plan.reason:
         # The engine's own words stay as they are.
         remarks.append(f"Why not: {plan.reason}{'.' if plan.reason == fit.message else ''}")

@@ -24,15 +24,15 @@ _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 class Search:
     """What takes long to find: the limits of a request. Whoever plans many requests of a family can keep what they have in common."""
 
-    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
-        """How many sequences fit at once, by the expected value and for sure. ``size`` and ``low`` are these ends of the budget."""
-        most = solve.most(opened, size, pool)
-        return most, most if low == size else solve.most(opened, low, end="low", at_most=most.value)
+    def most(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
+        """How many sequences fit at once, by the expected value and for sure."""
+        most = solve.most(opened)
+        return most, most if _is_certain(opened) else solve.most(opened, "low", most.value)
 
-    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+    def longest(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
         """The same of the length of each planned sequence."""
-        longest = solve.longest(opened, size)
-        return longest, longest if low == size else solve.longest(opened, low, "low", longest.value)
+        longest = solve.longest(opened)
+        return longest, longest if _is_certain(opened) else solve.longest(opened, "low", longest.value)
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
         """The layouts of the fewest GPUs."""
@@ -42,10 +42,10 @@ class Search:
 class _NoSearch(Search):
     """For those who want the verdict alone: every limit is 0."""
 
-    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+    def most(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
         return _UNKNOWN, _UNKNOWN
 
-    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+    def longest(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
         return _UNKNOWN, _UNKNOWN
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
@@ -85,15 +85,15 @@ def _fit(
     request = opened.request
     usable = size if budget is None else budget.requested_bytes
     low, high = (size, size) if budget is None else (budget.low, budget.high)
-    fits = solve.holds_in(opened, size, pool)
+    fits = solve.holds_in(opened, size)
     ends = {} if budget is None else {"low": budget.low, "high": budget.high}
-    verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end=end) for end, left in ends.items()))
-    most, sure_most = search.most(opened, size, low, pool)
-    longest, sure_longest = search.longest(opened, size, low)
+    verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end) for end, left in ends.items()))
+    most, sure_most = search.most(opened)
+    longest, sure_longest = search.longest(opened)
     placement = None if budget is None else opened.placement()
     # What fits in part can still fit as a whole: more GPUs and advice are for that.
     entire = opened if budget is None else opened.entire()
-    wanted = verdict if entire is opened else _verdict_of(entire)
+    wanted = verdict if entire is opened else solve.verdict_of(entire)
     fewest, sure_fewest = search.fewest(entire, wanted)
     return FitInfo(
         gpu=None if request.hardware.gpu is None else request.hardware.gpu.id,
@@ -126,9 +126,9 @@ def _fit(
     )
 
 
-def _verdict_of(opened: Occupancy) -> Verdict:
-    """Whether another request fits, and how sure that is."""
-    return Verdict.of(*(solve.holds(opened, end) for end in ("expected", "low", "high")))
+def _is_certain(opened: Occupancy) -> bool:
+    """Whether the low end of the budget is the expected one."""
+    return solve.budget_bytes(opened, "low") == solve.budget_bytes(opened)
 
 
 def _fewest(opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
@@ -16,14 +15,14 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.forms import form_of, longest
+from hwcalc.planner.layouts import node_of
 from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.solve_gpus import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.forms import MemoryForm
     from hwcalc.planner.speed_result import SpeedInfo
     from hwcalc.profiles.gpus import Gpu
 
@@ -85,10 +84,10 @@ class Hosting(Record):
         if is_auto(named):
             from hwcalc.planner.auto_weights import largest_that_fits
 
-            whole = largest_that_fits(self.engine, model, self.request(model, None))
+            whole = largest_that_fits(self.engine, model, self.request(model, None), node_of(self.gpu))
             named = whole.request.weights
         else:
-            whole = self.engine.open(model, self.request(model, named)).entire()
+            whole = laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)).entire()
         fitted = _judged(whole)
         return fitted if fitted.verdict is Verdict.FITS or not self.engine.splits_layers else self.apart(model, named)
 
@@ -102,11 +101,10 @@ def _judged(opened: Occupancy) -> Fitted:
     budget = opened.budget
     if budget is None:
         raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
-    sizes = {"expected": budget.expected, "low": budget.low, "high": budget.high}
     placement = opened.placement()
     return Fitted(
         opened=opened,
-        verdict=Verdict.of(*(solve.holds_in(opened, size, end=end) for end, size in sizes.items())),
+        verdict=solve.verdict_of(opened),
         weights_bytes=sum(part.expected for part in budget.parts if part.section is Section.WEIGHTS and part.name == "weights"),
         needed_bytes=budget.requested_bytes - budget.expected + opened.needed_bytes,
         usable_bytes=budget.requested_bytes,
@@ -140,30 +138,15 @@ class Fitted(Record):
         """Whether all of it lies on the GPU."""
         return self.gpu_layers == self.all_layers and not self.host_experts
 
-    @cached_property
-    def _form(self) -> MemoryForm | None:
-        return form_of(self.opened)
-
     @property
     def longest(self) -> int:
         """The most tokens that each sequence could have for sure."""
-        return self._longest("low")
+        return solve.longest(self.opened, "low").value
 
     @property
     def expected_longest(self) -> int:
         """The same by the expected value."""
-        return self._longest("expected")
-
-    def _longest(self, end: str) -> int:
-        opened, budget = self.opened, self.opened.budget
-        assert budget is not None
-        form = self._form
-        if form is None:
-            return solve.longest(opened, getattr(budget, end), end).value
-        # A host that does not hold even one token, as one whose memory nobody knows, holds no more. A pool without room for one may.
-        if form.host is not None and not form.holds(1, opened.batch, end):
-            return 0
-        return longest(form, opened.tokens, opened.batch, end)
+        return solve.longest(self.opened).value
 
     @property
     def speed(self) -> SpeedInfo | None:

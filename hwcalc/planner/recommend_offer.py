@@ -12,7 +12,6 @@ from hwcalc.planner.offers import Figures
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
-    from hwcalc.engines.pool import PoolInfo
     from hwcalc.planner.result import Plan
     from hwcalc.planner.verdict import Verdict
 
@@ -56,13 +55,13 @@ class OfOffer(Search):
             self._form = forms.form_of(opened) if plain else None
         return self._form
 
-    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[solve.Most, solve.Most]:
+    def most(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
-        return super().most(opened, size, low, pool) if form is None else _found(forms.most, form, opened)
+        return super().most(opened) if form is None else _found(forms.most, form, opened)
 
-    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[solve.Most, solve.Most]:
+    def longest(self, opened: Occupancy) -> tuple[solve.Most, solve.Most]:
         form = self._of(opened)
-        return super().longest(opened, size, low) if form is None else _found(forms.longest, form, opened)
+        return super().longest(opened) if form is None else _found(forms.longest, form, opened)
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:
         """An offer does not say it."""

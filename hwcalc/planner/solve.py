@@ -1,20 +1,25 @@
 """Solvers: the longest sequence, and the most sequences at once. Those for GPUs are in :mod:`hwcalc.planner.solve_gpus`.
 
-All rest on one predicate, :func:`holds`: do the planned sequences fit on the fullest GPU? It is monotone in the length and in the number
-of sequences, so that bisection finds the limit. A cache with a buffer of uncompressed tokens shrinks each time that buffer is emptied.
-But a sequence passes through every shorter length, so it fits only if all shorter ones do.
+All rest on one predicate, :func:`holds`: do the planned sequences fit on the fullest GPU, by the budget that there is for them? It is
+monotone in the length and in the number of sequences, so that bisection finds the limit. A cache with a buffer of uncompressed tokens
+shrinks each time that buffer is emptied. But a sequence passes through every shorter length, so it fits only if all shorter ones do.
+
+Where the deployment has a closed form, other lengths and numbers of sequences are judged by it, which takes microseconds
+(:func:`closed_form`). Policies, unlike lengths and what sequences share are judged load by load.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
-from hwcalc.planner.verdict import UNLIMITED
+from hwcalc.formulas import Role
+from hwcalc.planner.verdict import UNLIMITED, Verdict
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
@@ -23,6 +28,7 @@ __all__ = [
     "UNLIMITED",
     "Most",
     "budget_bytes",
+    "closed_form",
     "given_and_needed",
     "holds",
     "holds_in",
@@ -30,10 +36,18 @@ __all__ = [
     "last_yes",
     "longest",
     "most",
+    "saves",
+    "tried",
+    "verdict_of",
 ]
 
+Count = Literal["seq", "batch"]
+"""What a solver changes of a load: the tokens of each sequence, or the number of requests."""
+
+_ENDS: Final = ("expected", "low", "high")
 _LEAP: Final = 8
 """How much farther each leap of a search goes than the one before."""
+_STATES: Final = (Role.STATE, Role.CONV)
 _SECANTS: Final = 3
 """The most steps towards a first guess."""
 
@@ -45,74 +59,77 @@ class Most(NamedTuple):
     limiting: str | None
 
 
-def budget_bytes(opened: Occupancy, end: str = "expected") -> int | None:
+def budget_bytes(occupancy: Occupancy, end: str = "expected") -> int | None:
     """Bytes of each GPU for the cache, from the user or from the engine's budget; ``None`` if unknown. ``end`` is low, expected or high."""
-    if opened.request.hardware.kv_memory is not None:
-        return opened.request.hardware.kv_memory
-    budget = opened.budget
+    if occupancy.request.hardware.kv_memory is not None:
+        return occupancy.request.hardware.kv_memory
+    budget = occupancy.budget
     return None if budget is None else int(getattr(budget, end))
 
 
-def given_and_needed(opened: Occupancy, end: str) -> tuple[int, int]:
+def given_and_needed(occupancy: Occupancy, end: str) -> tuple[int, int]:
     """Bytes of the fullest GPU for the cache at this end of the budget, 0 if that is unknown, and those that the planned sequences take."""
-    return budget_bytes(opened, end) or 0, opened.needed_bytes
+    return budget_bytes(occupancy, end) or 0, occupancy.needed_bytes
 
 
-def holds(opened: Occupancy, end: str = "expected") -> bool:
+def holds(occupancy: Occupancy, end: str = "expected") -> bool:
     """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
-    size = budget_bytes(opened, end)
-    return size is not None and holds_in(opened, size, end=end)
+    size = budget_bytes(occupancy, end)
+    return size is not None and holds_in(occupancy, size, end)
 
 
-def saves(opened: Occupancy, than: Occupancy, end: str) -> bool:
+def verdict_of(occupancy: Occupancy) -> Verdict:
+    """Whether the planned sequences fit, and how sure that is."""
+    return Verdict.of(*(holds(occupancy, end) for end in _ENDS))
+
+
+def saves(occupancy: Occupancy, than: Occupancy, end: str) -> bool:
     """Whether a request leaves more bytes for the cache than another, or takes fewer."""
-    given, needed = given_and_needed(opened, end)
+    given, needed = given_and_needed(occupancy, end)
     before, needed_before = given_and_needed(than, end)
     return given > before or needed < needed_before
 
 
-def tried(opened: Occupancy, **change: Any) -> Occupancy | None:
+def tried(occupancy: Occupancy, **change: Any) -> Occupancy | None:
     """The request with a change; ``None`` if the engine refuses it."""
     try:
-        return opened.changed(**change)
+        return occupancy.changed(**change)
     except KvplanError:
         return None
 
 
-def holds_in(opened: Occupancy, size: int, pool: PoolInfo | None = None, *, end: str = "expected") -> bool:
-    """Whether the planned sequences fit into ``size`` bytes of cache, which is this ``end`` of the budget.
-
-    ``pool`` is the engine's pool of that size, if already known.
-    """
-    limit = opened.most_sequences()
-    if limit is not None and opened.batch > limit[0]:
+def holds_in(occupancy: Occupancy, size: int, end: str = "expected") -> bool:
+    """Whether the planned sequences fit into ``size`` bytes of cache, which is this ``end`` of the budget."""
+    limit = occupancy.most_sequences()
+    if limit is not None and occupancy.batch > limit[0]:
         return False
-    if opened.lacking(end) is not None:
+    if occupancy.lacking(end) is not None:
         return False
-    if any(not _fits(opened.changed(seq=crest), size, None) for crest in _crests(opened)):
-        return False
-    return _fits(opened, size, pool)
+    return all(occupancy.changed(seq=crest).holds(size) for crest in _crests(occupancy)) and occupancy.holds(size)
 
 
-def _crests(opened: Occupancy) -> Iterator[int]:
+def _crests(occupancy: Occupancy) -> Iterator[int]:
     """Shorter lengths that may take more memory than the planned one."""
-    for period in opened.periods():
+    for period in occupancy.periods():
         # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
-        full_buffer = opened.tokens // period * period - 1
+        full_buffer = occupancy.tokens // period * period - 1
         if full_buffer > 0:
             yield full_buffer
-    asked = opened.request.policy
+    policy = occupancy.setup.policy
     # A prompt of its own length is cut as it is.
-    if asked is None or opened.request.prompt is not None:
+    if policy is None or occupancy.load.prompt is not None:
         return
-    for one in asked.chosen.whole:
-        for crest in () if one.policy.crests is None else one.policy.crests(one):
-            if opened.ahead + crest < opened.tokens:
-                yield opened.ahead + crest
+    for chosen in policy.chosen.whole:
+        for crest in () if chosen.policy.crests is None else chosen.policy.crests(chosen):
+            if occupancy.ahead + crest < occupancy.tokens:
+                yield occupancy.ahead + crest
 
 
-def _fits(opened: Occupancy, size: int, pool: PoolInfo | None) -> bool:
-    return opened.holds(size) if pool is None else size >= 0 and pool.holds(opened.request.replica_requests)
+def closed_form(occupancy: Occupancy) -> MemoryForm | None:
+    """The memory of the planned GPU at every length and for every number of sequences; ``None`` if the engine has no form of such loads."""
+    occupancy = occupancy.pinned()
+    form = occupancy.form()
+    return None if form is None else replace(form, model_tokens=occupancy.model.max_position_embeddings)
 
 
 def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
@@ -151,82 +168,144 @@ def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
     return low
 
 
-def longest(opened: Occupancy, size: int | None = None, end: str = "expected", at_most: int = UNLIMITED) -> Most:
+def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) -> Most:
     """The most tokens that each planned sequence can have, up to the maximum of the model or the planned length if that is more.
 
-    ``size`` is the budget of the planned request at this ``end``, if already known, and ``at_most`` an upper bound on the answer.
+    ``end`` is that of the budget, and ``at_most`` an upper bound on the answer.
     """
-    opened = opened.pinned()
-    model_length = opened.model.max_position_embeddings
-    bound = UNLIMITED if model_length is None else max(model_length, opened.tokens)
-    size = budget_bytes(opened, end) if size is None else size
-    limit = opened.most_sequences()
-    if size is None:
+    occupancy = occupancy.pinned()
+    model_length = occupancy.model.max_position_embeddings
+    bound = UNLIMITED if model_length is None else max(model_length, occupancy.tokens)
+    limit = occupancy.most_sequences()
+    if budget_bytes(occupancy, end) is None:
         return Most(value=0, limiting="weights")
-    if limit is not None and opened.batch > limit[0]:
+    if limit is not None and occupancy.batch > limit[0]:
         return Most(value=0, limiting=limit[1])
-    most_tokens = min(bound, at_most)
-    largest = opened.longest(size, most_tokens)
-    if largest is None:
-        good, guess = _judge(opened, "seq", end), _length_guess(opened, end, most_tokens)
-        largest = last_yes(lambda seq: _is_short(opened, seq) or good(seq), most_tokens, guess)
-        if largest and _is_short(opened, largest):
-            largest = 0
-    if largest == bound:
+    value = _largest(occupancy, "seq", end, min(bound, at_most))
+    if value == bound:
         beyond = model_length is not None and bound > model_length
-        return Most(value=largest, limiting=None if model_length is None else "planned length" if beyond else "model length")
-    return Most(value=largest, limiting=_binding(opened, largest, end, seq=1))
+        return Most(value=value, limiting=None if model_length is None else "planned length" if beyond else "model length")
+    return Most(value=value, limiting=_binding(occupancy, "seq", value, end))
 
 
-def most(
-    opened: Occupancy, size: int | None = None, pool: PoolInfo | None = None, end: str = "expected", at_most: int = UNLIMITED
-) -> Most:
+def most(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITED) -> Most:
     """The most requests of the planned length that fit at once: sequences, if each is one.
 
-    ``size`` is the budget of the planned request at this ``end`` and ``pool`` the engine's pool of that size, if already known;
-    ``at_most`` is an upper bound on the answer.
+    ``end`` is that of the budget, and ``at_most`` an upper bound on the answer.
     """
-    opened = opened.pinned()
-    limit = opened.most_sequences()
-    bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0] // opened.request.sharing.branches)
-    size = budget_bytes(opened, end) if size is None else size
+    occupancy = occupancy.pinned()
+    limit = occupancy.most_sequences()
+    bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0] // occupancy.load.sharing.branches)
+    size = budget_bytes(occupancy, end)
     if size is None:
         return Most(value=0, limiting="weights")
-    if pool is None:
-        pool = opened.plan_pool(max(0, size)).value
-    # What a policy takes beside the pool may depend on how many requests there are.
-    if pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
-        largest = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
-    else:
-        guess = _first_guess(opened, size, min(bound, at_most))
-        largest = last_yes(_judge(opened, "batch", end), min(bound, at_most), guess)
-    if largest == bound:
-        return Most(value=largest, limiting=None if limit is None else limit[1])
-    if pool is not None and pool.state_slots is not None and pool.state_slots <= largest:
-        return Most(value=largest, limiting="state slots")
-    return Most(value=largest, limiting=_binding(opened, largest, end, batch=1))
+    value = _largest(occupancy, "batch", end, min(bound, at_most))
+    if value == bound:
+        return Most(value=value, limiting=None if limit is None else limit[1])
+    if _lacks_slots(occupancy, size, value):
+        return Most(value=value, limiting="state slots")
+    return Most(value=value, limiting=_binding(occupancy, "batch", value, end))
 
 
-def largest(opened: Occupancy, name: str, bound: int, end: str = "low") -> int:
-    """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does.
+def largest(occupancy: Occupancy, name: Count, bound: int, end: str = "low") -> int:
+    """The most sequences, or the longest of each, that fit at this end of the budget, up to ``bound``; 0 if none does.
 
-    ``name`` is ``batch`` or ``seq``. Unlike :func:`most` and :func:`longest` it goes by :func:`holds` alone.
+    Unlike :func:`longest` it knows no sequence that is too short for a policy, and it searches from the planned number.
     """
-    return last_yes(_judge(opened, name, end), bound, min(bound, opened.tokens if name == "seq" else opened.request.batch))
+    planned = occupancy.tokens if name == "seq" else occupancy.load.batch
+    return _largest(occupancy, name, end, bound, guess=min(bound, planned))
 
 
-def _binding(opened: Occupancy, largest: int, end: str, **least: int) -> str:
+def _largest(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None = None) -> int:
+    """The largest length or number of requests that fits: the one bisection on which all limits rest. It begins at ``guess``."""
+    form = _form_for_search(occupancy, name)
+    if form is None:
+        return _largest_by_loads(occupancy, name, end, bound, guess)
+    tokens, sequences = occupancy.tokens, occupancy.load.batch
+
+    def left(value: int) -> int:
+        memory = form.at(value, sequences) if name == "seq" else form.at(tokens, value)
+        return memory.left(end) - memory.needed_bytes
+
+    def good(value: int) -> bool:
+        return form.holds(value, sequences, end) if name == "seq" else form.holds(tokens, value, end)
+
+    planned = tokens if name == "seq" else sequences
+    value = last_yes(good, bound, _secant(left, planned, bound) if guess is None else guess)
+    if name == "seq" and value < form.least_tokens:
+        return _largest_by_loads(occupancy, name, end, bound, guess)
+    if value in (0, planned) or _accepts(occupancy, name, value):
+        return value
+    return last_yes(lambda number: good(number) and _accepts(occupancy, name, number), value, min(value, planned))
+
+
+def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
+    """The closed form where it speaks of the planned sequences and of others like them."""
+    if occupancy.engine.splits_layers and occupancy.setup.parallel.dp > 1:
+        return None
+    form = occupancy.form()
+    return None if form is None or (name == "batch" and occupancy.tokens < form.least_tokens) else form
+
+
+def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None) -> int:
+    """The same, with the engine asked about each load that is tried. It does not hold a load that it refuses."""
+    skips_short = name == "seq" and guess is None
+
+    def good(value: int) -> bool:
+        if skips_short and _is_short(occupancy, value):
+            return True
+        changed = tried(occupancy, **{name: value})
+        try:
+            return changed is not None and holds(changed, end)
+        except KvplanError:
+            return False
+
+    def left(value: int) -> int:
+        changed = occupancy.changed(**{name: value})
+        return (budget_bytes(changed, end) or 0) - changed.needed_bytes
+
+    if guess is None:
+        try:
+            guess = _secant(left, occupancy.tokens if name == "seq" else occupancy.load.batch, bound)
+        except KvplanError:
+            guess = occupancy.tokens if name == "seq" else 1
+    value = last_yes(good, bound, guess)
+    return 0 if skips_short and value and _is_short(occupancy, value) else value
+
+
+def _secant(left: Callable[[int], int], planned: int, bound: int) -> int:
+    """Where nothing is left if memory grows as it does around the planned number: a search begins there."""
+    first, second = max(1, planned // 2), planned
+    if first == second:
+        first = second + 1
+    at_first = left(first)
+    for _ in range(_SECANTS):
+        at_second = left(second)
+        if at_second == at_first:
+            return second
+        following = max(1, min(bound, second - at_second * (second - first) // (at_second - at_first)))
+        if following in (first, second, bound):
+            return following
+        first, at_first, second = second, at_second, following
+    return second
+
+
+def _accepts(occupancy: Occupancy, name: Count, value: int) -> bool:
+    """Whether the engine accepts another length or number of requests."""
+    return tried(occupancy, **{name: value}) is not None
+
+
+def _binding(occupancy: Occupancy, name: Count, value: int, end: str) -> str:
     """What limits the result: the cache, or the largest part of the memory beside it if all parts leave nothing for any cache.
 
     With layers in the memory of the host, it may be that memory.
     """
-    (name,) = least
-    if opened.engine.splits_layers and (lacking := _lacking(opened, end, **{name: largest + 1})) is not None:
+    if occupancy.engine.splits_layers and (lacking := _lacking(occupancy, end, **{name: value + 1})) is not None:
         return lacking
-    if largest or opened.request.hardware.kv_memory is not None:
+    if value or occupancy.request.hardware.kv_memory is not None:
         return "cache"
     try:
-        budget = opened.changed(**least).budget
+        budget = occupancy.changed(**{name: 1}).budget
     except KvplanError:
         return "cache"
     if budget is None:
@@ -240,75 +319,27 @@ def _binding(opened: Occupancy, largest: int, end: str, **least: int) -> str:
     return max(sizes, key=sizes.__getitem__).value
 
 
-def _lacking(opened: Occupancy, end: str, **change: int) -> str | None:
+def _lacks_slots(occupancy: Occupancy, size: int, value: int) -> bool:
+    """Whether the pool has no more slots for recurrent states than so many requests take."""
+    if not any(tensor.role in _STATES for tensors in occupancy.kind_tensors.values() for tensor in tensors):
+        return False
+    pool = occupancy.plan_pool(max(0, size)).value
+    return pool is not None and pool.state_slots is not None and pool.state_slots <= value
+
+
+def _lacking(occupancy: Occupancy, end: str, **change: int) -> str | None:
     """What the request lacks outside the fullest GPU with this change; ``None`` too if the engine refuses it."""
     try:
-        changed = opened.changed(**change)
-        return changed.lacking(end)
+        return occupancy.changed(**change).lacking(end)
     except KvplanError:
         return None
 
 
-def _length_guess(opened: Occupancy, end: str, bound: int) -> int:
-    """An estimate of the longest length, by the secant of the memory that is left at two lengths; the search starts from it."""
-    form = _form_of(opened)
-
-    def left(length: int) -> int:
-        if form is not None:
-            return form.left(length, opened.request.batch, end) - form.needed_bytes(length, opened.request.batch)
-        changed = opened.changed(seq=length)
-        return (budget_bytes(changed, end) or 0) - changed.needed_bytes
-
-    first, second = max(1, opened.tokens // 2), opened.tokens
-    try:
-        at_first, at_second = left(first), left(second)
-        for _ in range(_SECANTS):
-            if first == second or at_first == at_second:
-                break
-            guess = second - at_second * (second - first) // (at_second - at_first)
-            first, at_first, second = second, at_second, max(1, min(bound, guess))
-            if second in (first, bound):
-                break
-            at_second = left(second)
-    except KvplanError:
-        return opened.tokens
-    return second
-
-
-def _first_guess(opened: Occupancy, size: int, bound: int) -> int:
-    """An estimate of how many sequences fit into ``size`` bytes, from which the search starts."""
-    one = opened.changed(batch=opened.request.parallel.dp).needed_bytes
-    return max(1, min(bound, size // one * opened.request.parallel.dp)) if one else 1
-
-
-def _judge(opened: Occupancy, name: str, end: str) -> Callable[[int], bool]:
-    """Whether the request fits with another length (``seq``) or number of sequences (``batch``) at this end of the budget."""
-    form = _form_of(opened)
-    if form is None:
-        return lambda value: _holds_changed(opened, end, **{name: value})
-    if name == "seq":
-        return lambda tokens: form.holds(tokens, opened.request.batch, end)
-    return lambda sequences: form.holds(opened.tokens, sequences, end)
-
-
-def _form_of(opened: Occupancy) -> MemoryForm | None:
-    """The form of an engine that places layers anew at each length: a plan of each would take several times as long."""
-    return opened.form() if opened.engine.splits_layers and opened.request.parallel.dp == 1 else None
-
-
-def _holds_changed(opened: Occupancy, end: str, **change: int) -> bool:
-    """Whether the request fits with this change at this end of the budget. It does not if the engine refuses it."""
-    try:
-        return holds(opened.changed(**change), end)
-    except KvplanError:
-        return False
-
-
-def _is_short(opened: Occupancy, seq: int) -> bool:
+def _is_short(occupancy: Occupancy, seq: int) -> bool:
     """Whether a sequence shorter than the planned one is too short for the policy of the request: the search is for a longer one."""
-    if opened.request.policy is None or seq >= opened.tokens:
+    if occupancy.setup.policy is None or seq >= occupancy.tokens:
         return False
     try:
-        return opened.sized(seq=seq).evicted is None
+        return occupancy.sized(seq=seq).evicted is None
     except KvplanError:
         return True

@@ -14,9 +14,21 @@ from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
+    from hwcalc.engines.engine import Engine
+    from hwcalc.engines.setup import Request
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_GPUS", "MOST_SEARCHED", "Found", "accepted", "best_layout", "fewest_gpus", "most_joined"]
+__all__ = [
+    "MOST_GPUS",
+    "MOST_SEARCHED",
+    "Found",
+    "accepted",
+    "best_layout",
+    "fewest_gpus",
+    "has_layouts",
+    "laid_out",
+    "most_joined",
+]
 
 MOST_GPUS: Final = 64
 MOST_SEARCHED: Final = 512
@@ -45,6 +57,28 @@ def best_layout(opened: Occupancy, gpus: int, node: int | None = None, *, any_la
             return Found(layout=found[0], certain=True)
         likely = likely or Found(layout=found[0], certain=False)
     return likely
+
+
+def laid_out(opened: Occupancy, node: int | None = None) -> Occupancy:
+    """The request in the layout to run it in, where the user names the number of GPUs alone: that of :func:`best_layout`.
+
+    The request keeps its layout if none holds it. It also does with a budget given by hand, which is that of one layout, and without a GPU,
+    where nothing says what holds. Every command that takes a number of GPUs takes its layout from here.
+    """
+    request = opened.request
+    if not has_layouts(opened.engine, request):
+        return opened
+    try:
+        found = best_layout(opened, request.gpus, node)
+        return opened if found is None else opened.changed(**asdict(found.layout), dcp=1)
+    except KvplanError:
+        return opened
+
+
+def has_layouts(engine: Engine, request: Request) -> bool:
+    """Whether the GPUs of a request can be laid out in several ways, of which one is known to hold it or not."""
+    hardware = request.hardware
+    return request.gpus > 1 and not engine.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
 
 
 def fewest_gpus(opened: Occupancy, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:

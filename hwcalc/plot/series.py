@@ -191,7 +191,7 @@ def _frontier(asked: Sequence[_Asked]) -> Chart:
             try:
                 opened = one.opened.changed(seq=length)
                 most = solve.most(opened)
-                certain = solve.most(opened, end="low", at_most=most.value)
+                certain = solve.most(opened, "low", most.value)
             except KvplanError:
                 continue
             if not most.value:

@@ -103,7 +103,7 @@ def find_max(
     settings = environment_settings(os.environ) if settings is None else settings
     options = {name: value for name, value in opened.request.options.items() if name not in _POOL_SIZES}
     budgeted = opened.changed(gpu=None, kv_memory=usable, options=options)
-    answer = solve.most(budgeted, usable) if what == "batch" else solve.longest(budgeted, usable)
+    answer = solve.most(budgeted) if what == "batch" else solve.longest(budgeted)
     bound, bound_name = _bound(budgeted, what, cap)
     layouts = _Layouts(budgeted.changed(kv_memory=None), what, _size(device, settings))
 

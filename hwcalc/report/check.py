@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwcalc.check.result import CheckDocument
-from hwcalc.report.pieces import PIPED_WIDTH
+from hwcalc.report.drawing import PIPED_WIDTH
 
 __all__ = ["FORMATS", "check_report"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.check.verdict import in_words
 from hwcalc.hardware.named import MEMORY_OPTION
-from hwcalc.report.pieces import PIPED_WIDTH, SCREEN
+from hwcalc.report.drawing import PIPED_WIDTH, SCREEN
 from hwcalc.report.text import escaped, plural
 from hwcalc.text import LONGEST_WORD, clean, cut
 from hwcalc.units import human_bytes

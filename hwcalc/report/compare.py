@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from hwcalc.library.compare import Comparison, Variant
+from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.footnote import footnotes
 from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.pieces import PIPED_WIDTH
 from hwcalc.report.side_by_side import NUMBERS, REASONS_WIDTH, legend, meanings, shown_columns
 from hwcalc.report.text import how_many
 from hwcalc.text import clean

@@ -1,25 +1,107 @@
-"""Pieces as text: by the short writer of :mod:`hwcalc.report.unstyled` where it can, else by rich, whose import takes as long as a plan."""
+"""What reports draw with: lines in styles, grids of them, and rich, which draws both with colours or without."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from hwcalc.report.pieces import BOUND, PIPED_WIDTH, Piece, Text, is_simple, longest_word
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text as RichText
 
-__all__ = ["marked", "rendered"]
+from hwcalc.formulas.record import Record
+
+PIPED_WIDTH: Final = 100_000
+"""Columns of piped output: no line is that long."""
+SCREEN: Final = (24, 80)
+"""Lines and columns of the smallest usual terminal: the answer and what to change fit it."""
+BOUND: Final = "\ue000"
+"""Stands for the blank between an option and its value until lines are broken. Names never have it: it is no character of any script."""
+UNSURE: Final = "yellow"
+VERDICT_COLORS: Final = {"fits": "green", "probably fits": UNSURE, "probably not": UNSURE, "does not fit": "red"}
+"""The colour of each verdict's words."""
+AGREES: Final = "green"
+DIFFERS: Final = "red"
+BETWEEN: Final = 2
+"""Blanks between two columns."""
+_OPTION: Final = r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])"
+_LABEL: Final = 36
+"""Characters of a label; a longer one takes several lines, so that there is room for its text."""
+# rich pads a cell up to the column's width before it ends the cell's style.
+_PADDING: Final = re.compile(r"[ ]+((?:\x1b\[[0-9;]*m)*)$")
+
+
+class Text(RichText):
+    """Text in a style. Parts may have styles of their own: ``Text("model ", ("name", "bold"), style="dim")``.
+
+    A ``whole`` text stays on one line, whatever the width.
+    """
+
+    def __init__(self, *parts: str | tuple[str, str], style: str = "", whole: bool = False) -> None:
+        super().__init__(style=style)
+        self.whole = whole
+        for part in parts:
+            if isinstance(part, str):
+                self.append(part)
+            else:
+                self.append(*part)
+
+
+class Column(Record):
+    """A column of a grid: as wide as its cells, or ``width`` columns of the terminal wide.
+
+    Cells that are too long are wrapped at blanks. ``folds`` says that a word that is too long goes on in the next line; else it is cut.
+    """
+
+    width: int | None = None
+    least: int | None = None
+    """Columns of the terminal that it has at least, if the width is left to its cells."""
+    right: bool = False
+    whole: bool = False
+    """Whether its cells are never wrapped."""
+    folds: bool = True
+
+
+class Grid(Record):
+    """Rows of cells, one for each column. At most one column may both be wrapped and be as wide as its cells."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Text, ...], ...]
+    gap: int = 0
+    """Blanks between two columns."""
+
+
+Piece = Text | Grid
+
+
+def longest_word(text: RichText) -> int:
+    """Columns of the longest word, with the indent of the text."""
+    indent = len(text.plain) - len(text.plain.lstrip(" "))
+    return indent + max(map(cell_len, text.plain.split()), default=0)
 
 
 def rendered(parts: Sequence[Piece], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
     """The pieces as text, without trailing blanks. A word that is longer than a line is not cut."""
-    roomy = [(part, _room(part, width)) for part in parts]
-    if color or not all(map(_is_simple, parts)):
-        from hwcalc.report.styled import drawn
-
-        lines = drawn(roomy, color=color)
-    else:
-        from hwcalc.report.unstyled import written
-
-        lines = written(roomy)
+    console = Console(
+        file=io.StringIO(),
+        width=PIPED_WIDTH,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    with console.capture() as captured:
+        for part in parts:
+            console.print(_renderable(part), width=_room(part, width), crop=False)
+    lines = [_PADDING.sub(r"\1", line) for line in captured.get().splitlines()]
     return "\n".join(lines).replace(BOUND, " ") + "\n"
 
 
@@ -28,12 +110,105 @@ def marked(text: str, style: str, *, color: bool) -> str:
     return rendered([Text(text, style=f"bold {style}")], color=color)
 
 
-def _is_simple(part: Piece) -> bool:
-    return is_simple(part.plain) if isinstance(part, Text) else all(is_simple(cell.plain) for row in part.rows for cell in row)
-
-
 def _room(part: Piece, width: int) -> int:
     """The columns for one part: more than there are where it would be cut otherwise. The terminal wraps it then, and nothing is lost."""
     if isinstance(part, Text):
         return PIPED_WIDTH if part.whole else max(width, longest_word(part))
     return PIPED_WIDTH if all(column.width is not None for column in part.columns) else width
+
+
+def _renderable(part: Piece) -> RenderableType:
+    if isinstance(part, Text):
+        return part
+    table = Table.grid(padding=(0, part.gap, 0, 0))
+    for column in part.columns:
+        table.add_column(
+            justify="right" if column.right else "left",
+            width=column.width,
+            min_width=column.least,
+            no_wrap=column.whole,
+            overflow="fold" if column.folds else "ellipsis",
+        )
+    for row in part.rows:
+        table.add_row(*row)
+    return table
+
+
+def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> Grid:
+    """Rows in columns; those in ``right`` are aligned right.
+
+    Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all.
+    """
+    return Grid(columns=_sized(rows, width, frozenset(right)), rows=tuple(map(tuple, rows)), gap=BETWEEN)
+
+
+def over(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> list[Piece]:
+    """As :func:`columns`, but the last cell of each row is a paragraph below the others."""
+    sized = _sized([row[:-1] for row in rows], width, frozenset(right))
+    parts: list[Piece] = []
+    for row in rows:
+        parts += [Grid(columns=sized, rows=(tuple(row[:-1]),), gap=BETWEEN), indented(row[-1])]
+    return parts
+
+
+def _sized(rows: Sequence[Sequence[Text]], width: int, numbers: frozenset[int]) -> tuple[Column, ...]:
+    """Columns as wide as these rows need, and no wider than there is room."""
+    cells = list(zip(*rows, strict=True))
+    natural = [max(cell.cell_len for cell in column) for column in cells]
+    room = width - BETWEEN * (len(natural) - 1)
+    widths = natural
+    if sum(natural) > room:
+        least = [
+            natural[place] if place == 0 or place in numbers else max(longest_word(cell) for cell in column)
+            for place, column in enumerate(cells)
+        ]
+        widths = fitted(natural, least, room)
+    return tuple(Column(width=size, right=place in numbers) for place, size in enumerate(widths))
+
+
+def fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Widths of columns that together take no more than ``room``: the widest is narrowed first, none below its least.
+
+    >>> fitted([50, 12, 40], [50, 12, 8], 90), fitted([50, 12, 40], [50, 12, 8], 40)
+    ([50, 12, 28], [50, 12, 8])
+    """
+    widths = list(natural)
+    excess = sum(widths) - room
+    while excess > 0:
+        loose = [place for place, size in enumerate(widths) if size > least[place]]
+        if not loose:
+            break
+        widest = max(loose, key=widths.__getitem__)
+        widths[widest] -= 1
+        excess -= 1
+    return widths
+
+
+def indented(text: Text) -> Grid:
+    """A paragraph indented by two columns."""
+    return Grid(columns=(Column(width=2, folds=False), Column(least=longest_word(text))), rows=((Text(), text),))
+
+
+def hanging(rows: Sequence[tuple[str, str, str]]) -> list[Piece]:
+    """Rows of label, text and style in one grid; long texts wrap with a hanging indent."""
+    if not rows:
+        return []
+    # An option and its value are on one line.
+    texts = [Text(_bound(message), style=style) for _, message, style in rows]
+    labels = [_in_lines(label) for label, _, _ in rows]
+    widest = max(cell_len(line) for lines in labels for line in lines)
+    names = [Text("\n".join(lines), style=style) for lines, (_, _, style) in zip(labels, rows, strict=True)]
+    columns = (Column(width=widest, folds=False), Column(least=max(map(longest_word, texts))))
+    return [Grid(columns=columns, rows=tuple(zip(names, texts, strict=True)), gap=BETWEEN)]
+
+
+def _bound(message: str) -> str:
+    return re.sub(_OPTION, rf"\1{BOUND}", message) if "--" in message else message
+
+
+def _in_lines(label: str) -> list[str]:
+    if len(label) + 2 <= _LABEL:
+        return ["  " + label]
+    from textwrap import wrap
+
+    return wrap(label, _LABEL, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

@@ -8,8 +8,7 @@ from hwcalc.engines import find_engine
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
-from hwcalc.report.columns import BETWEEN, hanging, indented
-from hwcalc.report.drawing import rendered
+from hwcalc.report.drawing import BETWEEN, PIPED_WIDTH, Column, Grid, Piece, Text, hanging, indented, rendered
 from hwcalc.report.explain_lines import (
     LIMITS,
     QUOTED_TITLE,
@@ -20,7 +19,6 @@ from hwcalc.report.explain_lines import (
     only_line,
     quoted_lines,
 )
-from hwcalc.report.pieces import PIPED_WIDTH, Column, Grid, Piece, Text
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.text import both, exact, layer_words, percent
 from hwcalc.text import TIMES, clean

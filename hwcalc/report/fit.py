@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.planner.runnables import Runnable, Runnables
+from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.listing import csv_text, listing
-from hwcalc.report.pieces import PIPED_WIDTH
 from hwcalc.report.text import escaped, filled, how_many, parameters, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hwcalc.report.pieces import PIPED_WIDTH
+from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.text import escaped, filled
 from hwcalc.text import clean
 

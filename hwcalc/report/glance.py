@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.formulas.record import Record
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
-from hwcalc.report.colors import UNSURE, VERDICT_COLORS
+from hwcalc.report.drawing import UNSURE, VERDICT_COLORS
 from hwcalc.report.places import host_line
 from hwcalc.report.summary import fit_lines, source_line
 from hwcalc.report.text import plural

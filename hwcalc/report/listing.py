@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hwcalc.report.colors import VERDICT_COLORS
-from hwcalc.report.columns import columns, over
-from hwcalc.report.drawing import rendered
-from hwcalc.report.pieces import PIPED_WIDTH, Text
+from hwcalc.report.drawing import PIPED_WIDTH, VERDICT_COLORS, Text, columns, over, rendered
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
 
 __all__ = ["csv_text", "listing"]

@@ -13,8 +13,7 @@ from hwcalc.probe.more import More
 from hwcalc.probe.policy_result import AT_RANDOM, PolicyFigure, PolicyRun
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import MEASURED, Compared, Probed, RankResult, TensorResult
-from hwcalc.report.colors import AGREES, DIFFERS
-from hwcalc.report.drawing import marked
+from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import both, exact, plural
 from hwcalc.text import clean

@@ -6,8 +6,7 @@ from typing import Final
 
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.rows import Number, Row
-from hwcalc.report.colors import AGREES, DIFFERS
-from hwcalc.report.drawing import marked
+from hwcalc.report.drawing import AGREES, DIFFERS, marked
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, plural
 from hwcalc.text import clean
@@ -124,8 +123,7 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
     lines += unread_rows(reconciliation)
     if format_ == "markdown":
         return "\n" + "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
-    from hwcalc.report.columns import hanging
-    from hwcalc.report.drawing import rendered
+    from hwcalc.report.drawing import hanging, rendered
 
     return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=color, width=width)
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_command, advice_pair
-from hwcalc.report.columns import BETWEEN, columns, hanging, indented
-from hwcalc.report.drawing import rendered
+from hwcalc.report.drawing import BETWEEN, PIPED_WIDTH, SCREEN, Piece, Text, columns, hanging, indented, rendered
 from hwcalc.report.glance import ask_line, first_lines, kept_lines, more_notes, notes_of, verdict_color
-from hwcalc.report.pieces import PIPED_WIDTH, SCREEN, Piece, Text
 from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.summary import definition, figures, model_lines, request_line, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural

@@ -6,16 +6,19 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from hwcalc.cli import main
+from hwcalc.cli.commands import root
+from hwcalc.cli.failure import is_typers
 from hwcalc.cli.options import given_options
-from hwcalc.cli.quick import read
+from hwcalc.errors import UsageError
 from tests.paths import ROOT as REPOSITORY
 
-__all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read_plan", "run"]
+__all__ = ["QWEN", "REPOSITORY", "Capture", "python", "read", "read_plan", "run"]
 
 QWEN = "Qwen/Qwen3-8B"
 Capture = pytest.CaptureFixture[str]
@@ -46,3 +49,24 @@ def python(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, encoding="utf-8", cwd=REPOSITORY, check=False, **more
     )
+
+
+def read(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
+    """The command of a line and the values of its options, as Typer reads them; ``None`` for help, completion and wrong lines."""
+    top = root()
+    try:
+        with top.make_context("kvplan", list(words)) as context:
+            rest = [*context._protected_args, *context.args]
+            if not rest:
+                return None
+            name, command, others = top.resolve_command(context, rest)
+            with command.make_context(name, others, parent=context) as inner:
+                values = dict(inner.params)
+                for option in inner.command.params:
+                    if option.multiple or option.nargs == -1:
+                        values[option.name] = list(values[option.name] or ())
+                return str(name), values
+    except Exception as error:
+        if isinstance(error, UsageError) or is_typers(error, "ClickException") or is_typers(error, "Exit"):
+            return None
+        raise

@@ -1,18 +1,23 @@
-"""What a block and a state slot take on one rank.
+"""What a block and a state slot take on one rank, and how LMDeploy divides weights over ranks.
 
 PyTorch keeps all pieces of a block of one layer side by side (keys, values, their scales, the indexer's keys), each rounded up to 256 bytes; a
 slot of recurrent states has the states of all layers, again in pieces of 256 bytes. TurboMind rounds nothing.
 
 Sources: pytorch/engine/cache_engine.py (CacheDesc, CacheEngine.allocate_caches, StateCacheEngine); TurboMind of 0.14.0:
-src/turbomind/models/llama/SequenceManager.cc, src/turbomind/kernels/attention/block.h.
+src/turbomind/models/llama/SequenceManager.cc, src/turbomind/kernels/attention/block.h. Weights are never in 32 bits; replicas divide attention
+alone; PyTorch does not cut tables: pytorch/config.py (DistConfig: attn_tp is tp / dp, mlp_tp is tp), pytorch/models/{llama,qwen3,deepseek_v2}.py,
+turbomind/builders/text_model.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
+from hwcalc.engines.classes import model_classes
 from hwcalc.engines.heads import check_heads
+from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -25,11 +30,12 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
+from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.weights import Block, Weight, WeightRole
 
 if TYPE_CHECKING:
-    from hwcalc.engines.lmdeploy.formats import KvFormat
-    from hwcalc.engines.lmdeploy.settings import LmdeploySettings
+    from hwcalc.engines.lmdeploy.settings import KvFormat, LmdeploySettings
     from hwcalc.engines.setup import Parallel
     from hwcalc.model import ModelSpec
 
@@ -41,8 +47,6 @@ _ITEM: Final = 2
 """Bytes of a number of the model's dtype, which is bf16 or fp16."""
 _SHARED_KEY: Final = 576
 """The width of a key at which TurboMind stores no values: a latent, and its rotary key."""
-_EXPANDED: Final = "MiniCPM3ForCausalLM"
-"""Latent attention that is stored as keys and values of every head."""
 _ATTENTION: Final = (FullAttention, SlidingAttention, ChunkedAttention)
 KINDS: Final[frozenset[type[LayerKind]]] = frozenset({*_ATTENTION, LatentAttention, SparseIndexer, GatedDeltaNet, NoCache})
 """The kinds of layers that have a rule here."""
@@ -204,7 +208,7 @@ def plan_layout(model: ModelSpec, settings: LmdeploySettings, parallel: Parallel
 def _shape(model: ModelSpec, kind: LayerKind, tp: int, index: int) -> Shape:
     if isinstance(kind, LatentAttention) and kind.window is None:
         check_heads("LMDeploy", kind, tp)
-        if model.architecture == _EXPANDED:
+        if "expanded" in model_classes("lmdeploy").row(model).words:
             width = kind.qk_nope_head_dim + kind.qk_rope_head_dim
             return Shape(heads=kind.num_attention_heads // tp, key=width, value=width)
         # One head, which LMDeploy repeats for every rank.
@@ -241,3 +245,33 @@ def kept_by(layout: PoolLayout, kind: LayerKind) -> Iterable[Piece]:
         indexed = isinstance(kind, SparseIndexer)
         return [piece for piece in layout.pieces if layout.index_apart and (piece.role is Role.INDEX) is indexed]
     return layout.pieces
+
+
+class _Pytorch(GroupRank):
+    """Every rank has the whole embedding and head, but for the embedding of DeepSeek's classes, which is cut by rows."""
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        if not self.is_vocabulary(weight):
+            return super().ranks(block, weight)
+        cut = weight.role is WeightRole.EMBEDDING and any(
+            isinstance(group.kind, LatentAttention) for group in self.model.stack.groups
+        )
+        return self.tp if cut else 1
+
+
+class _TurbomindRules(Rules):
+    engine: ClassVar[str] = "lmdeploy"
+    rank: ClassVar[type[Rank]] = GroupRank
+
+    def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
+        """bf16 or fp16: what is published in fp32 is loaded in fp16 (pytorch/config.py _update_torch_dtype)."""
+        found = FLOATS.get(weight_dtype or model.dtype or "", BF16)
+        return FP16 if found.bits > BF16.bits else found
+
+
+class _PytorchRules(_TurbomindRules):
+    rank: ClassVar[type[Rank]] = _Pytorch
+
+
+PYTORCH_WEIGHTS: Final = _PytorchRules()
+TURBOMIND_WEIGHTS: Final = _TurbomindRules()

@@ -159,7 +159,7 @@ class MistralOccupancy(GeneralOccupancy):
         return not self.settings.paged or (gpu is not None and gpu.vendor.lower() == "apple")
 
     def fullest_bytes(self) -> int:
-        from hwcalc.engines.pages import blocks_of_requests
+        from hwcalc.engines.pooled import blocks_of_requests
 
         if not self.settings.paged:
             return super().fullest_bytes()
@@ -176,7 +176,7 @@ class MistralOccupancy(GeneralOccupancy):
         return Noted(plan_pool(self, budget_bytes) if self.settings.paged and pages_of(self).elements else None)
 
     def holds(self, budget_bytes: int) -> bool:
-        from hwcalc.engines.pages import blocks_of_requests
+        from hwcalc.engines.pooled import blocks_of_requests
 
         if not self.settings.paged:
             return self.needed_bytes <= budget_bytes

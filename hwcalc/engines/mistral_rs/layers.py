@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, STATE_COPIES, counts_states_as_attention, keeps_all_heads
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
-from hwcalc.engines.pages import Pages
+from hwcalc.engines.pooled import Pages
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.mistral_rs.layers import counted_elements, is_state, layer_tensors, shard
-from hwcalc.engines.pages import request_steps
 from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.pooled import request_steps
 from hwcalc.engines.ranks import stage_groups
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
@@ -229,5 +229,5 @@ def _block_steps(opened: MistralOccupancy, size: int, blocks: int, per_request: 
             block_size=pages.block_size,
             elements_per_token=pages.elements,
         ),
-        *request_steps(blocks, pages.block_size, per_request, kept="null_block"),
+        *request_steps(blocks, max(0, blocks - 1), pages.block_size, per_request, kept="null_block"),
     )

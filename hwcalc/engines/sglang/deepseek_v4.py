@@ -7,13 +7,31 @@ Source: SGLang 0.5.23, ``pool_configurator.py`` (``DSV4PoolConfigurator``), ``de
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.sglang.layout import stage_spans
-from hwcalc.engines.sglang.sizes import LOADED, Figures, Sizes, most_running, request_cap
+from hwcalc.engines.sglang.pools import (
+    MOST_REQUESTS,
+    NO_TOKENS,
+    NO_WINDOW,
+    NOTHING_LEFT,
+    Demand,
+    Figures,
+    PoolRules,
+    Sizes,
+    around,
+    limited_tokens,
+    most_running,
+    request_cap,
+    tokens_in_share,
+    tokens_of_bytes,
+    with_a_window,
+)
+from hwcalc.engines.steps import Step, figure
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
-from hwcalc.formulas.arithmetic import either, floored, larger
+from hwcalc.formulas.arithmetic import either, floored, larger, largest
 from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
@@ -127,93 +145,122 @@ def compressed_layout(stack: Stack, settings: SglangSettings) -> CompressedLayou
     )
 
 
-def state_rows_bytes(layout: CompressedLayout, stage: CompressedStage, requests: int) -> int:
-    """Bytes of the compressors of 128 tokens, which every request has (``_get_c128_state_fixed_bytes``)."""
-    ring = layout.ring(_MANY)
-    rows = -(-((requests + 1) * ring + ring + 1) // _MANY) * _MANY
-    return rows * 2 * layout.head_dim * _STATE_BYTES * stage.many
+class CompressedPools(PoolRules):
+    """The pools of DeepSeek-V4."""
 
+    layout: CompressedLayout
 
-def state_requests(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> int:
-    """Requests that have compressors of 128 tokens in a pool of ``budget`` bytes: all that may run."""
-    if settings.own_requests is not None:
-        return settings.own_requests
-    return most_running(settings, floored(budget / layout.token_bytes(stage, settings.swa_ratio)), None)
+    @cached_property
+    def cells(self) -> tuple[float, ...]:
+        return tuple(self.layout.token_bytes(stage, self.settings.swa_ratio) for stage in self.layout.stages)
 
+    @property
+    def keeps_tokens(self) -> bool:
+        return True
 
-def compressed_figures(layout: CompressedLayout, settings: SglangSettings, budget: int) -> Figures:
-    """The pools of ``budget`` bytes on each rank; the stage with the fewest tokens counts."""
-    first, *others = layout.stages
-    (tokens, left), fullest = _stage_tokens(layout, first, settings, budget), 0
-    for place, stage in enumerate(others, 1):
-        own, own_left = _stage_tokens(layout, stage, settings, budget)
-        fewer = own < tokens
-        tokens, left, fullest = either(fewer, own, tokens), either(fewer, own_left, left), either(fewer, place, fullest)
-    limit = settings.total_tokens
-    if limit is not None:
-        above = tokens > limit
-        tokens, left = either(above, limit // layout.page_size * layout.page_size, tokens), either(above, budget, left)
-    return Figures(
-        tokens=tokens,
-        swa_tokens=window_places(layout, settings, tokens),
-        slots=None,
-        running=either(tokens > 0, most_running(settings, tokens, None), 0),
-        after_states_bytes=left,
-        fullest=fullest,
-    )
+    def figures(self, budget: int, steps: list[Step] | None = None) -> Figures:
+        layout, limit, above = self.layout, self.settings.total_tokens, False
+        (tokens, left), fullest = self._stage_tokens(0, budget), 0
+        for place in range(1, len(layout.stages)):
+            own, own_left = self._stage_tokens(place, budget)
+            fewer = own < tokens
+            tokens, left, fullest = either(fewer, own, tokens), either(fewer, own_left, left), either(fewer, place, fullest)
+        if limit is not None:
+            above = tokens > limit
+            tokens, left = either(above, limited_tokens(self.settings, limit, None), tokens), either(above, budget, left)
+        if steps is not None:
+            # What decided is computed once more, so that it tells its steps.
+            if limit is not None and above:
+                limited_tokens(self.settings, limit, steps)
+            else:
+                self._stage_tokens(fullest, budget, steps)
+        return Figures(
+            budget_bytes=budget,
+            tokens=tokens,
+            swa_tokens=self.windows_of(tokens, steps),
+            slots=None,
+            running=either(tokens > 0, most_running(self.settings, tokens, None, steps), 0),
+            left_bytes=left,
+            fullest=fullest,
+        )
 
+    def _stage_tokens(self, place: int, budget: int, steps: list[Step] | None = None) -> tuple[int, int]:
+        """Tokens of one stage, and the bytes that are left for them."""
+        own, page, cell, stage = self.settings, self.layout.page_size, self.cells[place], self.layout.stages[place]
+        fixed = self._fixed_bytes(stage, self.requests_with_states(place, budget))
+        left = larger(budget - fixed, 0)
+        tokens = floored(left / cell) // page * page
+        # A quotient that was rounded up is no whole page more.
+        tokens, left_bytes = either((tokens > 0) & (tokens * cell > left), tokens - page, tokens), floored(left)
+        if own.swa_ratio is not None:
+            figure(
+                steps if own.total_tokens is None else None,
+                "budget_of_tokens",
+                "pool_bytes - compressor_states",
+                left_bytes,
+                pool_bytes=budget,
+                compressor_states=fixed,
+            )
+            tokens_of_bytes(tokens, own, left_bytes, cell, steps)
+        return tokens, left_bytes
 
-def compressed_checks(
-    layout: CompressedLayout, settings: SglangSettings, found: Figures, budget: int
-) -> Iterator[tuple[bool, str]]:
-    """What SGLang checks of its pools before it starts, in this order, and what it says if that does not hold."""
-    yield budget > 0, LOADED
-    yield found.tokens > 0, "Not enough memory. Please try to increase --mem-fraction-static."
-    if settings.swa_ratio is not None:
-        assert found.swa_tokens is not None
-        yield found.swa_tokens > layout.window + layout.page_size, "SWA pool ({swa} tokens) cannot hold even one request."
+    def requests_with_states(self, place: int, budget: int) -> int:
+        """Requests that have compressors of 128 tokens in a pool of ``budget`` bytes on a stage: all that may run."""
+        if self.settings.own_requests is not None:
+            return self.settings.own_requests
+        return most_running(self.settings, floored(budget / self.cells[place]), None)
 
+    def states_bytes(self, stage: CompressedStage, requests: int) -> int:
+        """Bytes of the compressors of 128 tokens, which every request has (``_get_c128_state_fixed_bytes``)."""
+        ring = self.layout.ring(_MANY)
+        rows = -(-((requests + 1) * ring + ring + 1) // _MANY) * _MANY
+        return rows * 2 * self.layout.head_dim * _STATE_BYTES * stage.many
 
-def compressed_sizes(layout: CompressedLayout, settings: SglangSettings, budget: int) -> Sizes:
-    """The pools of ``budget`` bytes on each rank, or what SGLang says where it makes none."""
-    found = compressed_figures(layout, settings, budget)
-    error = next((words for passed, words in compressed_checks(layout, settings, found, budget) if not passed), None)
-    return Sizes(
-        tokens=found.tokens,
-        swa_tokens=found.swa_tokens,
-        slots=None,
-        running=found.running,
-        after_states_bytes=found.after_states_bytes,
-        cell=layout.token_bytes(layout.stages[found.fullest], settings.swa_ratio),
-        error=None if error is None else error.format(swa=found.swa_tokens),
-    )
+    def _fixed_bytes(self, stage: CompressedStage, requests: int) -> float:
+        """Bytes of a stage that are no share of its tokens, for so many requests."""
+        fixed = self.states_bytes(stage, requests)
+        return fixed + (0 if self.settings.swa_ratio is not None else self._capped_windows * self.layout.swa_bytes(stage))
 
+    def windows_of(self, tokens: int, steps: list[Step] | None = None) -> int:
+        ratio = self.settings.swa_ratio
+        return self._capped_windows if ratio is None else tokens_in_share(self.settings, ratio, tokens, steps)
 
-def fixed_bytes(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, requests: int) -> float:
-    """Bytes of a stage that are no share of its tokens, for so many requests."""
-    fixed = state_rows_bytes(layout, stage, requests)
-    return fixed + (0 if settings.swa_ratio is not None else _capped_windows(layout, settings) * layout.swa_bytes(stage))
+    @cached_property
+    def _capped_windows(self) -> int:
+        """Window tokens where they follow from the requests: what these hold at the worst, and the tails of prefixes that are kept."""
+        layout, own = self.layout, self.settings
+        tails = _TAILS * (own.own_requests or 1) if own.radix else 0
+        cap = request_cap(own, layout.window) + tails * (layout.window + layout.page_size)
+        return -(-cap // layout.page_size) * layout.page_size
 
+    def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
+        yield figures.budget_bytes > 0, NOTHING_LEFT
+        yield figures.tokens > 0, NO_TOKENS
+        if self.settings.swa_ratio is not None:
+            assert figures.swa_tokens is not None
+            yield figures.swa_tokens > self.layout.window + self.layout.page_size, NO_WINDOW
 
-def window_places(layout: CompressedLayout, settings: SglangSettings, tokens: int) -> int:
-    """Window tokens beside so many tokens."""
-    if settings.swa_ratio is None:
-        return _capped_windows(layout, settings)
-    places: int = floored(tokens * settings.swa_ratio) // layout.page_size * layout.page_size
-    return places
+    def sizes(self, figures: Figures) -> Sizes:
+        return Sizes(
+            tokens=figures.tokens,
+            swa_tokens=figures.swa_tokens,
+            slots=None,
+            running=figures.running,
+            after_states_bytes=figures.left_bytes,
+            cell=self.cells[figures.fullest],
+            error=self.error(figures),
+        )
 
-
-def _capped_windows(layout: CompressedLayout, settings: SglangSettings) -> int:
-    """Window tokens where they follow from the requests: what these hold at the worst, and the tails of prefixes that are kept."""
-    tails = _TAILS * (settings.own_requests or 1) if settings.radix else 0
-    cap = request_cap(settings, layout.window) + tails * (layout.window + layout.page_size)
-    return -(-cap // layout.page_size) * layout.page_size
-
-
-def _stage_tokens(layout: CompressedLayout, stage: CompressedStage, settings: SglangSettings, budget: int) -> tuple[int, int]:
-    """Tokens of one stage, and the bytes that are left for them."""
-    page, cell = layout.page_size, layout.token_bytes(stage, settings.swa_ratio)
-    left = larger(budget - fixed_bytes(layout, stage, settings, state_requests(layout, stage, settings, budget)), 0)
-    tokens = floored(left / cell) // page * page
-    # A quotient that was rounded up is no whole page more.
-    return either((tokens > 0) & (tokens * cell > left), tokens - page, tokens), floored(left)
+    def bounds(self, demand: Demand) -> tuple[int, int]:
+        own, layout = self.settings, self.layout
+        if own.swa_ratio is not None:
+            demand = with_a_window(demand, layout.window, layout.page_size)
+        tokens = self.least_tokens(demand, own.swa_ratio or 0)
+        few, many = (0, MOST_REQUESTS) if own.own_requests is None else (own.own_requests,) * 2
+        low, high = (
+            largest(
+                tokens * cell + self._fixed_bytes(stage, requests) for stage, cell in zip(layout.stages, self.cells, strict=True)
+            )
+            for requests in (few, many)
+        )
+        return around(low)[0], around(high)[1]

@@ -1,86 +1,91 @@
-"""A request that SGLang has opened, with its settings and the layout of its pools."""
+"""A model on SGLang: the rules that do not depend on the load, and what a load takes of its pools."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from hwcalc.engines.general import GeneralOccupancy
+from msgspec.structs import replace
+
+from hwcalc.engines.capability import check_generation
+from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
+from hwcalc.engines.heads import check_heads
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.sglang.held import allocations, extras, layer_tensors
+from hwcalc.engines.policies import Support
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.engines.setup import Load, Setup
+from hwcalc.engines.sglang.classes import CLASSES
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
-from hwcalc.engines.sglang.models import is_compressed
-from hwcalc.engines.sglang.room import Demand, PoolRoom, Room
-from hwcalc.engines.sglang.settings import SglangSettings, read_settings
-from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, slots_per_request
-from hwcalc.engines.sglang.supported import check_class, check_supported
+from hwcalc.engines.sglang.models import COPIES_STATES, is_compressed, is_sparse_latent
+from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, Sizes, slots_per_request
+from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, read_settings
+from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
+from hwcalc.engines.steps import Step
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import FullAttention, LayerKind, NoCache, Role, SlidingAttention
+from hwcalc.formulas.arithmetic import last_good
 from hwcalc.formulas.stairs import Stair, blocks_stair
-from hwcalc.model import Note
+from hwcalc.model import Definition, Note
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.budget import Budget
     from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.policies import Support
-    from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
+    from hwcalc.engines.sglang.curve import PoolCurve
     from hwcalc.engines.sglang.deepseek_v4 import CompressedLayout
 
+_MOST_REQUESTS: Final = 4096
+_DTYPES: Final = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
+_OWN_CACHES: Final = ("Inkling", "Zaya", "Glm5Next", "Dots3Note", "Qwen4Exp")
+"""Beginnings of the names of classes whose caches kvplan does not know yet."""
+_VENDORS: Final = ("nvidia", "amd")
+_OLDEST_GPU: Final = 75
+_SMALL_SHARE: Final = "0.1"
 
-_MOST_REQUESTS = 4096
 
-_DTYPES = {"fp8_e5m2": "fp8_e5m2", "fp4_mx_block16": "nvfp4"}
-
-
-class SglangOccupancy(GeneralOccupancy):
-    """An opened request with the values that the rules of SGLang use again and again."""
+class SglangDeployment(GeneralDeployment):
+    """SGLang as it is started: its settings, the layout of its pools, and what a budget becomes."""
 
     @cached_property
     def settings(self) -> SglangSettings:
         """The settings with every default filled in."""
-        return self.shared("settings", lambda: read_settings(self.model, self.request))
+        return read_settings(self.model, self.setup)
+
+    def seen_as(self, setup: Setup, **more: Any) -> Self:
+        """As :meth:`Deployment.seen_as`. The settings stay those of the whole server."""
+        self.settings  # noqa: B018 - kept before the setup is another one
+        return super().seen_as(setup, **more)
 
     @cached_property
     def layout(self) -> PoolLayout:
         """The layers in pools, of a model other than DeepSeek-V4."""
-        return self.shared("layout", lambda: plan_layout(self.model, self.plain_stack, self.settings))
+        return plan_layout(self.model, self.plain_stack, self.settings)
 
     @cached_property
     def compressed(self) -> CompressedLayout | None:
-        """The pools of DeepSeek-V4; ``None`` for every other model."""
+        """The layers of DeepSeek-V4; ``None`` for every other model."""
         if not is_compressed(self.model):
             return None
         from hwcalc.engines.sglang.deepseek_v4 import compressed_layout
 
-        return self.shared("compressed", lambda: compressed_layout(self.plain_stack, self.settings))
+        return compressed_layout(self.plain_stack, self.settings)
 
     @cached_property
-    def room(self) -> Room:
-        """The pools of any budget."""
-        return self.shared("room", self._room)
+    def pool_rules(self) -> PoolRules:
+        """How a budget becomes pools."""
+        if self.compressed is None:
+            return LayerPools(settings=self.settings, layout=self.layout)
+        from hwcalc.engines.sglang.deepseek_v4 import CompressedPools
 
-    def _room(self) -> Room:
-        if self.compressed is not None:
-            from hwcalc.engines.sglang.deepseek_v4_room import CompressedRoom
-
-            return CompressedRoom(settings=self.settings, layout=self.compressed)
-        return PoolRoom(settings=self.settings, layout=self.layout)
-
-    def sizes(self, budget: int) -> Sizes:
-        """The pools of a budget on each rank."""
-        return self.room.sizes(budget)
-
-    def paged(self, tokens: int) -> int:
-        """Tokens in whole pages."""
-        page = self.settings.page_size
-        return -(-tokens // page) * page
+        return CompressedPools(settings=self.settings, layout=self.compressed)
 
     @property
     def window(self) -> int | None:
@@ -99,77 +104,33 @@ class SglangOccupancy(GeneralOccupancy):
         beyond = EVICTION_INTERVAL * max(1, self.settings.draft_tokens) + page
         return blocks_stair(page), blocks_stair(page, self.window + beyond)
 
-    def window_tokens(self, tokens: int) -> int:
-        """Places that a sequence takes in the pool of windows."""
-        return self.settings.page_size * self.pages[1].at(tokens)
-
-    def held_tokens(self, *, windows: bool) -> int:
-        """Places that all sequences together take in the pool of windows, or in the other one; what they share is kept once."""
-        together = self.together
-        count = self.window_tokens if windows else self.paged
-        if windows or not together.unlike:
-            return together.branches * sum(many * count(tokens) for tokens, many in together.lengths)
-        prefix, prompt = self.shared_tokens()
-        common = prefix * together.copies
-        for tokens, many in together.lengths:
-            own = min(prefix, tokens), min(prompt, tokens)
-            common += many * (together.prompts * (own[1] - own[0]) + together.branches * (count(tokens) - own[1]))
-        return common
-
-    @property
+    @cached_property
     def slots(self) -> int:
         """Slots for states that a request takes."""
         return slots_per_request(self.settings) if self.compressed is None and self.layout.has_states else 0
 
-    @cached_property
-    def demand(self) -> Demand:
-        """What the planned sequences of a replica take of the pools."""
-        replica: SglangOccupancy = self.replica
-        return Demand(replica.batch, replica.held_tokens(windows=False), replica.held_tokens(windows=True))
+    def demand(self, tokens: int, sequences: int) -> Demand:
+        """What so many sequences of so many tokens take of the pools of a replica; of arrays too."""
+        page, (whole, windows) = self.settings.page_size, self.pages
+        return Demand(sequences, sequences * page * whole.at(tokens), sequences * page * windows.at(tokens))
 
-    def held_in(self, sizes: Sizes) -> bool:
-        """Whether these pools hold the planned sequences of a replica."""
-        demand = self.demand
-        if sizes.error is not None or demand.requests > sizes.running:
-            return False
-        if self.room.keeps_tokens and demand.places > sizes.tokens:
-            return False
-        return sizes.swa_tokens is None or demand.window_places <= sizes.swa_tokens
-
-    def at_once(self, sizes: Sizes) -> int:
-        """How many requests of the planned length these pools hold."""
-        request = self.replica.request.changed(lengths=(), batch=1)
-        one: SglangOccupancy = self.with_request(request)
-        if one.together.unlike:
-            from bisect import bisect_left
-
-            return bisect_left(
-                range(1, sizes.running // request.sharing.branches + 1), x=True, key=partial(one.lacks_room, sizes)
-            )
-        if sizes.error is not None:
-            return 0
-        pools = [sizes.running, sizes.tokens if self.room.keeps_tokens else None, sizes.swa_tokens]
-        return min(places // each for places, each in zip(pools, one.demand, strict=True) if places is not None and each)
-
-    def lacks_room(self, sizes: Sizes, requests: int) -> bool:
-        """Whether these pools do not hold so many requests."""
-        many: SglangOccupancy = self.with_request(self.request.changed(batch=requests))
-        return not many.held_in(sizes)
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether the pools of a budget hold so many sequences; of arrays too."""
+        return self.pool_rules.holds(self.pool_rules.figures(budget_bytes), self.demand(tokens, sequences))
 
     @cached_property
-    def least_bytes(self) -> int:
-        """The smallest budget of a rank whose pools hold the planned sequences of a replica.
+    def curve(self) -> PoolCurve:
+        """The bytes of the smallest pools that hold sequences which are all alike."""
+        from hwcalc.engines.sglang.curve import pool_curve
 
-        Where no budget does, because SGLang runs fewer requests or was allowed fewer tokens, it is what the sequences themselves take.
-        """
-        return self.room.least(self.demand, self._own_bytes())
+        return pool_curve(self)
 
-    def _own_bytes(self) -> int:
-        """What the sequences of a replica have in the pools of a rank of the fullest stage."""
-        stack, tensors = self.plain_stack, self.replica.kind_tensors
-        stages = (stack.groups,) if self.settings.pp == 1 else map(stack.groups_of, stage_spans(len(stack), self.settings.pp))
-        sizes = (sum(group.count * bytes_of(tensors[group.kind]) for group in groups) for groups in stages)
-        return max(sizes) // self.settings.tp
+    @cached_property
+    def budget_alone(self) -> Noted[Budget | None]:
+        """The bytes that each GPU has left for the pools, whatever the load, where no draft model has a cache beside them."""
+        from hwcalc.engines.sglang.memory import plan_budget
+
+        return plan_budget(self, self.at(Load(seq=1)))
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         own = self.settings
@@ -184,16 +145,168 @@ class SglangOccupancy(GeneralOccupancy):
             Role.CONV: known_dtype("bf16"),
         }
         dtypes = Dtypes(kv=own.kv_dtype, roles=MappingProxyType(roles))
-        if not is_auto(self.request.dtype):
+        if not is_auto(self.setup.dtype):
             return Noted(dtypes)
         message = f"KV dtype auto: {own.kv_dtype}, SGLang's choice for this model. Set it with --dtype."
         return Noted(dtypes, (Note(code="default-dtype", message=message),))
 
+    def deals_experts(self) -> bool:
+        return is_on(self.setup.options.get("enable_dp_attention"))
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.sglang.memory import SGLANG
+
+        return SGLANG
+
     def check_class(self) -> None:
-        check_class(self.model)
+        """Refuse a class that SGLang does not have, and whose layers transformers' own code cannot run in its place."""
+        name = self.model.architecture
+        plain = all(isinstance(group.kind, FullAttention | SlidingAttention | NoCache) for group in self.model.stack.groups)
+        if name is not None and name not in CLASSES and not plain:
+            raise UnsupportedError(f"SGLang 0.5.23 has no class {name}.", hint="Use: --engine reference, or another engine")
+
+    @cached_property
+    def remarks(self) -> tuple[Note, ...]:
+        """What is assumed. Raises an error for a model or a setup that SGLang refuses, or that kvplan has no rules for."""
+        setup, own, name = self.setup, self.settings, self.model.architecture
+        if name is not None and name.startswith(_OWN_CACHES):
+            raise UnsupportedError(
+                f"SGLang keeps caches of its own for {name}, which kvplan does not know yet.", hint="Use: --engine reference"
+            )
+        if setup.policy is not None:
+            raise UnsupportedError("SGLang has no cache policies.", hint="Leave out --policy, or use --engine reference")
+        if setup.parallel.dcp > 1:
+            raise UnsupportedError("kvplan has no rules for SGLang's decode context parallelism.", hint="Leave out --dcp")
+        if is_on(setup.options.get("enable_dp_attention")) and setup.parallel.pp > 1:
+            raise UsageError("enable_dp_attention: replicas of one group have no pipeline stages here.", hint="Leave out --pp")
+        if own.swa_ratio is None and own.own_requests is None:
+            raise UsageError("Window tokens by requests need their number.", hint="Give: --engine-option max_running_requests=N")
+        for group in self.plain_stack.groups:
+            check_heads("SGLang", group.kind, own.tp)
+        self._check_kernels()
+        self.compressed or self.layout  # noqa: B018 - refuses kinds without a rule
+        return tuple(self._notes())
+
+    def _check_kernels(self) -> None:
+        """Raise an error where SGLang has no kernel for a format on the GPU, or no states for a strategy."""
+        own, gpu, model = self.settings, self.setup.hardware.gpu, self.model
+        if is_sparse_latent(model) and own.kv_dtype not in ("bf16", "fp16", "fp8_e4m3"):
+            raise UnsupportedError(
+                f"--dtype {own.kv_dtype}: DeepSeek DSA only supports bfloat16 or fp8_e4m3.", hint="Use: --dtype bf16 or fp8_e4m3"
+            )
+        strategy = self.setup.options.get("mamba_scheduler_strategy", "auto")
+        if strategy.startswith("extra_buffer") and own.radix:
+            name = model.architecture or model.id
+            if self.compressed is not None or not self.layout.has_states:
+                raise UsageError(f"mamba_scheduler_strategy {strategy} needs mamba state, got {name}.", hint="Leave it out")
+            if gpu is not None and model.architecture not in COPIES_STATES:
+                raise UsageError(f"extra_buffer is not supported for {name}.", hint="Use: mamba_scheduler_strategy=no_buffer")
+            if strategy.endswith("lazy") and not own.overlap:
+                raise UsageError(
+                    "Lazy extra buffer requires overlap schedule.", hint="Use: mamba_scheduler_strategy=extra_buffer"
+                )
+        if gpu is None or gpu.vendor.lower() != "nvidia":
+            return
+        if own.kv_dtype in ("mxfp8", "nvfp4") and not is_blackwell(own.major):
+            other = "fp8_e4m3" if own.kv_dtype == "mxfp8" else "fp4_mx_block16"
+            raise UnsupportedError(
+                f"--dtype {own.kv_dtype}: SGLang needs a Blackwell GPU for it, not {gpu.name}.", hint=f"Use: --dtype {other}"
+            )
+
+    def _notes(self) -> Iterator[Note]:
+        gpu, own = self.setup.hardware.gpu, self.settings
+        if gpu is None:
+            message = (
+                "No GPU given: what SGLang sets by model and accelerator (max_running_requests, the strategy of states) is left as the options "
+                "say, and kernels are those of an H100. Set it with --gpu."
+            )
+            yield Note(code="default-gpu", message=message)
+        elif gpu.vendor.lower() not in _VENDORS:
+            raise UnsupportedError(f"SGLang's rules for {gpu.name} are not known.", hint="Known: NVIDIA and AMD GPUs.")
+        check_generation(gpu, _OLDEST_GPU, "SGLang only supports sm75 and above.")
+        if gpu is not None and gpu.vendor.lower() != "nvidia":
+            yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
+        name = self.model.architecture
+        if name is not None and name not in CLASSES:
+            message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
+            yield Note(code="not-its-own-class", message=message)
+        if own.kv_dtype == "nvfp4" and gpu is None:
+            message = (
+                "KV dtype nvfp4: prompts are counted as unpacked in fp8, which kernels of a B200 do without. Set it with --gpu."
+            )
+            yield Note(code="one-scale-layout", message=message)
+        if own.dp > 1:
+            yield Note(code="per-replica", message=f"The pool is that of one of {own.dp} replicas of attention.")
+
+
+class SglangOccupancy(GeneralOccupancy):
+    """What the pools of SGLang hold under a load."""
+
+    deployment: SglangDeployment
+
+    @property
+    def settings(self) -> SglangSettings:
+        """The settings of the server."""
+        return self.deployment.settings
 
     def check(self) -> None:
-        self.told(self.shared("supported", lambda: check_supported(self)))
+        if self.load.sharing.beams > 1:
+            raise UnsupportedError("SGLang has no beam search.", hint="Leave out --beams, or use: --samples")
+        self.tell(*self.deployment.remarks)
+
+    @cached_property
+    def held(self) -> Demand:
+        """What the planned sequences take of the pools, were they all on one replica; what they share is kept once."""
+        together = self.together
+        if self.load.is_alike:
+            return self.deployment.demand(self.tokens, self.batch)
+        sizes = [(self.deployment.demand(tokens, 1), tokens, requests) for tokens, requests in together.lengths]
+        windows = together.branches * sum(requests * each.window_places for each, _, requests in sizes)
+        if not together.unlike:
+            whole = together.branches * sum(requests * each.places for each, _, requests in sizes)
+            return Demand(self.batch, whole, windows)
+        prefix, prompt = self.shared_tokens()
+        whole = prefix * together.copies
+        for each, tokens, requests in sizes:
+            own_prefix, own_prompt = min(prefix, tokens), min(prompt, tokens)
+            whole += requests * (together.prompts * (own_prompt - own_prefix) + together.branches * (each.places - own_prompt))
+        return Demand(self.batch, whole, windows)
+
+    @property
+    def demand(self) -> Demand:
+        """What the planned sequences of a replica take of its pools."""
+        return self.replica.held
+
+    def sizes(self, budget: int) -> Sizes:
+        """The pools of a budget on each rank as SGLang logs them."""
+        rules = self.deployment.pool_rules
+        return rules.sizes(rules.figures(budget))
+
+    def holds(self, budget_bytes: int) -> bool:
+        rules = self.deployment.pool_rules
+        return budget_bytes >= 0 and rules.holds(rules.figures(budget_bytes), self.demand)
+
+    def at_once(self, figures: Figures, steps: list[Step] | None = None) -> int:
+        """How many requests of the planned length these pools hold."""
+        rules, replica = self.deployment.pool_rules, self.replica
+        one = replica.under(replace(replica.load, lengths=(), batch=1))
+        if not one.together.unlike:
+            return rules.most(figures, one.held, None if self.together.unlike else steps)
+        numbers = range(1, figures.running // self.load.sharing.branches + 1)
+        return bisect_left(numbers, x=True, key=lambda number: not rules.holds(figures, one.sized(batch=number).held))
+
+    def fullest_bytes(self) -> int:
+        """Bytes of the smallest pools of a rank that hold the planned sequences of a replica.
+
+        Where no budget does, because SGLang runs fewer requests or was allowed fewer tokens, it is what the sequences themselves take.
+        """
+        replica, deployment = self.replica, self.deployment
+        if replica.load.is_alike:
+            return deployment.curve.needed_bytes(self.tokens, replica.batch)
+        stack, stages = self.plain_stack, stage_spans(len(self.plain_stack), self.settings.pp)
+        tensors = replica.kind_tensors
+        sizes = (sum(group.count * bytes_of(tensors[group.kind]) for group in stack.groups_of(stage)) for stage in stages)
+        return deployment.pool_rules.least(replica.held, max(sizes) // self.settings.tp)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         """What the sequences have in the pools, on all tensor-parallel ranks together."""
@@ -202,10 +315,6 @@ class SglangOccupancy(GeneralOccupancy):
     def model_tensors(self) -> tuple[StoredTensor, ...]:
         return extras(self)
 
-    def fullest_bytes(self) -> int:
-        """The smallest pools that hold the planned sequences."""
-        return self.least_bytes
-
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         return allocations(self, stage)
 
@@ -213,33 +322,65 @@ class SglangOccupancy(GeneralOccupancy):
         """Prompts lie in the pools from the start."""
         return self.needed_bytes
 
-    def deals_experts(self) -> bool:
-        return is_on(self.request.options.get("enable_dp_attention"))
-
     def most_sequences(self) -> tuple[int, str]:
         own = self.settings
         most = _MOST_REQUESTS if own.own_requests is None else own.own_requests
-        return most * self.request.parallel.dp, "max_running_requests"
+        return most * self.setup.parallel.dp, "max_running_requests"
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
-        from hwcalc.engines.sglang.pool import plan_pool
+        """The pools of one replica. ``tokens`` is ``max_total_num_tokens`` and ``max_requests`` is ``max_running_requests``."""
+        rules, page, steps = self.deployment.pool_rules, self.settings.page_size, list[Step]()
+        figures = rules.figures(max(0, budget_bytes), steps)
+        sizes, at_once = rules.sizes(figures), self.at_once(figures, steps)
+        message = sizes.error
+        if message is None and not at_once:
+            message = f"The input ({self.tokens} tokens) is longer than the pool ({sizes.tokens} tokens)."
+        starts = sizes.error is None and sizes.tokens and sizes.cell
+        info = PoolInfo(
+            budget_bytes=budget_bytes,
+            tokens=sizes.tokens if sizes.error is None else None,
+            bytes_per_token=round(sizes.cell),
+            blocks=sizes.tokens // page,
+            block_size=page,
+            bytes_per_block=round(sizes.cell * page),
+            blocks_per_request=self.deployment.pages[0].at(self.tokens),
+            max_concurrency=None,
+            max_requests=sizes.running,
+            max_seq=self._longest_of_one(figures),
+            swa_tokens=sizes.swa_tokens,
+            state_slots=sizes.slots,
+            needed_bytes=self.needed_bytes,
+            fits=at_once > 0 and budget_bytes >= 0,
+            message=message,
+            requires=(),
+            definition=Definition.ENGINE,
+            steps=(*self._share_steps, *steps) if starts else (),
+            at_once=at_once,
+        )
+        return Noted(info)
 
-        return Noted(plan_pool(self, budget_bytes))
+    @property
+    def _share_steps(self) -> tuple[Step, ...]:
+        """How SGLang's share of the GPU comes about."""
+        from hwcalc.engines.sglang.memory import fraction_steps
 
-    def holds(self, budget_bytes: int) -> bool:
-        """Without the figures of the pool, one of which is searched for."""
-        return budget_bytes >= 0 and self.held_in(self.sizes(budget_bytes))
+        return fraction_steps(self.deployment)
+
+    def _longest_of_one(self, figures: Figures) -> int:
+        """The longest sequence that one request could have in these pools."""
+        rules, bound = self.deployment.pool_rules, max(self.tokens, self.model.max_position_embeddings or 0)
+        if rules.error(figures) is not None:
+            return 0
+        longest = min(bound, figures.tokens)
+        return int(last_good(longest, lambda tokens: rules.holds(figures, self.deployment.demand(tokens, 1))))
 
     def plan_budget(self) -> Noted[Budget | None]:
-        """Within a family the budget is the same for all lengths and batches."""
+        """The budget, which is the same for all lengths and batches unless a draft has a cache."""
+        if self.setup.draft is None:
+            return self.deployment.budget_alone
         from hwcalc.engines.sglang.memory import plan_budget
 
-        return self.shared("budget", lambda: plan_budget(self))
-
-    def weight_rules(self) -> Rules:
-        from hwcalc.engines.sglang.weights import SGLANG
-
-        return SGLANG
+        return plan_budget(self.deployment, self)
 
     def chunks(self) -> tuple[int, int, int]:
         chunk = self.settings.chunk
@@ -251,14 +392,26 @@ class SglangOccupancy(GeneralOccupancy):
         return {"page_size": own.page_size, "chunked_prefill_size": own.chunk}
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.sglang.savings import savings
-
-        return savings(self)
+        """A smaller pool of windows, states without copies, and formats of eight bits."""
+        own, deployment = self.settings, self.deployment
+        if own.swa_ratio is not None and deployment.window is not None and own.swa_ratio > float(_SMALL_SHARE):
+            yield Saving(Cost.CACHE, "a smaller pool of windows", {"engine_options": {"swa_full_tokens_ratio": _SMALL_SHARE}})
+        if deployment.slots > 1:
+            yield Saving(Cost.CACHE, "a smaller pool of states", {"engine_options": {"mamba_full_memory_ratio": _SMALL_SHARE}})
+        if own.element_bytes > 1 and deployment.compressed is None:
+            yield Saving(Cost.CACHE, "fp8_e4m3 cache", {"dtype": "fp8_e4m3"})
+        if computes_fp8(self.setup.hardware.gpu):
+            yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
 
     def support_of_sharing(self) -> Support:
-        from hwcalc.engines.sglang.savings import sharing_support
-
-        return sharing_support(self)
+        """The radix cache keeps common beginnings once, in whole pages; states are those of one sequence."""
+        if not self.settings.radix:
+            return Support(offered=False, how="disable_radix_cache: every sequence is kept by itself")
+        if self.deployment.compressed is None and self.deployment.layout.has_states:
+            return Support(
+                offered=False, how="states are kept for each sequence; kvplan counts no prefix that their copies allow to share"
+            )
+        return Support(offered=True, how=f"the radix cache: common tokens are kept once, in pages of {self.settings.page_size:,}")
 
     def shared_tokens(self) -> tuple[int, int]:
         """Whole pages of what is alike."""
@@ -267,11 +420,11 @@ class SglangOccupancy(GeneralOccupancy):
         return prefix // page * page, prompt // page * page
 
     def curve(self) -> Curve | None:
-        from hwcalc.engines.sglang.form import plan_curve
-
-        return plan_curve(self)
+        """The cache of sequences that are alike; ``None`` for others, or with a draft."""
+        return self.deployment.curve if self.request.is_plain else None
 
     def form(self) -> MemoryForm | None:
-        from hwcalc.engines.sglang.form import plan_form
+        """The memory of a GPU for sequences that are alike; ``None`` for others, or if the budget is unknown."""
+        from hwcalc.engines.general_form import form_with
 
-        return plan_form(self)
+        return form_with(self, pools=self.deployment)

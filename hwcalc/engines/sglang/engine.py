@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.sglang.deployment import SglangOccupancy
+from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
 from hwcalc.engines.sglang.layout import KINDS
-from hwcalc.engines.sglang.options import OPTIONS
+from hwcalc.engines.sglang.options import OPTIONS, flag_text, serve
 from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import Choices, EngineOption
 
 
 class Sglang(GeneralEngine):
     """Pools of tokens, of window tokens and of states, by the rules of SGLang."""
 
+    deployment: ClassVar[type[Deployment]] = SglangDeployment
     occupancy: ClassVar[type[Occupancy]] = SglangOccupancy
     name: ClassVar[str] = "sglang"
     title: ClassVar[str] = "SGLang: a pool of tokens, and one each for windows and states"
@@ -43,11 +44,7 @@ class Sglang(GeneralEngine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def flag(self, name: str, value: object) -> str:
-        from hwcalc.engines.sglang.command import flag_text
-
         return flag_text(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
-        from hwcalc.engines.sglang.command import serve
-
         return serve(planned)

@@ -3,13 +3,16 @@
 ``pools = free after loading - free before x (1 - mem_fraction_static) - what multimodal models reserve`` (SGLang 0.5.23,
 ``kv_cache_configurator.py`` _profile_available_bytes). What a pass computes with and CUDA graphs lie in the share that is left free.
 The default of ``mem_fraction_static`` follows from the accelerator (``arg_groups/memory_hook.py``, MiB).
+
+With ``enable_dp_attention`` replicas divide attention and embedding alone (``models/deepseek_v2.py``: MLPs have the sizes of the whole
+group; ``layers/vocab_parallel_embedding.py``). Neither ``moe_dense_tp_size`` nor ``enable_dp_lm_head`` is planned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -19,15 +22,18 @@ from hwcalc.engines.draft_weights import mtp_bytes_rank
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
 from hwcalc.engines.sglang.settings import prompt_tokens
-from hwcalc.engines.sglang.weights import SGLANG
+from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
+from hwcalc.formulas.weights import Block, Weight, WeightRole
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.sglang.deployment import SglangOccupancy
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.sglang.deployment import SglangDeployment
     from hwcalc.model import ModelSpec
 
 _ALWAYS_MIB: Final = 512
@@ -58,34 +64,53 @@ _UNREAD: Final = {"Qwen3_5": ("depth",), "MiniMaxM3": ("num_hidden_layers", "hid
 _BUCKETS: Final = ((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256))
 
 
-def plan_budget(opened: SglangOccupancy) -> Noted[Budget | None]:
-    """The bytes that each GPU has left for the pools; ``None`` if the memory of the GPU or the size of the weights is unknown."""
-    found = loaded(opened)
+class _SglangRank(GroupRank):
+    """The ranks of all replicas divide the output head, too."""
+
+    def ranks(self, block: Block, weight: Weight) -> int:
+        return self.shards if weight.role is WeightRole.HEAD else super().ranks(block, weight)
+
+
+class _SglangRules(Rules):
+    engine: ClassVar[str] = "sglang"
+    rank: ClassVar[type[Rank]] = _SglangRank
+
+
+SGLANG: Final = _SglangRules()
+
+
+def plan_budget(deployment: SglangDeployment, occupancy: Occupancy) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for the pools; ``None`` if the memory of the GPU or the size of the weights is unknown.
+
+    Of the load it depends on nothing but the cache of a draft model.
+    """
+    found = loaded(occupancy)
     if found.value is None:
         return Noted(None, found.notes)
     gpu, memory, weights = found.value
-    share = _fraction(opened)
-    extra = beside(opened)
-    outside = (device_context(gpu), *communication(opened.request.parallel, gpu))
+    share = _fraction(deployment)
+    extra = beside(occupancy)
+    outside = (device_context(gpu), *communication(deployment.setup.parallel, gpu))
     parts = (
         *weights,
         *extra.value,
-        *_drafts(opened),
+        *_drafts(deployment),
         *(_of_free(part, share) for part in outside),
-        *_images(opened.model),
+        *_images(deployment.model),
     )
-    budget, notes = budget_of(opened, memory, parts, tokens=opened.settings.chunk, rows=opened.request.replica_batch, share=share)
+    rows = occupancy.request.replica_batch
+    budget, notes = budget_of(occupancy, memory, parts, tokens=deployment.settings.chunk, rows=rows, share=share)
     return Noted(budget, (*found.notes, *extra.notes, *notes))
 
 
-def _fraction(opened: SglangOccupancy) -> float:
+def _fraction(deployment: SglangDeployment) -> float:
     """The share that the user names, or the default."""
-    named = opened.settings.fraction
+    named = deployment.settings.fraction
     if named is not None:
         return named
-    if opened.request.hardware.memory_utilization is not None:
-        return opened.request.hardware.memory_utilization
-    return default_fraction(opened)
+    if deployment.setup.hardware.memory_utilization is not None:
+        return deployment.setup.hardware.memory_utilization
+    return default_fraction(deployment)
 
 
 def _of_free(part: BudgetPart, share: float) -> BudgetPart:
@@ -100,28 +125,28 @@ def _of_free(part: BudgetPart, share: float) -> BudgetPart:
     )
 
 
-def default_fraction(opened: SglangOccupancy) -> float:
+def default_fraction(deployment: SglangDeployment) -> float:
     """``mem_fraction_static`` where nobody names one.
 
     An H100 of 81,559 MiB reserves 512 + 1.5 x 8192 + 128 + 2 x 256 + 8 x 58 = 13,904 MiB: 0.83.
     """
-    gpu = opened.request.hardware.gpu
+    gpu = deployment.setup.hardware.gpu
     assert gpu is not None
     if gpu.memory_total_mib is None:
         return 0.95
-    return round((gpu.memory_total_mib - _reserved_mib(opened)) / gpu.memory_total_mib, 3) * _times(opened)
+    return round((gpu.memory_total_mib - _reserved_mib(deployment)) / gpu.memory_total_mib, 3) * _times(deployment)
 
 
-def fraction_steps(opened: SglangOccupancy) -> tuple[Step, ...]:
+def fraction_steps(deployment: SglangDeployment) -> tuple[Step, ...]:
     """How the default comes about; nothing where the share is named, or no GPU is."""
-    hardware = opened.request.hardware
+    hardware = deployment.setup.hardware
     total = None if hardware.gpu is None or hardware.kv_memory is not None else hardware.gpu.memory_total_mib
-    if total is None or opened.settings.fraction is not None or hardware.memory_utilization is not None:
+    if total is None or deployment.settings.fraction is not None or hardware.memory_utilization is not None:
         return ()
-    graphs, times = _graphs_mib(opened), _times(opened)
-    ranks = opened.settings.tp * opened.settings.dp * opened.settings.pp
+    graphs, times = _graphs_mib(deployment), _times(deployment)
+    ranks = deployment.settings.tp * deployment.settings.dp * deployment.settings.pp
     formula = f"{_ALWAYS_MIB} + {_TOKEN_MIB} x chunk_tokens + {_RANK_MIB // _RANKS} x ranks + graphs_mib"
-    chunk, reserved = max(prompt_tokens(opened.request), _LEAST_TOKENS), _reserved_mib(opened)
+    chunk, reserved = max(prompt_tokens(deployment.setup), _LEAST_TOKENS), _reserved_mib(deployment)
     return (
         step(
             "reserved_mib",
@@ -135,7 +160,7 @@ def fraction_steps(opened: SglangOccupancy) -> tuple[Step, ...]:
         step(
             "mem_fraction_static",
             "round((gpu_mib - reserved_mib) / gpu_mib, 3)" + ("" if times == 1 else " x share_beside"),
-            default_fraction(opened),
+            default_fraction(deployment),
             unit="of the GPU",
             gpu_mib=total,
             reserved_mib=reserved,
@@ -144,19 +169,19 @@ def fraction_steps(opened: SglangOccupancy) -> tuple[Step, ...]:
     )
 
 
-def _reserved_mib(opened: SglangOccupancy) -> float:
+def _reserved_mib(deployment: SglangDeployment) -> float:
     """What stays free for activations, ranks and CUDA graphs."""
-    gpu, own = opened.request.hardware.gpu, opened.settings
-    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(opened.request), _LEAST_TOKENS)
+    gpu, own = deployment.setup.hardware.gpu, deployment.settings
+    reserved = _ALWAYS_MIB + _TOKEN_MIB * max(prompt_tokens(deployment.setup), _LEAST_TOKENS)
     reserved += own.tp * own.dp * own.pp / _RANKS * _RANK_MIB
-    reserved += _graphs_mib(opened)
+    reserved += _graphs_mib(deployment)
     large = gpu is not None and (gpu.memory_total_mib or 0) > _LARGE_GPU_MIB
     return max(reserved, _LEAST_RESERVED_MIB) if large else reserved
 
 
-def _graphs_mib(opened: SglangOccupancy) -> float:
+def _graphs_mib(deployment: SglangDeployment) -> float:
     """What graphs of decode steps and of prompts reserve."""
-    gpu, own, options = opened.request.hardware.gpu, opened.settings, opened.request.options
+    gpu, own, options = deployment.setup.hardware.gpu, deployment.settings, deployment.setup.options
     graph = _graph_batch((gpu.memory_total_mib or 0) if gpu is not None else 0, own.tp * own.dp)
     if "max_running_requests" in options:
         # What SGLang limits by itself comes later.
@@ -164,37 +189,37 @@ def _graphs_mib(opened: SglangOccupancy) -> float:
     size: float = _GRAPH_MIB * graph
     if own.dp > 1:
         size += (_REPLICA_GRAPH_MIB + (_TOKEN_MIB if graph > _LARGE_GRAPHS else 0)) * graph * own.dp
-    return size + (_prompt_graphs_mib(opened, prompt_tokens(opened.request)) if _prompts_in_graphs(opened) else 0)
+    return size + (_prompt_graphs_mib(deployment, prompt_tokens(deployment.setup)) if _prompts_in_graphs(deployment) else 0)
 
 
-def _times(opened: SglangOccupancy) -> float:
+def _times(deployment: SglangDeployment) -> float:
     """What a vision tower and AMD's kernels leave of the share."""
-    gpu, share = opened.request.hardware.gpu, 1.0
-    if shows_images(opened.model):
-        share *= _of_tower(opened.model)
-    if gpu is not None and gpu.vendor.lower() == "amd" and opened.settings.context > _LONG:
+    gpu, share = deployment.setup.hardware.gpu, 1.0
+    if shows_images(deployment.model):
+        share *= _of_tower(deployment.model)
+    if gpu is not None and gpu.vendor.lower() == "amd" and deployment.settings.context > _LONG:
         share *= _AITER_SHARE
     return share
 
 
-def _prompts_in_graphs(opened: SglangOccupancy) -> bool:
+def _prompts_in_graphs(deployment: SglangDeployment) -> bool:
     """Whether graphs of prompts are captured (``disable_breakable_cudagraph_if_incompatible``)."""
-    model = opened.model
+    model = deployment.model
     if (
-        opened.settings.pp > 1
-        or opened.compressed is not None
+        deployment.settings.pp > 1
+        or deployment.compressed is not None
         or (shows_images(model) and model.architecture not in GRAPHS_WITH_IMAGES)
     ):
         return False
     return not any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack.groups)
 
 
-def _prompt_graphs_mib(opened: SglangOccupancy, chunk: int) -> int:
+def _prompt_graphs_mib(deployment: SglangDeployment, chunk: int) -> int:
     """What graphs of prompts reserve: a flat amount for latents, else by the number of lengths."""
-    if _is_latent(opened.model):
+    if _is_latent(deployment.model):
         return _LATENT_PREFILL_MIB
-    longest = min(chunk, opened.settings.total_tokens or chunk)
-    if "llama-2" in opened.model.id.lower():
+    longest = min(chunk, deployment.settings.total_tokens or chunk)
+    if "llama-2" in deployment.model.id.lower():
         longest = min(longest, _LLAMA_2_TOKENS)
     return _BUCKET_MIB * prefill_buckets(longest)
 
@@ -245,9 +270,9 @@ def _images(model: ModelSpec) -> tuple[BudgetPart, ...]:
     return (replace(part, steps=steps),)
 
 
-def _drafts(opened: SglangOccupancy) -> tuple[BudgetPart, ...]:
+def _drafts(deployment: SglangDeployment) -> tuple[BudgetPart, ...]:
     """Weights of the layers that draft, where they come with the model; they are loaded before the pools are sized."""
-    if not opened.settings.drafts or not opened.model.facts.mtp_modules:
+    if not deployment.settings.drafts or not deployment.model.facts.mtp_modules:
         return ()
-    size = mtp_bytes_rank(opened.model, opened.parallel, rules=SGLANG)
+    size = mtp_bytes_rank(deployment.model, deployment.parallel, rules=SGLANG)
     return () if size is None else (ranked("draft weights", Section.WEIGHTS, size),)

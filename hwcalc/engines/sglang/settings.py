@@ -1,7 +1,10 @@
-"""What a request to SGLang comes to, with every default filled in.
+"""What SGLang is started with, every default filled in.
 
 A server first settles its arguments by model and accelerator (``arg_groups/``), and then sizes its pools by them. Without an accelerator
 nothing is settled: a bare byte budget is divided as the arguments say, and kernels are those of an H100.
+
+Source: SGLang 0.5.23, ``arg_groups/model_override_base.py`` (``get_default_attn_backend``), ``arg_groups/model_overrides/`` and the page
+constraints of ``arg_groups/overrides.py``.
 """
 
 from __future__ import annotations
@@ -11,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.options import is_auto, is_on
-from hwcalc.engines.sglang.backends import BLACKWELL, attention_backend, is_blackwell, page_size, pages_states
 from hwcalc.engines.sglang.models import (
     COPIES_STATES,
+    MINIMAX_SPARSE,
     SCALED_ON_CONSUMER,
     context_tokens,
     is_compressed,
@@ -22,11 +25,13 @@ from hwcalc.engines.sglang.models import (
 from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.states import STATE_RULES
 from hwcalc.errors import UnknownNameError
+from hwcalc.formulas import LatentAttention
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Setup
     from hwcalc.model import ModelSpec
 
 KV_DTYPES: Final = ("auto", "fp8_e5m2", "fp8_e4m3", "mxfp8", "bf16", "bfloat16", "nvfp4", "fp4_mx_block16")
@@ -43,6 +48,49 @@ _CHUNKS: Final = ((20, 2048), (35, 4096), (60, 4096), (160, 8192))
 """GiB that the accelerator has less than, and its tokens of a prompt in a batch; 16,384 above."""
 _LARGEST_CHUNK: Final = 16_384
 _USUAL_CHUNK: Final = 8192
+BLACKWELL: Final = 10
+"""Compute capability of B200 and its kin, for which kernels of TensorRT-LLM are built; consumer GPUs of that generation have 12."""
+_CONSUMER: Final = 12
+HOPPER: Final = 9
+_DEEPSEEK: Final = frozenset(
+    {
+        *("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "KimiK25ForConditionalGeneration", "MistralLarge3ForCausalLM"),
+        *("PixtralForConditionalGeneration", "GlmMoeDsaForCausalLM", "HYV4ForCausalLM", "LongcatFlashForCausalLM"),
+        "KimiK3ForConditionalGeneration",
+    }
+)
+"""Classes whose latents are read by TensorRT-LLM's kernel on Blackwell (``_deepseek_family_overrides``, ``kimi_k3.py``)."""
+_ON_FLASHINFER: Final = frozenset({"Lfm2ForCausalLM", "Lfm2MoeForCausalLM", "GraniteMoeHybridForCausalLM"})
+_ON_TRITON: Final = frozenset(
+    {
+        *("FalconH1ForCausalLM", "JetNemotronForCausalLM", "JetVLMForConditionalGeneration", "DiffusionGemmaForBlockDiffusion"),
+        *("MiniCPMV4_6ForConditionalGeneration", "MiniCPMV4_7ForConditionalGeneration", "EmbeddingGemma2Model"),
+    }
+)
+_ON_TRITON_IF_CACHED: Final = frozenset(
+    {
+        *("Qwen3NextForCausalLM", "Qwen3_5MoeForConditionalGeneration", "Qwen3_5ForConditionalGeneration"),
+        *("InternS2PreviewForConditionalGeneration", "InternS2MobiusForConditionalGeneration"),
+    }
+)
+"""Classes that keep pages of one token on Blackwell with a prefix cache, unless they draft or their strategy was named."""
+_ON_FA4: Final = frozenset(
+    {"MiMoV2ForCausalLM", "MiMoV2FlashForCausalLM", "Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"}
+)
+_NEMOTRON: Final = ("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "NemotronH_Omni_Reasoning_V3")
+_ON_TRTLLM: Final = frozenset(
+    {
+        *("GptOssForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"),
+        *("Llama4ForConditionalGeneration", "Llama4ForCausalLM", "Olmo2ForCausalLM", "BeamForCausalLM", "Exaone4ForCausalLM"),
+        *("ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", *_NEMOTRON),
+    }
+)
+_SMALL_PAGES: Final = (32, 64)
+_TRTLLM_PAGES: Final = (16, 32, 64, 128)
+_USUAL_PAGE: Final = 64
+_FA4_PAGE: Final = 128
+_DSV4_PAGE: Final = 256
+_MINIMAX_PAGE: Final = 128
 
 
 class SglangSettings(Record):
@@ -88,23 +136,23 @@ class SglangSettings(Record):
         return self.draft_layers > 0
 
 
-def capability_of(request: Request) -> tuple[int, int]:
+def capability_of(setup: Setup) -> tuple[int, int]:
     """The compute capability of the accelerator; that of an H100 if there is none or it has none."""
-    return divmod(compute_capability(request.hardware.gpu), 10)
+    return divmod(compute_capability(setup.hardware.gpu), 10)
 
 
-def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
-    """The settings of a request. Raises the error of SGLang for a KV dtype that it does not take."""
-    options, major = request.options, capability_of(request)[0]
-    kv_dtype = _kv_dtype(model, request.dtype, major)
+def read_settings(model: ModelSpec, setup: Setup) -> SglangSettings:
+    """The settings of a setup. Raises the error of SGLang for a KV dtype that it does not take."""
+    options, major = setup.options, capability_of(setup)[0]
+    kv_dtype = _kv_dtype(model, setup.dtype, major)
     radix = not is_on(options.get("disable_radix_cache"))
-    settled = request.hardware.gpu is not None
+    settled = setup.hardware.gpu is not None
     states = any(type(group.kind) in STATE_RULES for group in model.stack.groups)
-    overlap, stages = not is_on(options.get("disable_overlap_schedule")), request.parallel.pp
+    overlap, stages = not is_on(options.get("disable_overlap_schedule")), setup.parallel.pp
     page, named_strategy = _option(options, "page_size"), options.get("mamba_scheduler_strategy", "auto")
     layers, tokens = _option(options, "speculative") or (0, 0)
     named = _option(options, "max_running_requests")
-    replicas = request.parallel.dp if is_on(options.get("enable_dp_attention")) else 1
+    replicas = setup.parallel.dp if is_on(options.get("enable_dp_attention")) else 1
     cached = radix and not layers and not named_strategy.startswith("extra_buffer")
     kernel = options.get("attention_backend", "auto")
     backend = attention_backend(
@@ -130,7 +178,7 @@ def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
         major=major,
         page_size=page_size(model, major, own_backend, page, settled=settled, chosen=is_auto(kernel)),
         # Replicas that divide attention alone divide the batch of a pass, too (``handle_data_parallelism``).
-        chunk=prompt_tokens(request) // replicas,
+        chunk=prompt_tokens(setup) // replicas,
         requests=named,
         total_tokens=_option(options, "max_total_tokens"),
         swa_ratio=_swa_ratio(model, ratio, by_request=named is not None, radix=radix, settled=settled),
@@ -144,7 +192,7 @@ def read_settings(model: ModelSpec, request: Request) -> SglangSettings:
         dsa_backend=_dsa_backend(model, options.get("dsa_backend", "auto"), kv_dtype, major),
         draft_layers=layers,
         draft_tokens=tokens,
-        tp=request.parallel.tp,
+        tp=setup.parallel.tp,
         pp=stages,
         dp=replicas,
         context=context_tokens(model),
@@ -196,12 +244,12 @@ def _declares_fp8(model: ModelSpec) -> bool:
     return "FP8" in (str(one).upper() for one in named if one)
 
 
-def prompt_tokens(request: Request) -> int:
+def prompt_tokens(setup: Setup) -> int:
     """Tokens of a prompt in a batch, of all replicas together."""
-    named: int | None = _option(request.options, "chunked_prefill_size")
+    named: int | None = _option(setup.options, "chunked_prefill_size")
     if named is not None:
         return named
-    gpu = request.hardware.gpu
+    gpu = setup.hardware.gpu
     if gpu is None or gpu.memory_total_mib is None:
         return _USUAL_CHUNK
     return next((chunk for below, chunk in _CHUNKS if gpu.memory_total_mib < below * 1024), _LARGEST_CHUNK)
@@ -239,3 +287,78 @@ def _dsa_backend(model: ModelSpec, named: str, kv_dtype: str, major: int) -> str
     if kv_dtype != "fp8_e4m3" or major < BLACKWELL:
         return "flashmla_sparse"
     return "flashinfer_sparse_mla" if major > BLACKWELL and model.architecture == SCALED_ON_CONSUMER else "trtllm"
+
+
+def is_blackwell(major: int) -> bool:
+    """Whether an accelerator is of the generation that computes in four bits."""
+    return major in (BLACKWELL, _CONSUMER)
+
+
+def attention_backend(model: ModelSpec, major: int, *, named: str, kv_dtype: str, cached: bool, tree: bool) -> str:
+    """The backend of decoding.
+
+    ``cached`` says that a prefix cache keeps states with a strategy that nobody named, and nothing drafts; ``tree`` that drafts are checked
+    in pages of more than one token, which kernels that are taken by default do not.
+    """
+    if is_compressed(model):
+        return "dsv4"
+    if is_sparse_latent(model):
+        return "dsa"
+    if named != "auto":
+        return named
+    latent = any(isinstance(group.kind, LatentAttention) for group in model.stack.groups)
+    if major == HOPPER:
+        return "flashinfer" if tree and not latent else "fa3"
+    if major != BLACKWELL:
+        return "triton" if latent else "flashinfer"
+    if latent:
+        return "trtllm_mla" if model.architecture in _DEEPSEEK else "flashinfer"
+    return _on_blackwell(model, kv_dtype, cached=cached, tree=tree)
+
+
+def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool, tree: bool) -> str:
+    name = model.architecture
+    if name in _ON_FLASHINFER:
+        return "flashinfer"
+    if name in _ON_TRITON or (name in _ON_TRITON_IF_CACHED and (cached or tree)):
+        return "triton"
+    if name in MINIMAX_SPARSE:
+        return "trtllm_mha" if kv_dtype == "fp8_e4m3" else "fa4"
+    kinds = [group.kind for group in model.stack.groups]
+    if tree and name not in (*_ON_FA4, *_ON_TRTLLM):
+        return "flashinfer"
+    unlike = any(isinstance(kind, AttentionKind) and kind.head_dim != kind.v_head_dim for kind in kinds)
+    return "fa4" if unlike or name in _ON_FA4 else "trtllm_mha"
+
+
+def pages_states(model: ModelSpec, backend: str, *, drafts: bool) -> bool:
+    """Whether SGLang sets pages before it settles how states are copied, which they allow."""
+    return backend == "trtllm_mha" and (
+        model.architecture in _ON_TRITON_IF_CACHED or (drafts and model.architecture in _NEMOTRON)
+    )
+
+
+def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, settled: bool, chosen: bool) -> int:
+    """Tokens in a page. A server that knows its accelerator corrects what is named; without one it is taken as it is.
+
+    ``chosen`` says that SGLang chose the backend.
+    """
+    if backend == "dsv4":
+        return named if named is not None and not settled else _DSV4_PAGE
+    if backend == "dsa":
+        return named if named is not None and not settled else _USUAL_PAGE
+    if named is None and model.architecture in MINIMAX_SPARSE and (major in (HOPPER, BLACKWELL) or not settled):
+        named = _MINIMAX_PAGE
+    if not settled:
+        return named or 1
+    if chosen and backend == "triton" and major == BLACKWELL and model.architecture in _ON_TRITON_IF_CACHED:
+        return 1
+    if backend == "flashmla":
+        return _USUAL_PAGE
+    if backend in ("trtllm_mla", "cutedsl_mla"):
+        return named if named in _SMALL_PAGES else _USUAL_PAGE
+    if backend == "trtllm_mha":
+        return named if named in _TRTLLM_PAGES else _USUAL_PAGE
+    if backend == "fa4" and major == BLACKWELL:
+        return _FA4_PAGE
+    return named or 1

@@ -1,4 +1,10 @@
-"""A request to TGI, with what its options and the model come to.
+"""What TGI makes of a model and of its settings, and what its pool of blocks holds.
+
+``KV-cache blocks: N, size: B`` of its log counts the blocks of the warm-up batch again, which are free by then, so that the pool is all that
+is left (``warmup`` in ``flash_causal_lm.py``). Block 0 is for health checks (``backends/v3/src/{radix,block_allocator}.rs``). What is left is
+``max(0, cudaFree - (1 - cuda_memory_fraction x TGI_WIGGLE_ROOM) x total)`` after a prefill of ``max_batch_prefill_tokens``
+(``get_cuda_free_memory`` in ``utils/import_utils.py``): with the room of 0.9, a tenth of the total stays free; CUDA graphs are captured into it
+afterwards. A model of Mamba has no pool: its states are made for each batch.
 
 Read, not run, in 3.3.6-dev0 (commit db931fcf42da): ``launcher/src/main.rs`` resolve_attention,
 ``server/text_generation_server/models/{globals,flash_causal_lm}.py``, ``layers/attention/kv_cache.py``.
@@ -14,23 +20,16 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from hwcalc.engines.capability import check_generation
-from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.classes import model_classes
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import (
-    AUTO,
-    integer_option,
-    is_auto,
-    is_on,
-    number_option,
-    share_option,
-)
-from hwcalc.engines.pages import blocks_of_requests
+from hwcalc.engines.options import AUTO, integer_option, is_auto, is_on, number_option, share_option
 from hwcalc.engines.policies import Support
+from hwcalc.engines.pooled import BlockPool, PooledDeployment, PooledOccupancy
+from hwcalc.engines.setup import Load
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.tgi.launcher import head_width, prefill_tokens
-from hwcalc.engines.tgi.layers import check_layers, layer_tensors
-from hwcalc.engines.tgi.models import check_class, check_weights, is_bf16, is_native, published_format
+from hwcalc.engines.tgi.layers import RULES, TGI, check_layers
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, ChunkedAttention, LatentAttention, LayerKind, Mamba1, Role, SlidingAttention
 from hwcalc.formulas.formats import BF16
@@ -40,34 +39,30 @@ from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
-    from hwcalc.engines.forms import Curve, MemoryForm
-    from hwcalc.engines.pool import PoolInfo
+    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
 
-
-_FLOATS: Final = ("bf16", "fp16")
-
-_OLDEST_GPU: Final = 75
 BLOCKS: Final[Mapping[str, int]] = MappingProxyType(
     {"flashinfer": 1, "flashdecoding": 256, "paged": 16, "flashdecoding-ipex": 64}
 )
 """Back end -> tokens in a block."""
-
 FRACTION: Final = 1.0
-
 WIGGLE_ROOM: Final = 0.9
-
 REQUESTS: Final = 128
-
-_LAUNCHER_ROOM: Final = 0.95
-
-_FLASHINFER_WIDTHS: Final = (64, 128, 256)
-
-_NO_FLASHINFER: Final = frozenset({"falcon", "deepseek_v2"})
-
+KV_NAMES: Final = {"fp8": "fp8_e4m3fn", "fp8_e4m3": "fp8_e4m3fn", "fp8_e5m2": "fp8_e5m2"}
+"""A format of kvplan -> a value of ``--kv-cache-dtype``."""
+QUANTIZED: Final = {"fp8": "fp8", "bnb8": "bitsandbytes", "bnb4": "bitsandbytes-nf4"}
+"""A format into which TGI converts while loading -> a value of ``--quantize``."""
+_FLOATS: Final = ("bf16", "fp16")
+_OLDEST_GPU: Final = 75
 _AMPERE: Final = 8
+_LAUNCHER_ROOM: Final = 0.95
+_FLASHINFER_WIDTHS: Final = (64, 128, 256)
+_FP16_METHODS: Final = frozenset({"awq", "exl2", "gptq", "marlin"})
+_NOT_FOR_AUTO: Final = frozenset({"awq", "gptq", "exl2"})
+_SHORT: Final = "Not enough memory to handle {tokens} prefill tokens. You need to decrease `--max-batch-prefill-tokens`"
 
 
 class Settings(Record):
@@ -81,53 +76,90 @@ class Settings(Record):
     most_requests: int
 
 
-class TgiOccupancy(GeneralOccupancy):
-    """It also keeps the settings."""
+class TgiDeployment(PooledDeployment):
+    """A model on TGI: what its launcher and its server make of the options."""
+
+    reserved_blocks = 1
+    reserved_for = "health_block"
+    budget_is_fixed = True
+
+    def at(self, load: Load) -> TgiOccupancy:
+        return TgiOccupancy(self, load)
 
     @cached_property
     def settings(self) -> Settings:
         """What the options come to."""
-        return self.shared("settings", self._read)
+        options, setup = self.setup.options, self.setup
+        attention = options.get("attention", AUTO)
+        if attention == AUTO:
+            attention = self._chosen_attention()
+        cached, named = options.get("prefix_caching"), options.get("wiggle_room")
+        fraction = share_option(
+            "cuda_memory_fraction", options.get("cuda_memory_fraction"), setup.hardware.memory_utilization, FRACTION
+        )
+        room = None if named is None else wiggle_room("wiggle_room", named)
+        return Settings(
+            attention=attention,
+            block_size=BLOCKS[attention],
+            share=fraction * (room or WIGGLE_ROOM),
+            prefix_caching=self._caches_prefixes(attention) if cached is None else is_on(cached),
+            prefill_tokens=_whole(options, "max_batch_prefill_tokens")
+            or prefill_tokens(self.model, setup.hardware.gpu, setup.parallel.tp, fraction * (room or _LAUNCHER_ROOM)),
+            most_requests=_whole(options, "max_concurrent_requests") or REQUESTS,
+        )
 
     @property
-    def pooled(self) -> bool:
-        """Whether there is a pool of blocks: not for Mamba, whose states are made for each batch."""
-        return not any(isinstance(group.kind, Mamba1) for group in self.plain_stack.groups)
+    def block_size(self) -> int:
+        return self.settings.block_size
+
+    @cached_property
+    def block_pool(self) -> BlockPool | None:
+        return None if any(isinstance(group.kind, Mamba1) for group in self.plain_stack.groups) else super().block_pool
 
     @property
-    def model_format(self) -> str:
-        """The dtype that TGI loads a model in without ``--dtype``, whatever its config says (``default_dtype`` in models/__init__.py)."""
-        return "bf16" if is_bf16(self.model) else "fp16"
+    def words(self) -> Mapping[str, str]:
+        """What the row of the model's class says."""
+        return model_classes("tgi").row(self.model).words
 
     @property
-    def published_format(self) -> str | None:
-        """The format of the cache that the checkpoint names, where TGI heeds it: with flashinfer on CUDA, and in its own classes."""
-        heeded = self.settings.attention == "flashinfer" and self.vendor == "nvidia" and is_native(self.model)
-        return published_format(self.model) if heeded else None
+    def is_native(self) -> bool:
+        """Whether TGI has a class of its own; also for dimensions by hand, which are of no model type."""
+        return "native" in self.words or "model_type" not in self.model.config
 
     @property
     def vendor(self) -> str:
         """The maker of the GPU; NVIDIA where none is named."""
-        gpu = self.request.hardware.gpu
+        gpu = self.setup.hardware.gpu
         return "nvidia" if gpu is None else gpu.vendor.lower()
 
-    def _read(self) -> Settings:
-        options = self.request.options
-        attention = options.get("attention", AUTO)
-        if attention == AUTO:
-            attention = _attention(self)
-        cached = options.get("prefix_caching")
-        return Settings(
-            attention=attention,
-            block_size=BLOCKS[attention],
-            share=_fraction(self) * _room(options, WIGGLE_ROOM),
-            prefix_caching=_caches_prefixes(self, attention) if cached is None else is_on(cached),
-            prefill_tokens=_whole(options, "max_batch_prefill_tokens")
-            or prefill_tokens(
-                self.model, self.request.hardware.gpu, self.request.parallel.tp, _fraction(self) * _room(options, _LAUNCHER_ROOM)
-            ),
-            most_requests=_whole(options, "max_concurrent_requests") or REQUESTS,
-        )
+    @property
+    def quantization_method(self) -> str:
+        """The format of the published weights; empty if they are not quantised."""
+        return str((self.model.quantization or {}).get("quant_method", "")).lower()
+
+    @property
+    def model_format(self) -> str:
+        """The dtype that TGI loads a model in without ``--dtype``, whatever its config says (``default_dtype`` in models/__init__.py)."""
+        return "bf16" if "bf16" in self.words and self.quantization_method not in _FP16_METHODS else "fp16"
+
+    @property
+    def published_format(self) -> str | None:
+        """The format of the cache that the checkpoint names: an fp8 ``kv_cache_scheme`` of compressed-tensors.
+
+        TGI heeds it with flashinfer on CUDA, and in its own classes.
+        """
+        scheme = (self.model.quantization or {}).get("kv_cache_scheme")
+        if self.settings.attention != "flashinfer" or self.vendor != "nvidia" or not self.is_native:
+            return None
+        if self.quantization_method != "compressed-tensors" or not isinstance(scheme, dict):
+            return None
+        return "fp8_e4m3" if (scheme.get("type"), scheme.get("num_bits")) == ("float", 8) else None
+
+    @property
+    def prompt_window(self) -> int | None:
+        """The window that limits a prompt: ROCm's attention has no windows. ``None`` if none does."""
+        window = self.model.config.get("sliding_window")
+        return window if self.vendor == "amd" and isinstance(window, int) and window >= 0 else None
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         """The model's dtype, or fp8 with one scale for a whole tensor, which is not counted."""
@@ -138,10 +170,8 @@ class TgiOccupancy(GeneralOccupancy):
         )
         message = f"KV dtype auto: {kept.name}, {why}. Set it with --dtype."
         notes: tuple[Note, ...] = (Note(code="default-dtype", message=message),)
-        if not is_auto(self.request.dtype):
-            from hwcalc.engines.tgi.command import KV_NAMES
-
-            asked = (self.request.dtype or "").strip().lower()
+        if not is_auto(self.setup.dtype):
+            asked = (self.setup.dtype or "").strip().lower()
             spelled = {value: name for name, value in KV_NAMES.items()}.get(asked, asked)
             if spelled not in (*_FLOATS, *KV_NAMES):
                 raise UnknownNameError(
@@ -156,101 +186,199 @@ class TgiOccupancy(GeneralOccupancy):
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
 
     def check_class(self) -> None:
-        check_class(self.model)
+        model_classes("tgi").check(self.model)
 
-    def check(self) -> None:
+    def check_hardware(self) -> None:
+        """Raise an error for GPUs, or a layout of them, on which TGI does not run."""
         for name in ("pp", "dcp", "ep"):
-            if getattr(self.request.parallel, name) > 1:
+            if getattr(self.setup.parallel, name) > 1:
                 raise UnsupportedError(f"TGI has no --{name}: it shards every layer.", hint="Use: --tp")
-        check_generation(
-            self.request.hardware.gpu, _OLDEST_GPU, "GPUs below CUDA capability 7.5 are not supported by TGI's attention."
-        )
-        if self.request.sharing.beams > 1:
-            raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
-        _check_weights(self.request.weights)
-        check_weights(self.model, format_name(self.request.weights))
+        gpu = self.setup.hardware.gpu
+        check_generation(gpu, _OLDEST_GPU, "GPUs below CUDA capability 7.5 are not supported by TGI's attention.")
+
+    @cached_property
+    def accepted(self) -> tuple[Note, ...]:
+        """Notes on what TGI makes of the model. Raises an error for a model and options that it refuses under every load."""
+        self._check_weights(format_name(self.setup.weights))
         check_layers(self)
-        _check_fp8(self)
-        _check_window(self)
+        self._check_fp8()
         if self.settings.prefix_caching and self.settings.attention == "paged":
             raise UsageError("TGI: Prefix caching is only supported with flashinfer.", hint="Leave out prefix_caching.")
-        self.tell(*self.shared("remarks", lambda: tuple(_remarks(self))))
-
-    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return layer_tensors(kind, self)
+        return tuple(self._remarks())
 
     def expands_latents(self) -> bool:
         return True
 
-    def plan_budget(self) -> Noted[Budget | None]:
-        if not self.pooled:
-            return super().plan_budget()
-        from hwcalc.engines.tgi.memory import plan_budget
-
-        return self.shared("budget", lambda: plan_budget(self))
-
-    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
-        from hwcalc.engines.tgi.pool import plan_pool
-
-        return Noted(plan_pool(self, budget_bytes) if self.pooled else None)
-
-    def holds(self, budget_bytes: int) -> bool:
-        from hwcalc.engines.tgi.pool import block_bytes
-
-        if not self.pooled:
-            return self.needed_bytes <= budget_bytes
-        return budget_bytes >= 0 and budget_bytes // block_bytes(self) - 1 >= blocks_of_requests(self, self.settings.block_size)
-
-    def most_sequences(self) -> tuple[int, str]:
-        return self.settings.most_requests * self.request.parallel.dp, "max_concurrent_requests"
-
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        from hwcalc.engines.tgi.pool import block_bytes
-
-        if not self.pooled or self.request.lengths or self.request.sharing.asked:
-            return None
-        usable = max(0, max(0, budget_bytes) // block_bytes(self) - 1)
-        return min(bound, usable // self.request.replica_batch * self.settings.block_size)
-
-    def curve(self) -> Curve | None:
-        curve, window = super().curve(), _window_of(self)
-        return curve if curve is None or window is None else replace(curve, most_tokens=window + 1)
-
-    def form(self) -> MemoryForm | None:
-        """The warm-up is the same for all requests, and so are all parts of the equation; one block is kept for health checks."""
-        from hwcalc.engines.forms import Blocks
-
-        if not self.pooled:
-            return super().form()
-        from hwcalc.engines.general_form import form_with
-        from hwcalc.engines.tgi.pool import block_bytes
-
-        return form_with(self, blocks=Blocks(bytes=block_bytes(self), null=1))
-
-    def chunks(self) -> tuple[int | None, int | None, int | None]:
-        tokens = self.settings.prefill_tokens
-        return tokens, tokens, tokens
-
     def weight_rules(self) -> Rules:
-        from hwcalc.engines.tgi.weights import TGI
-
         return TGI
 
     def weight_dtype(self) -> str:
         """16 bits, whatever the checkpoint has."""
         return BF16.name
 
+    @cached_property
+    def budget_without_draft(self) -> Noted[Budget | None]:
+        """The bytes that each GPU has left for blocks, which is the same under every load: the warm-up has one long prompt."""
+        return self.at(Load(seq=max(self.settings.prefill_tokens, 1))).warm_budget()
+
+    def _chosen_attention(self) -> str:
+        """The back end that the launcher chooses: flashinfer, or another where the width of a head or the model is none of its."""
+        if self.vendor == "amd":
+            # The images for ROCm set ATTENTION=paged.
+            return "paged"
+        if self.vendor == "intel":
+            return "flashdecoding-ipex"
+        if self.vendor != "nvidia":
+            raise UnsupportedError(f"TGI has no back end for {self.vendor} GPUs.", hint="Use: --gpu h100-sxm5-80gb")
+        if self._has_flashinfer() and "no_flashinfer" not in self.words:
+            return "flashinfer"
+        gpu = self.setup.hardware.gpu
+        capability = None if gpu is None else gpu.compute_capability
+        return "paged" if capability is not None and int(capability.partition(".")[0]) < _AMPERE else "flashdecoding"
+
+    def _caches_prefixes(self, attention: str) -> bool:
+        """Prefix caching is on with flashinfer, unless there are adapters or the model sees pictures."""
+        pictures = self.model.facts is not None and "vision_config" in self.model.config
+        if attention == "paged" or self.setup.lora is not None or pictures:
+            return False
+        return self._has_flashinfer()
+
+    def _has_flashinfer(self) -> bool:
+        """By the width of a head as the launcher reads it; dimensions by hand have no config that it could read."""
+        if self.model.architecture is None:
+            widths = {group.kind.head_dim for group in self.plain_stack.groups if isinstance(group.kind, AttentionKind)}
+            return widths <= set(_FLASHINFER_WIDTHS)
+        return head_width(self.model.config) in _FLASHINFER_WIDTHS
+
+    def _check_weights(self, named: str | None) -> None:
+        if named is not None and named not in _FLOATS and named not in QUANTIZED:
+            raise UnsupportedError(
+                f"TGI does not make {named} weights of the published ones.",
+                hint=f"Use --weights {', '.join((*_FLOATS, *QUANTIZED))}, or a model that is published so.",
+            )
+        if self.is_native:
+            return
+        if self.quantization_method in _NOT_FOR_AUTO:
+            raise UnsupportedError(
+                f"TGI: {self.quantization_method} quantization is not supported for AutoModel", hint="Use: --engine transformers"
+            )
+        if named == "bnb4":
+            raise UnsupportedError(
+                "TGI: 4bit quantization is not supported for AutoModel", hint="Leave out --weights, or use: bnb8"
+            )
+        if named == "fp8":
+            raise UnsupportedError(
+                f"TGI runs {self.model.model_type} by its transformers back end, which takes no --quantize fp8.",
+                hint="Leave out --weights.",
+            )
+
+    def _check_fp8(self) -> None:
+        """As ``KVCache`` in layers/attention/kv_cache.py."""
+        kept = self.dtypes.value.kv
+        if not kept.startswith("fp8"):
+            return
+        if self.settings.attention == "flashdecoding":
+            raise UnsupportedError(
+                "TGI: FP8 KV cache is currently only supported for flashinfer on CUDA and paged attention.",
+                hint="Use: --dtype auto, or --engine-option attention=paged",
+            )
+        if self.vendor == "amd" and kept == "fp8_e5m2":
+            raise UnsupportedError("TGI: float8_e5m2 FP8 KV cache is not supported on AMD ROCm.", hint="Use: --dtype fp8")
+        if not self.is_native:
+            raise UnsupportedError(
+                f"TGI runs {self.model.model_type} by its transformers back end, which takes no --kv-cache-dtype.",
+                hint="Use: --dtype auto",
+            )
+
+    def _remarks(self) -> Iterator[Note]:
+        kinds: set[type[LayerKind]] = {type(group.kind) for group in self.plain_stack.groups}
+        if self.block_pool is not None:
+            size = "one token" if self.block_size == 1 else f"{self.block_size} tokens"
+            message = f"Attention by {self.settings.attention}: blocks of {size}. Set it with --engine-option attention."
+            yield Note(code="attention", message=message)
+        if not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
+            message = "TGI keeps every token of windowed layers: its server gives the allocator of blocks no window."
+            yield Note(code="window-not-honoured", message=message)
+        if LatentAttention in kinds:
+            message = "TGI stores latent attention as keys and values of every head, both 192 wide or more."
+            yield Note(code="latent-expanded", message=message)
+        if not self.is_native:
+            message = f"TGI has no class of its own for {self.model.model_type}: its transformers back end runs it."
+            yield Note(code="transformers-back-end", message=message)
+
+
+class TgiOccupancy(PooledOccupancy):
+    """What TGI holds under one load."""
+
+    deployment: TgiDeployment
+
+    def check(self) -> None:
+        self.deployment.check_hardware()
+        if self.load.sharing.beams > 1:
+            raise UnsupportedError("TGI has no beam search.", hint="Leave out --beams, or use: --samples")
+        accepted = self.deployment.accepted
+        window = self.deployment.prompt_window
+        if window is not None and self.tokens - 1 > window:
+            raise UnsupportedError(
+                "TGI: The backend rocm does not support sliding window attention that is used by the model type "
+                f"{self.model.model_type}: `--max-input-tokens` must not exceed sliding_window={window}.",
+                hint=f"Use: --seq {window + 1}",
+            )
+        self.tell(*accepted)
+
+    def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
+        return RULES[type(kind)](kind, self)
+
+    def chunks(self) -> tuple[int | None, int | None, int | None]:
+        tokens = self.deployment.settings.prefill_tokens
+        return tokens, tokens, tokens
+
+    def plan_budget(self) -> Noted[Budget | None]:
+        if self.deployment.block_pool is None:
+            return super().plan_budget()
+        # The cache of a draft is as long as the planned sequences.
+        return self.deployment.budget_without_draft if self.setup.draft is None else self.warm_budget()
+
+    def warm_budget(self) -> Noted[Budget | None]:
+        """The share of the whole GPU, minus what is there after the warm-up; ``None`` if memory or weights are unknown."""
+        from hwcalc.engines.costs import forward
+        from hwcalc.engines.extra_models import beside
+        from hwcalc.engines.loaded import budget_of, loaded, outside
+
+        found = loaded(self)
+        if found.value is None:
+            return Noted(None, found.notes)
+        gpu, memory, weights = found.value
+        extra, tokens = beside(self), self.deployment.settings.prefill_tokens
+        warm = self.deployment.at(Load(seq=max(tokens, 1))).replica
+        activations = forward(warm, (tokens, tokens, tokens), 1)
+        parts: tuple[BudgetPart, ...] = (*weights, *extra.value, activations, *outside(self, gpu))
+        budget, notes = budget_of(self, memory, parts, tokens=tokens, rows=1, share=self.deployment.settings.share)
+        return Noted(budget, (*found.notes, *extra.notes, *notes))
+
+    def pool_message(self, blocks: int, requests: int) -> str | None:
+        if not blocks:
+            return _SHORT.format(tokens=self.deployment.settings.prefill_tokens)
+        return None if requests else f"Not enough memory to handle `max_total_tokens={self.tokens}`"
+
+    def most_sequences(self) -> tuple[int, str]:
+        return self.deployment.settings.most_requests * self.setup.parallel.dp, "max_concurrent_requests"
+
+    def curve(self) -> Curve | None:
+        curve, window = super().curve(), self.deployment.prompt_window
+        return curve if curve is None or window is None else replace(curve, most_tokens=window + 1)
+
     def support_of_sharing(self) -> Support:
         """Source: backends/v3/src/radix.rs."""
         how = "every request has its own blocks"
-        if self.settings.prefix_caching:
+        if self.deployment.settings.prefix_caching:
             how = "blocks of earlier prompts are found again in a tree; what requests that run at once share is not planned"
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
         from hwcalc.engines.saving import Cost, Saving
 
-        if self.settings.attention in ("flashinfer", "paged"):
+        if self.deployment.settings.attention in ("flashinfer", "paged"):
             yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})
         yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
         yield Saving(Cost.FEW_BITS, "bnb4 weights", {"weights": "bnb4"})
@@ -258,11 +386,6 @@ class TgiOccupancy(GeneralOccupancy):
 
 def _whole(options: Mapping[str, str], name: str) -> int | None:
     return None if name not in options else integer_option(1)(name, options[name])
-
-
-def _room(options: Mapping[str, str], default: float) -> float:
-    named = options.get("wiggle_room")
-    return default if named is None else wiggle_room("wiggle_room", named)
 
 
 def wiggle_room(name: str, value: str) -> float:
@@ -273,109 +396,3 @@ def wiggle_room(name: str, value: str) -> float:
             f"TGI: assert {'TGI_WIGGLE_ROOM > 0' if share == 0 else 'TGI_WIGGLE_ROOM < 1'}", hint="Use: wiggle_room=0.95"
         )
     return share
-
-
-def _fraction(opened: TgiOccupancy) -> float:
-    name = "cuda_memory_fraction"
-    return share_option(name, opened.request.options.get(name), opened.request.hardware.memory_utilization, FRACTION)
-
-
-def _attention(opened: TgiOccupancy) -> str:
-    """The back end that the launcher chooses: flashinfer, or another where the width of a head or the model is none of its."""
-    if opened.vendor == "amd":
-        # The images for ROCm set ATTENTION=paged.
-        return "paged"
-    if opened.vendor == "intel":
-        return "flashdecoding-ipex"
-    if opened.vendor != "nvidia":
-        raise UnsupportedError(f"TGI has no back end for {opened.vendor} GPUs.", hint="Use: --gpu h100-sxm5-80gb")
-    if _has_flashinfer(opened) and opened.model.model_type not in _NO_FLASHINFER:
-        return "flashinfer"
-    gpu = opened.request.hardware.gpu
-    capability = None if gpu is None else gpu.compute_capability
-    return "paged" if capability is not None and int(capability.partition(".")[0]) < _AMPERE else "flashdecoding"
-
-
-def _caches_prefixes(opened: TgiOccupancy, attention: str) -> bool:
-    """Prefix caching is on with flashinfer, unless there are adapters or the model sees pictures."""
-    pictures = opened.model.facts is not None and "vision_config" in opened.model.config
-    if attention == "paged" or opened.request.lora is not None or pictures:
-        return False
-    return _has_flashinfer(opened)
-
-
-def _has_flashinfer(opened: TgiOccupancy) -> bool:
-    """By the width of a head as the launcher reads it; dimensions by hand have no config that it could read."""
-    if opened.model.architecture is None:
-        widths = {group.kind.head_dim for group in opened.plain_stack.groups if isinstance(group.kind, AttentionKind)}
-        return widths <= set(_FLASHINFER_WIDTHS)
-    return head_width(opened.model.config) in _FLASHINFER_WIDTHS
-
-
-def _check_weights(requested: str | None) -> None:
-    name = format_name(requested)
-    if name is None or name in _FLOATS:
-        return
-    from hwcalc.engines.tgi.command import QUANTIZED
-
-    if name in QUANTIZED:
-        return
-    raise UnsupportedError(
-        f"TGI does not make {name} weights of the published ones.",
-        hint=f"Use --weights {', '.join((*_FLOATS, *QUANTIZED))}, or a model that is published so.",
-    )
-
-
-def _window_of(opened: TgiOccupancy) -> int | None:
-    """The window that limits a prompt; ``None`` if none does."""
-    window = opened.model.config.get("sliding_window")
-    return window if opened.vendor == "amd" and isinstance(window, int) and window >= 0 else None
-
-
-def _check_window(opened: TgiOccupancy) -> None:
-    """ROCm's attention has no windows: a prompt may not be longer than the window that the config names."""
-    window = _window_of(opened)
-    if window is not None and opened.tokens - 1 > window:
-        raise UnsupportedError(
-            "TGI: The backend rocm does not support sliding window attention that is used by the model type "
-            f"{opened.model.model_type}: `--max-input-tokens` must not exceed sliding_window={window}.",
-            hint=f"Use: --seq {window + 1}",
-        )
-
-
-def _check_fp8(opened: TgiOccupancy) -> None:
-    """As ``KVCache`` in layers/attention/kv_cache.py."""
-    if not opened.dtypes.kv.startswith("fp8"):
-        return
-    attention = opened.settings.attention
-    if attention == "flashdecoding":
-        raise UnsupportedError(
-            "TGI: FP8 KV cache is currently only supported for flashinfer on CUDA and paged attention.",
-            hint="Use: --dtype auto, or --engine-option attention=paged",
-        )
-    if opened.vendor == "amd" and opened.dtypes.kv == "fp8_e5m2":
-        raise UnsupportedError("TGI: float8_e5m2 FP8 KV cache is not supported on AMD ROCm.", hint="Use: --dtype fp8")
-    if not is_native(opened.model):
-        raise UnsupportedError(
-            f"TGI runs {opened.model.model_type} by its transformers back end, which takes no --kv-cache-dtype.",
-            hint="Use: --dtype auto",
-        )
-
-
-def _remarks(opened: TgiOccupancy) -> Iterator[Note]:
-    settings, model = opened.settings, opened.model
-    kinds: set[type[LayerKind]] = {type(group.kind) for group in opened.plain_stack.groups}
-    if opened.pooled:
-        size = "one token" if settings.block_size == 1 else f"{settings.block_size} tokens"
-        message = f"Attention by {settings.attention}: blocks of {size}. Set it with --engine-option attention."
-        yield Note(code="attention", message=message)
-    if not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
-        message = "TGI keeps every token of windowed layers: its server gives the allocator of blocks no window."
-        yield Note(code="window-not-honoured", message=message)
-    if LatentAttention in kinds:
-        yield Note(
-            code="latent-expanded", message="TGI stores latent attention as keys and values of every head, both 192 wide or more."
-        )
-    if not is_native(model):
-        message = f"TGI has no class of its own for {model.model_type}: its transformers back end runs it."
-        yield Note(code="transformers-back-end", message=message)

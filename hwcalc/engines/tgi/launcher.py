@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.engines.classes import model_classes
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ _FLOPS: Final[Mapping[str, int]] = MappingProxyType(
 """GPU whose name the launcher knows -> what it takes for its speed."""
 _LEAST: Final = 100
 _DEFAULT: Final = 4096
-_DEFAULTS: Final[Mapping[str, int]] = MappingProxyType({"qwen2_vl": 10_000, "qwen2_5_vl": 10_000, "gemma3": 8000})
 _ITEM_BYTES: Final = 2
 _GEMMA3_WIDTH: Final = 256
 
@@ -58,7 +58,7 @@ def prefill_tokens(model: ModelSpec, gpu: Gpu | None, shards: int, share: float)
     ``share`` is that of all memory; without ``TGI_WIGGLE_ROOM`` the launcher leaves a twentieth free, and the server a tenth.
     """
     config = model.config
-    tokens = _optimal(config, gpu, shards) or _DEFAULTS.get(model.model_type, _DEFAULT)
+    tokens = _optimal(config, gpu, shards) or int(model_classes("tgi").row(model).words.get("prefill_tokens", _DEFAULT))
     limits = [tokens, model.max_position_embeddings, _held(config, gpu, shards, share)]
     return min(limit for limit in limits if limit is not None)
 

@@ -154,10 +154,9 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def compare(facts: Facts, opened: LmdeployOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """The pool by the log's own free memory, which is exact up to its rounding; and what is free by the memory equation."""
-    from hwcalc.engines.lmdeploy.memory import shares_of
-    from hwcalc.engines.lmdeploy.pool import pool_blocks
+    from hwcalc.engines.lmdeploy.pool import shares_of
 
-    planned, rows = opened, []
+    pool, rows = opened.block_pool, []
     notes: list[Note] = []
 
     def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
@@ -165,11 +164,11 @@ def compare(facts: Facts, opened: LmdeployOccupancy, tolerance: float) -> tuple[
 
     free = facts.smallest("free_bytes")
     ends = None if free is None else tuple(int(one) for one in (free.low or 0, free.value, free.high or 0))
-    row("block", facts.last("block_bytes"), spread(planned.layout.block_bytes), "bytes of a block of all layers, on a rank")
-    row("state slots", facts.last("num_state_caches"), spread(planned.settings.slots), "slots of recurrent states")
-    row("states", facts.last("state_bytes"), spread(planned.state_bytes), "recurrent states of all slots")
+    row("block", facts.last("block_bytes"), spread(pool.block_bytes), "bytes of a block of all layers, on a rank")
+    row("state slots", facts.last("num_state_caches"), spread(pool.settings.slots), "slots of recurrent states")
+    row("states", facts.last("state_bytes"), spread(pool.state_bytes), "recurrent states of all slots")
     if ends is not None:
-        shares = [shares_of(planned, size) for size in ends]
+        shares = [shares_of(pool, opened.model.vocab_size or 0, size) for size in ends]
         runtime = sorted(one.runtime for one in shares)
         row(
             "forward pass",
@@ -184,12 +183,12 @@ def compare(facts: Facts, opened: LmdeployOccupancy, tolerance: float) -> tuple[
             Range(low=cache[0], expected=shares[1].cache, high=cache[-1]),
             "the share of what is free",
         )
-        blocks = [pool_blocks(planned, max(0, one.cache)) for one in shares]
+        blocks = [pool.blocks(max(0, one.cache)) for one in shares]
         meaning = "blocks of the share of what the log says is free"
         row("blocks", facts.last("num_gpu_blocks"), Range(low=min(blocks), expected=blocks[1], high=max(blocks)), meaning)
     counted = facts.last("num_gpu_blocks")
     if counted is not None and not isinstance(counted.value, str):
-        tokens = int(counted.value) * planned.settings.block_size
+        tokens = int(counted.value) * pool.block_size
         row("tokens", facts.last("cached_tokens"), spread(tokens), "blocks x tokens of a block")
     budget = opened.budget if opened.request.hardware.gpu is not None else None
     if budget is None:
@@ -204,7 +203,7 @@ def compare(facts: Facts, opened: LmdeployOccupancy, tolerance: float) -> tuple[
     meaning = "what weights and the context leave of the GPU"
     rows += compared("free", free, left, tolerance, definition="estimate", meaning=meaning)
     if ends is None:
-        low, expected, high = (pool_blocks(planned, max(0, size)) for size in (budget.low, budget.expected, budget.high))
+        low, expected, high = (pool.blocks(max(0, size)) for size in (budget.low, budget.expected, budget.high))
         predicted = Range(low=low, expected=expected, high=high)
         meaning = "blocks of the memory equation"
         rows += compared("blocks", counted, predicted, tolerance, definition="estimate", meaning=meaning)
@@ -218,5 +217,5 @@ def overheads(facts: Facts, opened: LmdeployOccupancy) -> dict[str, int]:
 
 def batch_shape(opened: LmdeployOccupancy) -> tuple[int, int]:
     """Tokens of one forward pass, and rows of logits."""
-    settings = opened.settings
+    settings = opened.deployment.settings
     return settings.prefill_tokens, settings.max_batch_size

@@ -135,7 +135,7 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def compare(facts: Facts, opened: SglangOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have, and notes about what could not be compared."""
-    from hwcalc.engines.sglang.sizes import most_running
+    from hwcalc.engines.sglang.pools import most_running
 
     own = opened
     rows: list[Row] = []
@@ -147,12 +147,12 @@ def compare(facts: Facts, opened: SglangOccupancy, tolerance: float) -> tuple[li
     if weights:
         low, expected, high = (sum(getattr(part, end) for part in weights) for end in ("low", "expected", "high"))
         row("weights", "weights_bytes", Range(low=low, expected=expected, high=high), "estimate", "weights of the fullest rank")
-    if own.compressed is None:
+    if own.deployment.compressed is None:
         _rows_of_pools(facts, own, row)
     tokens, slots = facts.number("tokens"), facts.number("slots")
     if tokens is not None:
         # The log may be that of another model, which has states.
-        running = most_running(own.settings, int(tokens), int(slots) if slots is not None and own.slots else None)
+        running = most_running(own.settings, int(tokens), int(slots) if slots is not None and own.deployment.slots else None)
         row("requests at once", "running", spread(running), "engine", "what so many tokens and slots allow")
     size = _budget(own)
     if size is None:
@@ -172,7 +172,7 @@ def _rows_of_pools(facts: Facts, own: SglangOccupancy, row: object) -> None:
     from hwcalc.engines.sglang.layout import SWA
 
     assert callable(row)
-    layout, page, (stage, *_) = own.layout, own.settings.page_size, own.layout.stages
+    layout, page, (stage, *_) = own.deployment.layout, own.settings.page_size, own.deployment.layout.stages
     for prefix, windows in (("", False), ("swa_", True)):
         tokens = facts.number(f"{prefix}held")
         if tokens is None:

@@ -185,10 +185,10 @@ def test_the_line_of_progress_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         tell("asking")
         time.sleep(0.3)
         undo_all(130)
-        shown = (tmp_path / "terminal").read_bytes().decode("ascii").split("\r")
+        shown = (tmp_path / "terminal").read_bytes().decode("utf-8")
 
-    assert shown[1].startswith("kvplan: asking")
-    assert shown[2:] == [" " * len(shown[1]), ""]
+    assert "kvplan: asking" in shown
+    assert "\r\x1b[2K\x1b[?25h" in shown
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -60,7 +60,9 @@ def options_of(row: Row) -> dict[str, str]:
 def opened_of(row: Row) -> SglangOccupancy:
     """The request of a row, opened."""
     request = Request.of(seq=1024, dtype=row["kv_dtype"], parallel=Parallel(tp=row.get("opt_tp", 1)), options=options_of(row))
-    return find_engine("sglang")[0].open(_model(row["model"]), request)
+    occupancy = find_engine("sglang")[0].open(_model(row["model"]), request)
+    assert isinstance(occupancy, SglangOccupancy)
+    return occupancy
 
 
 def differences(row: Row) -> list[str]:
@@ -73,19 +75,19 @@ def differences(row: Row) -> list[str]:
         "max_running_requests": sizes.running,
         "max_mamba_cache_size": sizes.slots,
     }
-    if opened.compressed is not None:
-        (stage,) = opened.compressed.stages
+    if opened.deployment.compressed is not None:
+        (stage,) = opened.deployment.compressed.stages
         found |= {
             "bytes_per_full_token": sizes.cell,
-            "bytes_per_swa_token": opened.compressed.swa_bytes(stage),
-            "indexer_bytes_per_token": opened.compressed.index_bytes,
+            "bytes_per_swa_token": opened.deployment.compressed.swa_bytes(stage),
+            "indexer_bytes_per_token": opened.deployment.compressed.index_bytes,
         }
     elif row["configurator"] != "SWARequestCapPoolConfigurator":
         found["cell_size"] = sizes.cell
-    if opened.slots:
+    if opened.deployment.slots:
         found |= {
-            "mamba_bytes_per_slot": opened.layout.slot_bytes,
-            "mamba_slots_per_req": opened.slots,
+            "mamba_bytes_per_slot": opened.deployment.layout.slot_bytes,
+            "mamba_slots_per_req": opened.deployment.slots,
             "kv_budget_after_mamba": sizes.after_states_bytes,
         }
     return [f"{key}: {row.get(key)} by SGLang, {value} here" for key, value in found.items() if row.get(key) != value]

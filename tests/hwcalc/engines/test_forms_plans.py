@@ -105,7 +105,7 @@ def unlike(
             assert size is not None
             pool = asked.pool(max(0, size)) if end == "expected" else None
             found[f"left {end}"] = said.left(end), size
-            found[f"holds {end}"] = said.holds(end), solve.holds_in(asked, size, pool, end=end)
+            found[f"holds {end}"] = said.holds(end), solve.holds_in(asked, size, end)
             parts = asked.budget.parts if form.parts and asked.budget is not None else None
             for section in () if parts is None else Section:
                 needed = sum(getattr(part, end) for part in parts or () if part.section is section)

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc import load_model, plan
+from hwcalc import compare, load_model, plan, sweep
 from hwcalc.engines import find_engine
 from hwcalc.engines.lmdeploy.deployment import LmdeployOccupancy
-from hwcalc.engines.lmdeploy.formats import FORMATS
 from hwcalc.engines.lmdeploy.layout import Shape, aligned, pytorch_pieces, turbomind_pieces
-from hwcalc.engines.lmdeploy.memory import shares_of
+from hwcalc.engines.lmdeploy.pool import Shares, shares_of
+from hwcalc.engines.lmdeploy.settings import FORMATS
 from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.pooled import BlockPool
 from hwcalc.engines.setup import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS
@@ -27,9 +28,16 @@ GDN = "Qwen/Qwen3.5-35B-A3B"
 
 
 def opened(model: str = LLAMA, **wanted: Any) -> LmdeployOccupancy:
-    """The opened request."""
+    """What LMDeploy holds of a request."""
     options = {name: str(value) for name, value in wanted.pop("options", {}).items()}
-    return open_request(load_model(model), engine="lmdeploy", engine_options=options, **{"seq": 64, **wanted})
+    made = open_request(load_model(model), engine="lmdeploy", engine_options=options, **{"seq": 64, **wanted})
+    assert isinstance(made, LmdeployOccupancy)
+    return made
+
+
+def shares_with(made: LmdeployOccupancy, free: int) -> Shares:
+    """What becomes of the free memory."""
+    return shares_of(made.block_pool, made.model.vocab_size or 0, free)
 
 
 def pool(made: LmdeployOccupancy, budget: int) -> PoolInfo:
@@ -42,7 +50,7 @@ def pool(made: LmdeployOccupancy, budget: int) -> PoolInfo:
 def test_the_share_of_what_is_free() -> None:
     """Llama-3-8B on an H100, 60 GiB free: (64,424,509,440 - 10,240 x 128,256 x 2) x 0.8 / 8,388,608 = 5,893 blocks, 377,152 tokens."""
     made = opened()
-    shares = shares_of(made, 60 * GIB)
+    shares = shares_with(made, 60 * GIB)
     assert shares.runtime == (8192 + 2 * 1024) * 128_256 * 2 == 2_626_682_880
     assert shares.cache == int((60 * GIB - shares.runtime) * 0.8)
     assert sum(shares) == 60 * GIB
@@ -54,8 +62,8 @@ def test_a_smaller_forward_pass_where_little_is_free() -> None:
     """(8,192 + 2,048) x 128,256 x 2 of 2.75 GiB leave too little for 16 blocks: 4,096 tokens leave room for more."""
     made = opened()
     free = 2_626_682_880 + 50 * 2**20
-    assert shares_of(made, free).runtime == (4096 + 2 * 1024) * 128_256 * 2
-    assert pool(made, shares_of(made, free).cache).fits
+    assert shares_with(made, free).runtime == (4096 + 2 * 1024) * 128_256 * 2
+    assert pool(made, shares_with(made, free).cache).fits
 
 
 @pytest.mark.parametrize(("blocks", "said"), [(2, "kv cache"), (15, "runtime"), (16, None)])
@@ -84,7 +92,7 @@ def test_blocks_by_their_number() -> None:
         short = pool(opened(options=options), 100 * 8_388_608 - 1)
         assert (short.fits, short.message) == (False, "CUDA out of memory. Tried to allocate 0.78 GiB.")
     states = opened(GDN, options={"num_gpu_blocks": 100, "max_batch_size": 1})
-    needed = 100 * states.layout.block_bytes + states.state_bytes
+    needed = 100 * states.deployment.layout.block_bytes + states.block_pool.state_bytes
     assert [pool(states, size).fits for size in (needed - 1, needed)] == [False, True]
 
 
@@ -105,16 +113,18 @@ def test_turbomind_keeps_a_latent_once() -> None:
 def test_states_of_all_slots() -> None:
     """Qwen3.5-35B: 30 x (8,192 x 4 x 2 + 32 x 128 x 128 x 2) = 33,423,360 bytes a slot; 1,026 slots on an H100, 31.9 GiB."""
     made = opened(GDN)
-    assert made.layout.slot_bytes == 30 * (8192 * 4 * 2 + 32 * 128 * 128 * 2) == 33_423_360
-    assert made.settings.slots == 1024 + 2
-    assert made.state_bytes == 1026 * 33_423_360
-    assert made.stored_bytes == made.state_bytes + 64 * 20_480
-    assert opened(GDN, options={"max_batch_size": 8, "prefix_cache_state_budget": 5}).settings.slots == 15
-    assert opened(GDN, options={"max_batch_size": 8, "backend": "turbomind"}).settings.slots == 8
+    assert made.deployment.layout.slot_bytes == 30 * (8192 * 4 * 2 + 32 * 128 * 128 * 2) == 33_423_360
+    assert made.deployment.settings.slots == 1024 + 2
+    assert made.block_pool.state_bytes == 1026 * 33_423_360
+    assert made.stored_bytes == made.block_pool.state_bytes + 64 * 20_480
+    assert opened(GDN, options={"max_batch_size": 8, "prefix_cache_state_budget": 5}).deployment.settings.slots == 15
+    assert opened(GDN, options={"max_batch_size": 8, "backend": "turbomind"}).deployment.settings.slots == 8
     wide = opened(GDN, options={"fp32_mamba_ssm_dtype": "true"})
-    assert wide.layout.slot_bytes == 30 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
+    assert wide.deployment.layout.slot_bytes == 30 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
     assert wide.environment() == ("LMDEPLOY_FP32_MAMBA_SSM_DTYPE=1",)
-    assert pool(made, made.state_bytes).message == "No enough gpu memory for state cache. Please reduce max_batch_size."
+    assert (
+        pool(made, made.block_pool.state_bytes).message == "No enough gpu memory for state cache. Please reduce max_batch_size."
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +133,7 @@ def test_states_of_all_slots() -> None:
 )
 def test_sequences_at_once_follow_from_the_name_of_the_gpu(gpu: str, batches: int) -> None:
     """lmdeploy/utils.py get_max_batch_size."""
-    assert opened(gpu=gpu).engine.most_sequences(opened(gpu=gpu)) == (batches, "max_batch_size")
+    assert opened(gpu=gpu).most_sequences() == (batches, "max_batch_size")
 
 
 def test_a_window_frees_blocks_only_where_the_whole_model_has_one() -> None:
@@ -131,22 +141,22 @@ def test_a_window_frees_blocks_only_where_the_whole_model_has_one() -> None:
     assert opened("mistralai/Mistral-7B-v0.1", seq=32_768, prompt=100).blocks == 4096 // 64 + 1
     assert opened("mistralai/Mistral-7B-v0.1", seq=32_768).blocks == 32_768 // 64
     assert opened("openai/gpt-oss-20b", seq=32_768, prompt=100).blocks == 32_768 // 64
-    assert opened("google/gemma-3-27b-it", seq=32_768, prompt=100).settings.window == 0
-    assert opened("Qwen/Qwen2.5-7B-Instruct", prompt=10).settings.window == 0
+    assert opened("google/gemma-3-27b-it", seq=32_768, prompt=100).deployment.settings.window == 0
+    assert opened("Qwen/Qwen2.5-7B-Instruct", prompt=10).deployment.settings.window == 0
 
 
 def test_more_ranks_than_heads_have_copies() -> None:
     """Qwen3-30B-A3B has four key/value heads: on eight ranks each is there twice."""
     four, eight = (opened("Qwen/Qwen3-30B-A3B", tp=tp) for tp in (4, 8))
-    assert four.layout.block_bytes == eight.layout.block_bytes == 48 * 64 * 2 * 128 * 2
+    assert four.deployment.layout.block_bytes == eight.deployment.layout.block_bytes == 48 * 64 * 2 * 128 * 2
     assert eight.stored_bytes == 2 * four.stored_bytes
 
 
 def test_blocks_of_a_wide_latent() -> None:
     """Without flash_mla, which needs a Hopper, heads of 512 numbers and more have blocks of 32 tokens."""
-    assert opened("deepseek-ai/DeepSeek-V3", gpu="h200", tp=8).settings.block_size == 64
-    assert opened("deepseek-ai/DeepSeek-V3", gpu="a100-sxm4-80gb", tp=16).settings.block_size == 32
-    assert opened("deepseek-ai/DeepSeek-V3", options={"flash_mla": "false"}).settings.block_size == 32
+    assert opened("deepseek-ai/DeepSeek-V3", gpu="h200", tp=8).deployment.settings.block_size == 64
+    assert opened("deepseek-ai/DeepSeek-V3", gpu="a100-sxm4-80gb", tp=16).deployment.settings.block_size == 32
+    assert opened("deepseek-ai/DeepSeek-V3", options={"flash_mla": "false"}).deployment.settings.block_size == 32
 
 
 def test_prefix_caching_keeps_whole_blocks_once() -> None:
@@ -194,7 +204,7 @@ def test_every_kind_of_layer_has_a_rule_or_is_refused() -> None:
             continue
         planned += 1
         kinds |= {group.kind.name for group in model.stack.groups}
-        assert made.needed_bytes == made.blocks * made.layout.block_bytes + made.state_bytes
+        assert made.needed_bytes == made.blocks * made.deployment.layout.block_bytes + made.block_pool.state_bytes
     assert planned > 100
     assert all(hints)
     assert kinds <= {
@@ -265,3 +275,22 @@ def test_versions() -> None:
     with pytest.raises(UnknownNameError):
         engine.version("0.9")
     assert engine.unchecked(load_model(LLAMA), Request.of(seq=5)).version == "0.14"
+
+
+def test_one_place_counts_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 blocks of 64 tokens, one of them reserved: 11 sequences of 9 blocks; with blocks counted twice 5, whoever is asked."""
+
+    def answers() -> tuple[Any, ...]:
+        asked: dict[str, Any] = {"engine": "lmdeploy", "kv_memory": 100 * 8_388_608}
+        found = plan(LLAMA, seq=560, batch=9, **asked)
+        (point,) = sweep(LLAMA, seq=[560], batch=[9], **asked)
+        (variant,) = compare([LLAMA], seq=560, batch=9, **asked).variants
+        assert found.fit is not None
+        assert found.pool is not None
+        steps = {step.name: step.expected for step in found.pool.steps}
+        return found.fit.fits, found.fit.max_batch, point.fits, variant.max_batch, steps["max_requests"]
+
+    assert answers() == (True, 11, "fits", 11, 11)
+    demand = BlockPool.demand
+    monkeypatch.setattr(BlockPool, "demand", lambda self, tokens, sequences: 2 * demand(self, tokens, sequences))
+    assert answers() == (False, 5, "no", 5, 5)

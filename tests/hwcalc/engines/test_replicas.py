@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.lmdeploy.weights import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
+from hwcalc.engines.lmdeploy.layout import PYTORCH_WEIGHTS, TURBOMIND_WEIGHTS
 from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
 from hwcalc.engines.setup import Parallel
-from hwcalc.engines.sglang.weights import SGLANG
+from hwcalc.engines.sglang.memory import SGLANG
 from hwcalc.errors import UsageError
 
 EXPERTS: Final = 48 * 128 * 3 * 768 * 2048 * 2

@@ -15,6 +15,7 @@ from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.report.emit import emitted
 from hwcalc.units import GIB
@@ -41,7 +42,14 @@ def opened(
     hardware = Hardware(gpu=None if gpu is None else find_gpu(gpu))
     parallel = Parallel(tp=tp, dp=dp, pp=pp)
     request = Request.of(seq=seq, batch=batch, dtype=dtype, parallel=parallel, hardware=hardware, options=options)
-    return find_engine("sglang")[0].open(load_model(model), request)
+    return sglang(load_model(model), request)
+
+
+def sglang(model: ModelSpec, request: Request) -> SglangOccupancy:
+    """A request to SGLang."""
+    occupancy = find_engine("sglang")[0].open(model, request)
+    assert isinstance(occupancy, SglangOccupancy)
+    return occupancy
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,7 @@ def opened(
 def test_the_longest_sequence_is_that_of_the_server(model: str, changed: dict[str, object], longest: int) -> None:
     """What ``ModelConfig`` of 0.5.23 says of the same files."""
     config = dict(load_model(model).config) | changed
-    assert find_engine("sglang")[0].open(load_model(config), Request.of(seq=999)).settings.context == longest
+    assert sglang(load_model(config), Request.of(seq=999)).settings.context == longest
 
 
 @pytest.mark.parametrize(
@@ -86,7 +94,7 @@ def test_the_longest_sequence_is_that_of_the_server(model: str, changed: dict[st
 )
 def test_the_share_follows_from_the_gpu(gpu: str, model: str, tp: int, share: float) -> None:
     """Worked by SGLang's heuristic for totals of nvidia-smi."""
-    assert default_fraction(opened(model, gpu=gpu, tp=tp)) == share
+    assert default_fraction(opened(model, gpu=gpu, tp=tp).deployment) == share
 
 
 def test_the_share_is_of_what_is_free() -> None:
@@ -101,25 +109,27 @@ def test_the_share_is_of_what_is_free() -> None:
 
 def test_states_take_their_share_whatever_the_length() -> None:
     """On a GPU each request of a model with states has five slots; the prefix cache copies while the next batch runs."""
-    assert opened(QWEN, gpu="h200-sxm-141gb").slots == 5
-    assert opened(QWEN).slots == 3
-    assert opened(QWEN, disable_radix_cache="true").slots == 1
-    assert opened(QWEN, gpu="h200-sxm-141gb", mamba_scheduler_strategy="extra_buffer_lazy").slots == 4
+    assert opened(QWEN, gpu="h200-sxm-141gb").deployment.slots == 5
+    assert opened(QWEN).deployment.slots == 3
+    assert opened(QWEN, disable_radix_cache="true").deployment.slots == 1
+    assert opened(QWEN, gpu="h200-sxm-141gb", mamba_scheduler_strategy="extra_buffer_lazy").deployment.slots == 4
 
 
 def test_lines_of_public_logs() -> None:
     """Nemotron 3 Nano on four ranks in fp8, within the digits of its log; Gemma 4 E4B with a pool of windows of 0.8."""
     one = opened("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", tp=4, dtype="fp8_e4m3")
     conv = sum(
-        one.layout.state_bytes[group.kind][0] * group.count for group in one.stack.groups if group.kind in one.layout.state_bytes
+        one.deployment.layout.state_bytes[group.kind][0] * group.count
+        for group in one.stack.groups
+        if group.kind in one.deployment.layout.state_bytes
     )
     # max_mamba_cache_size: 2211, conv_state size: 0.44GB, ssm_state size: 24.84GB; K size: 14.05 GB
-    assert (round(2_212 * conv / GIB, 2), round(2_212 * (one.layout.slot_bytes - conv) / GIB, 2)) == (0.44, 24.84)
+    assert (round(2_212 * conv / GIB, 2), round(2_212 * (one.deployment.layout.slot_bytes - conv) / GIB, 2)) == (0.44, 24.84)
     # The states are 0.9 of 28.10 GB, what attention has: 1.9 of it are all pools.
     sizes = one.sizes(int(28.10 * 1.9 * GIB))
     assert sizes.slots is not None
     assert abs(sizes.slots - 2_211) <= 2
-    assert abs(sizes.tokens * one.layout.stages[0].full_bytes / 2 / GIB - 14.05) < 0.01
+    assert abs(sizes.tokens * one.deployment.layout.stages[0].full_bytes / 2 / GIB - 14.05) < 0.01
     # full_layer_tokens=805556, swa_layer_tokens=644444
     assert opened("google/gemma-4-E4B-it", max_total_tokens="805556").sizes(80 * GIB).swa_tokens == 644_444
 
@@ -134,7 +144,7 @@ def test_replicas_of_attention_divide_requests() -> None:
 def test_stages_have_as_many_tokens_as_the_longest_one() -> None:
     """61 layers on 4 stages: the last has 16."""
     one = opened(V3, pp=4)
-    assert [stage.full_layers for stage in one.layout.stages] == [15, 15, 15, 16]
+    assert [stage.full_layers for stage in one.deployment.layout.stages] == [15, 15, 15, 16]
     assert one.sizes(64 * GIB).tokens == 64 * GIB // (16 * 576 * 2)
 
 
@@ -142,7 +152,7 @@ def test_stages_have_as_many_tokens_as_the_longest_one() -> None:
 def test_more_memory_never_holds_less(budget: int, more: int, model: str) -> None:
     """With a number of requests named."""
     one = opened(model, max_running_requests="64")
-    less, larger = one.sizes(budget), one.sizes(budget + more)
+    less, larger = map(one.deployment.pool_rules.figures, (budget, budget + more))
     assert one.at_once(less) <= one.at_once(larger)
 
 
@@ -151,7 +161,8 @@ def test_the_least_budget_holds_and_a_byte_less_does_not(seq: int, batch: int, m
     """What a plan says that it needs."""
     one = opened(model, seq=seq, batch=batch)
     least = one.needed_bytes
-    assert one.at_once(one.sizes(least)) >= batch > one.at_once(one.sizes(least - 1))
+    figures = one.deployment.pool_rules.figures
+    assert one.at_once(figures(least)) >= batch > one.at_once(figures(least - 1))
     assert one.stored_bytes == least
 
 
@@ -175,7 +186,8 @@ def test_what_no_budget_holds_is_what_the_sequences_take() -> None:
         # 1,000 + 4 x 1,000 of each request.
         ({"seq": 2_000, "samples": 4, "prompt": 1_000}, 20),
         ({"seq": 2_000, "samples": 4, "prompt": 1_000, "engine_options": {"disable_radix_cache": "true"}}, 12),
-        ({"lengths": "1k,2k"}, 48),
+        # 32 of 2,048 tokens and 32 of 1,024 are 98,304 tokens.
+        ({"lengths": "1k,2k"}, 64),
     ],
 )
 def test_requests_that_are_unlike(asked: dict[str, Any], most: int) -> None:
@@ -193,7 +205,7 @@ def test_the_compressors_of_all_requests() -> None:
     assert (
         sum(tensor.bytes for tensor in one.extras)
         + sum(group.count * bytes_of(one.kind_tensors[group.kind]) for group in one.stack.groups)
-        == one.least_bytes
+        == one.needed_bytes
     )
 
 

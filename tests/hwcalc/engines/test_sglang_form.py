@@ -8,10 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model
-from hwcalc.engines.sglang.form import PoolCurve
-from hwcalc.engines.sglang.room import Demand
+from hwcalc import load_model, plan
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.sglang.curve import PoolCurve
+from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
+from hwcalc.engines.sglang.pools import Demand
 from hwcalc.planner.context import open_request
+from hwcalc.planner.forms import form_of
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
 
 SAMPLED: Final = 160
@@ -51,6 +54,12 @@ OPTIONS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 LARGEST: Final = 2**60
 
 
+def sglang(occupancy: Occupancy) -> SglangOccupancy:
+    """The same, with the answers that SGLang alone has."""
+    assert isinstance(occupancy, SglangOccupancy)
+    return occupancy
+
+
 def asked_of(draw: random.Random) -> dict[str, Any]:
     """Options by chance, without length and batch."""
     options = {name: draw.choice(values) for name, values in OPTIONS if draw.random() < 0.15}
@@ -83,28 +92,28 @@ def test_the_least_budget_is_where_halving_ends(name: str, layout: dict[str, int
         opened = open_drawn(name, draw, engine="sglang", gpu=gpu, engine_options={}, **layout)
         if opened is None:
             continue
-        room, demand, low, high = opened.room, opened.demand, 0, LARGEST
-        if not room.held(high, demand):
+        rules, demand, low, high = sglang(opened).deployment.pool_rules, sglang(opened).demand, 0, LARGEST
+        if not rules.holds(rules.figures(high), demand):
             continue
         while low + 1 < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if room.held(middle, demand) else (middle, high)
+            low, high = (low, middle) if rules.holds(rules.figures(middle), demand) else (middle, high)
 
-        assert opened.least_bytes == high
+        assert opened.needed_bytes == high
 
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_no_smaller_budget_holds_more(name: str) -> None:
     """Below the lower bound nothing is held and above the upper one everything, also where states have a share of each budget."""
-    opened = open_request(load_model(name, offline=True), engine="sglang", gpu="b200-180gb", seq=1_000)
-    room, page = opened.room, opened.settings.page_size
+    opened = sglang(open_request(load_model(name, offline=True), engine="sglang", gpu="b200-180gb", seq=1_000))
+    rules, page = opened.deployment.pool_rules, opened.settings.page_size
     for requests, pages in ((1, 1), (3, 40), (50, 9_999), (200, 250)):
         demand = Demand(requests, pages * page, min(pages, 3) * page)
-        low, high = room.bounds(demand)
+        low, high = rules.bounds(demand)
 
         assert low < high
-        assert not any(room.held(size, demand) for size in range(max(0, low - 10**9), low + 1, 10**6 + 3))
-        assert all(room.held(size, demand) for size in range(high, high + 10**9, 10**6 + 3))
+        assert not any(rules.holds(rules.figures(size), demand) for size in range(max(0, low - 10**9), low + 1, 10**6 + 3))
+        assert all(rules.holds(rules.figures(size), demand) for size in range(high, high + 10**9, 10**6 + 3))
 
 
 def test_least_budgets_do_not_fall() -> None:
@@ -127,7 +136,7 @@ def test_gpt_oss_by_hand() -> None:
     curve = opened.curve()
 
     assert isinstance(curve, PoolCurve)
-    assert [pages.at(1_000) for pages in curve.pages] == [1_000, 256]
+    assert [pages.at(1_000) for pages in curve.deployment.pages] == [1_000, 256]
     assert curve.needed_bytes(1_000, 1) == 44_236_800 + 1
 
 
@@ -141,3 +150,29 @@ def test_no_form_rather_than_a_wrong_one(change: dict[str, Any]) -> None:
 
     assert opened.form() is None
     assert opened.curve() is None
+
+
+def test_whatever_asks_for_the_demand_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the places for each token: half the requests and half the length, in the plan, its limits, its steps and the form."""
+    asked: dict[str, Any] = {"engine": "sglang", "kv_memory": 40_000 * 147_456, "seq": 4_000}
+    before = plan("Qwen/Qwen3-8B", offline=True, **asked)
+    counted = SglangDeployment.demand
+
+    def doubled(self: SglangDeployment, tokens: int, sequences: int) -> Demand:
+        demand = counted(self, tokens, sequences)
+        return demand._replace(places=2 * demand.places)
+
+    monkeypatch.setattr(SglangDeployment, "demand", doubled)
+    after = plan("Qwen/Qwen3-8B", offline=True, **asked)
+    form = form_of(open_request(load_model("Qwen/Qwen3-8B", offline=True), **asked))
+
+    assert before.fit is not None
+    assert after.fit is not None
+    assert after.pool is not None
+    assert form is not None
+    assert (before.fit.max_batch, before.fit.max_seq) == (10, 40_000)
+    assert (after.fit.max_batch, after.fit.max_seq) == (5, 20_000)
+    assert (after.pool.at_once, after.pool.steps[-1].expected, after.pool.max_seq) == (5, 5, 20_000)
+    assert after.cache.total_bytes == 2 * before.cache.total_bytes
+    assert [form.holds(4_000, batch) for batch in (5, 6)] == [True, False]
+    assert form.needed_bytes(4_000, 3) == 3 * after.cache.total_bytes

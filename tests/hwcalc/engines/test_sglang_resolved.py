@@ -8,6 +8,7 @@ from typing import Any, Final
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.setup import Hardware, Parallel, Request
+from hwcalc.engines.sglang.deployment import SglangOccupancy
 from hwcalc.engines.sglang.memory import default_fraction
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import find_gpu
@@ -24,16 +25,17 @@ def _planned(case: dict[str, Any]) -> dict[str, Any]:
     hardware = Hardware(gpu=find_gpu(case["gpu"]))
     request = Request.of(seq=1024, dtype=case.get("dtype"), parallel=parallel, hardware=hardware, options=case.get("options", {}))
     opened = find_engine("sglang")[0].open(load_model(case["model"]), request)
+    assert isinstance(opened, SglangOccupancy)
     sizes, own = opened.sizes(case["budget_bytes"]), opened.settings
     return {
         "page_size": own.page_size,
         "chunk": own.chunk,
-        "fraction": default_fraction(opened),
+        "fraction": default_fraction(opened.deployment),
         "tokens": sizes.tokens,
         "swa": sizes.swa_tokens or None,
         "running": sizes.running,
         "slots": sizes.slots,
-        "each": opened.slots or None,
+        "each": opened.deployment.slots or None,
     }
 
 

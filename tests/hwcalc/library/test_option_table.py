@@ -129,7 +129,7 @@ options.OPTIONS = (*options.OPTIONS, row)
 from hwcalc.cli import main
 from hwcalc.check.fields import OPTIONS
 from hwcalc.check.schema import check_file_schema
-from hwcalc.cli.quick import read
+from tests.hwcalc.command import read
 said = {
     "check": OPTIONS["keeping"].help,
     "schema": check_file_schema()["properties"]["defaults"]["properties"]["keeping"]["description"],

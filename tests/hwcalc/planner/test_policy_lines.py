@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from hwcalc import plan, recommend
 from hwcalc.cli.options import given_options
-from hwcalc.cli.quick import read
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.command import CommandLine
 from hwcalc.policies.base import Chosen
-from tests.hwcalc.command import QWEN
+from tests.hwcalc.command import QWEN, read
 from tests.hwcalc.policies.drawn import chosen_policies
 
 OTHERS: Final = st.fixed_dictionaries(

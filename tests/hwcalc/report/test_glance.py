@@ -19,9 +19,9 @@ from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.examples import EXAMPLES
 from hwcalc.profiles.gpus import find_gpu
+from hwcalc.report.drawing import SCREEN
 from hwcalc.report.glance import FEW_NOTES, notes_of
 from hwcalc.report.markdown import plan_markdown
-from hwcalc.report.pieces import SCREEN
 from hwcalc.report.summary import model_lines, verdict
 from hwcalc.report.table import plan_table
 from hwcalc.units import human_bytes

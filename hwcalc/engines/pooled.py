@@ -1,0 +1,255 @@
+"""A cache in blocks of a pool, which an engine makes of all bytes that are left when it starts. Every sequence takes whole blocks.
+
+One place says how many blocks sequences take (:meth:`BlockPool.demand`), and one how many a budget has for them (:meth:`BlockPool.usable`). The
+plan, the log's figures, the limits, sweeps and the steps of explanations ask these two. ``tgi/`` is the shortest example.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.setup import Load
+from hwcalc.engines.steps import Step, step
+from hwcalc.formulas.arithmetic import larger
+from hwcalc.formulas.record import Record
+from hwcalc.formulas.stairs import Stair, blocks_stair
+from hwcalc.formulas.tensor import Span
+from hwcalc.model import Definition
+
+if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.forms import MemoryForm
+
+
+class Pages(Span):
+    """Every token, in whole pages of ``size`` tokens.
+
+    >>> [Pages(32).positions(tokens) for tokens in (0, 1, 32, 33)]
+    [0, 32, 32, 64]
+    """
+
+    __slots__ = ()
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+
+    @property
+    def pages(self) -> Stair:
+        """The pages of so many tokens."""
+        return blocks_stair(self.numbers[0])
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return self.pages.at(tokens) * self.numbers[0]
+
+    def of_first(self, first: int, tokens: int) -> int:
+        """Pages that have only tokens of the first ones can be kept once for several sequences."""
+        return min(first, tokens) // self.numbers[0] * self.numbers[0]
+
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
+        return (self.pages._replace(times=self.numbers[0]),)
+
+    @property
+    def text(self) -> str:
+        return "n" if self.numbers[0] == 1 else f"roundup(n, {self.numbers[0]:,})"
+
+
+class BlockPool(Record):
+    """Blocks of ``block_size`` tokens, of which a sequence takes as many as ``sequence_blocks`` says by its tokens.
+
+    Nobody gets the ``reserved`` ones, which are there for what ``reserved_for`` names. All methods take whole numbers, and arrays of them alike.
+
+    >>> pool = BlockPool(block_size=16, block_bytes=1000, sequence_blocks=blocks_stair(16), reserved=1)
+    >>> pool.demand(tokens=33, sequences=2), pool.usable(7_999), pool.hold(7_999, 33, 2), pool.longest(7_999, 2, 4_096)
+    (6, 6, True, 48)
+    """
+
+    block_size: int
+    block_bytes: int
+    sequence_blocks: Stair
+    reserved: int = 0
+    reserved_for: str = "reserved"
+
+    def demand(self, tokens: int, sequences: int) -> int:
+        """Blocks that so many sequences of so many tokens take."""
+        return sequences * self.sequence_blocks.at(tokens)
+
+    def blocks(self, budget_bytes: int) -> int:
+        """Blocks that the engine makes of a budget on each GPU."""
+        made: int = larger(budget_bytes, 0) // self.block_bytes
+        return made
+
+    def usable(self, budget_bytes: int) -> int:
+        """Those of them that sequences can take; -1 for a budget below zero, which holds nothing."""
+        usable: int = larger(self.blocks(budget_bytes) - self.reserved, 0) - (budget_bytes < 0)
+        return usable
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
+        """Whether so many sequences of so many tokens fit. ``demand`` are their blocks where not all are alike."""
+        return (self.demand(tokens, sequences) if demand is None else demand) <= self.usable(budget_bytes)
+
+    def longest(self, budget_bytes: int, sequences: int, bound: int) -> int:
+        """The most tokens, up to ``bound``, that each of so many sequences can have."""
+        return bisect_right(range(1, bound + 1), self.usable(budget_bytes), key=lambda tokens: self.demand(tokens, sequences))
+
+
+class PooledDeployment(GeneralDeployment):
+    """A server with a pool of blocks. A subclass needs at least :attr:`block_size` and :meth:`choose_dtypes`."""
+
+    reserved_blocks: int = 0
+    """Blocks that no sequence gets."""
+    reserved_for: str = "reserved"
+    """What they are for, in a word of formulas."""
+    budget_is_fixed: bool = False
+    """Whether the same bytes are left for the pool under every load."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        raise NotImplementedError
+
+    @cached_property
+    def pages(self) -> Pages:
+        """The span of tensors in blocks."""
+        return Pages(self.block_size)
+
+    @cached_property
+    def block_bytes(self) -> int:
+        """Bytes of a block on the fullest GPU: the cache of one sequence of one token, whatever a policy would drop of it."""
+        return self.at(Load(seq=1)).replica.without_policy().needed_bytes
+
+    @cached_property
+    def block_pool(self) -> BlockPool | None:
+        """The pool; ``None`` for a model without one."""
+        return BlockPool(
+            block_size=self.block_size,
+            block_bytes=self.block_bytes,
+            sequence_blocks=self.pages.pages,
+            reserved=self.reserved_blocks,
+            reserved_for=self.reserved_for,
+        )
+
+
+class PooledOccupancy(GeneralOccupancy):
+    """What a pool of blocks holds. A subclass needs at least :meth:`tensors`, whose span is :attr:`PooledDeployment.pages`."""
+
+    deployment: PooledDeployment
+
+    @property
+    def block_pool(self) -> BlockPool | None:
+        """The pool of the deployment, under this load."""
+        return self.deployment.block_pool
+
+    @property
+    def unlike_blocks(self) -> int | None:
+        """Blocks of the sequences of the fullest replica where their lengths are unlike; ``None`` where they are alike."""
+        pool, request = self.block_pool, self.replica.request
+        if pool is None or not request.lengths:
+            return None
+        branches = request.sharing.branches
+        return sum(pool.demand(tokens, count * branches) for tokens, count in request.lengths_of)
+
+    def holds(self, budget_bytes: int) -> bool:
+        pool = self.block_pool
+        if pool is None:
+            return self.needed_bytes <= budget_bytes
+        return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
+
+    def longest(self, budget_bytes: int, bound: int) -> int | None:
+        pool, request = self.block_pool, self.request
+        if pool is None or request.lengths or request.sharing.asked:
+            return None
+        return pool.longest(budget_bytes, request.replica_batch, bound)
+
+    def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
+        pool = self.block_pool
+        return Noted(None if pool is None else self.pool_info(pool, budget_bytes))
+
+    def pool_info(self, pool: BlockPool, budget_bytes: int) -> PoolInfo:
+        """The figures of a pool for requests of the planned length."""
+        branches = self.request.sharing.branches
+        blocks, usable, per_request = (
+            pool.blocks(budget_bytes),
+            pool.usable(max(0, budget_bytes)),
+            pool.demand(self.tokens, branches),
+        )
+        requests = usable // per_request
+        message = self.pool_message(blocks, requests)
+        return PoolInfo(
+            budget_bytes=budget_bytes,
+            tokens=blocks * pool.block_size,
+            bytes_per_token=pool.block_bytes // pool.block_size,
+            blocks=blocks,
+            block_size=pool.block_size,
+            bytes_per_block=pool.block_bytes,
+            blocks_per_request=per_request,
+            max_concurrency=None,
+            max_requests=requests,
+            max_seq=pool.longest(budget_bytes, branches, max(self.tokens, self.model.max_position_embeddings or 0)),
+            swa_tokens=None,
+            state_slots=None,
+            needed_bytes=(per_request + pool.reserved) * pool.block_bytes,
+            fits=message is None,
+            message=message,
+            requires=(),
+            definition=Definition.ENGINE,
+            steps=(
+                step(
+                    "blocks",
+                    "max(0, floor(budget / bytes_per_block))",
+                    blocks,
+                    unit="blocks",
+                    budget=budget_bytes,
+                    bytes_per_block=pool.block_bytes,
+                ),
+                *request_steps(blocks, usable, pool.block_size, per_request, kept=pool.reserved_for, count=pool.reserved),
+            ),
+        )
+
+    def pool_message(self, blocks: int, requests: int) -> str | None:
+        """Why the engine does not start, or runs no request of the planned length, in its own words; ``None`` if it does.
+
+        ``blocks`` are those of the pool, and ``requests`` as many as fit at once.
+        """
+        return None if requests else f"The pool of {blocks:,} blocks holds no sequence of {self.tokens:,} tokens."
+
+    def form(self) -> MemoryForm | None:
+        from hwcalc.engines.general_form import form_with, growing_parts
+
+        pool = self.block_pool
+        if pool is None:
+            return super().form()
+        parts = None if self.deployment.budget_is_fixed else lambda: growing_parts(self, self.chunks()[1])
+        return form_with(self, parts, pools=pool)
+
+
+def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:
+    """How tokens and requests follow from the blocks of a pool, of which ``count`` are ``kept`` for something else and the others ``usable``.
+
+    Without blocks ``per_request``, where each request takes others, there is no number of requests.
+    """
+    steps = (
+        step("tokens", "blocks x block_size", blocks * block_size, unit="tokens", blocks=blocks, block_size=block_size),
+        step("usable_blocks", f"max(0, blocks - {kept})", usable, unit="blocks", blocks=blocks, **{kept: count}),
+    )
+    if not per_request:
+        return steps
+    requests = step(
+        "max_requests",
+        "floor(usable_blocks / blocks_per_request)",
+        usable // per_request,
+        unit="requests",
+        usable_blocks=usable,
+        blocks_per_request=per_request,
+    )
+    return (*steps, requests)
+
+
+def blocks_of_requests(occupancy: Occupancy, block_size: int) -> int:
+    """Blocks that the sequences of the fullest replica take, each with blocks of its own."""
+    request = occupancy.replica.request
+    return sum(count * request.sharing.branches * -(-tokens // block_size) for tokens, count in request.lengths_of)

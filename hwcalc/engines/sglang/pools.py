@@ -1,0 +1,579 @@
+"""The pools that SGLang makes of a byte budget on each rank, to the token, and the least budget whose pools hold some sequences.
+
+:meth:`PoolRules.figures` is the only place that says what a budget becomes, and :meth:`PoolRules.holds` the only one that says whether it
+holds a demand. Both take integers, or arrays of them. The steps of an explanation are kept where the figures are computed.
+
+Source: SGLang 0.5.23, ``pool_configurator.py`` (``calculate_pool_sizes``) and ``kv_cache_configurator.py``
+(``_handle_max_mamba_cache``, ``resolve_max_num_reqs``). The budget of states is computed in floating point of GiB, as there.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from hwcalc.engines.steps import Step, figure
+from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
+from hwcalc.formulas.record import Record
+from hwcalc.units import GIB
+
+if TYPE_CHECKING:
+    from hwcalc.engines.sglang.layout import PoolLayout, StageCells
+    from hwcalc.engines.sglang.settings import SglangSettings
+
+EVICTION_INTERVAL: Final = 128
+"""Tokens between two clearings of a window (``SGLANG_SWA_EVICTION_INTERVAL``)."""
+LEAST_REQUESTS: Final = 2048
+MOST_REQUESTS: Final = 4096
+_USUAL_REQUESTS: Final = (
+    f"min(max(min(floor(tokens / context_length x 512), {MOST_REQUESTS}), {LEAST_REQUESTS}), floor(tokens / 2))"
+)
+_NAMED_REQUESTS: Final = "min(max_running_requests, floor(tokens / 2))"
+NOTHING_LEFT: Final = "Loaded weights leave no GPU memory for the KV cache."
+"""The beginning of what SGLang says where nothing is left (``_profile_available_bytes``)."""
+NO_TOKENS: Final = "Not enough memory. Please try to increase --mem-fraction-static."
+NO_WINDOW: Final = "SWA pool ({swa} tokens) cannot hold even one request."
+_STATE_COPIES: Final = 3
+"""Slots for a request with a prefix cache; each of two that may run adds what its copies take."""
+_COPIES: Final = {"no_buffer": 0, "extra_buffer": 2, "extra_buffer_lazy": 1}
+_BY_POOL: Final = {
+    "running": ("requests_by_running", "sequences_per_request"),
+    "running_by_tokens": ("requests_by_running", "sequences_per_request"),
+    "tokens": ("requests_by_tokens", "places_per_request"),
+    "window_tokens": ("requests_by_windows", "window_places_per_request"),
+}
+"""A pool -> the figure of the requests that it holds, and of what a request takes of it."""
+_LARGEST_BUDGET: Final = 2**60
+_PROBE: Final = 2**50
+"""A budget from which what is taken of every budget is read."""
+_ROUNDED: Final = 2.0**-44
+"""Floating point is off by less, of any number of bytes here."""
+_FEW_BYTES: Final = 64
+
+
+class Demand(NamedTuple):
+    """What the sequences of a replica take: requests at once, places in the pool of tokens, and in that of windows."""
+
+    requests: int
+    places: int
+    window_places: int
+
+
+class Figures(NamedTuple):
+    """The pools of a budget on each rank, before anything is refused; of an array of budgets, arrays.
+
+    ``swa_tokens`` are those of windows, and ``slots`` those for states; ``None`` without such a pool. ``left_bytes`` are for tokens.
+    ``fullest`` is the place of the stage whose tokens count, among :attr:`PoolRules.cells`.
+    """
+
+    budget_bytes: int
+    tokens: int
+    swa_tokens: int | None
+    slots: int | None
+    running: int
+    left_bytes: int
+    fullest: int
+
+
+class Sizes(Record):
+    """The pools on one rank as SGLang logs them: tokens, those of windows, slots for states, and the requests that run at once.
+
+    ``after_states_bytes`` are left for tokens, of which each takes ``cell`` bytes. ``error`` is what SGLang says where it does not start.
+    """
+
+    tokens: int
+    swa_tokens: int | None
+    slots: int | None
+    running: int
+    after_states_bytes: int
+    cell: float
+    error: str | None = None
+
+
+def slots_per_request(settings: SglangSettings) -> int:
+    """Slots for states that each running request may need (``_calculate_mamba_ratio``).
+
+    With a prefix cache that copies states while another batch is computed, that is 3 + 2.
+    """
+    if not settings.radix:
+        return 1
+    copies = _COPIES[settings.strategy]
+    if settings.strategy == "extra_buffer" and not settings.overlap:
+        copies = 1
+    return _STATE_COPIES + copies
+
+
+def cell_size(stage: StageCells, settings: SglangSettings) -> float:
+    """Bytes of a token of the log's figure on one stage: with those of its share of the windows, and of a draft."""
+    if not stage.swa_layers:
+        return stage.token_bytes + _draft_bytes(stage, settings)
+    each = stage.full_bytes // stage.full_layers if stage.full_layers else 0
+    if not stage.full_layers:
+        return stage.swa_bytes + settings.draft_layers * (stage.swa_bytes // stage.swa_layers)
+    full = each * (stage.full_layers + settings.draft_layers)
+    return full if settings.swa_ratio is None else full + settings.swa_ratio * stage.swa_bytes
+
+
+def _draft_bytes(stage: StageCells, settings: SglangSettings) -> int:
+    """A draft has layers like those of the model, and an indexer in each."""
+    if not settings.drafts or not stage.full_layers:
+        return 0
+    kept = int((stage.token_bytes - stage.index_bytes) * settings.draft_layers / stage.full_layers)
+    if not stage.index_layers:
+        return kept
+    return kept + stage.index_bytes // stage.index_layers * settings.draft_layers
+
+
+def request_cap(settings: SglangSettings, window: int) -> int:
+    """Window tokens that the most requests hold at the worst (``compute_swa_request_cap``)."""
+    page, drafts = settings.page_size, max(1, settings.draft_tokens)
+    # Without overlap drafts take whole pages, with it twice their number.
+    taken = 2 * drafts if settings.overlap else -(-drafts // page) * page
+    if not settings.drafts:
+        taken = page
+    each = window + EVICTION_INTERVAL * drafts + page + taken
+    chunks = (2 if settings.overlap else 1) * settings.chunk
+    return each * (settings.own_requests or 1) + chunks + page
+
+
+def most_running(settings: SglangSettings, tokens: int, slots: int | None, steps: list[Step] | None = None) -> int:
+    """Requests that run at once with so many tokens and slots for states (``resolve_max_num_reqs``)."""
+    usual = settings.own_requests
+    if usual is None:
+        usual = larger(floored(smaller(tokens / settings.context * 512, MOST_REQUESTS)), LEAST_REQUESTS)
+        formula, limit = _USUAL_REQUESTS, {"context_length": settings.context}
+    else:
+        formula, limit = _NAMED_REQUESTS, {"max_running_requests": usual}
+    most: int = figure(
+        steps,
+        "running_by_tokens",
+        formula,
+        smaller(tokens // 2, usual),
+        unit="requests",
+        tokens=tokens,
+        **limit,
+    )
+    if slots is None:
+        return most
+    by_states = slots // slots_per_request(settings)
+    running: int = figure(
+        steps,
+        "running",
+        "min(running_by_tokens, state_requests)",
+        smaller(by_states, most),
+        unit="requests",
+        running_by_tokens=most,
+        state_requests=by_states,
+    )
+    return running
+
+
+def tokens_of_bytes(tokens: int, settings: SglangSettings, left_bytes: int, cell: float, steps: list[Step] | None) -> int:
+    """These tokens, which the pool has of ``left_bytes`` with ``cell`` bytes for each."""
+    # A token takes a fraction of a byte where windows have a share; the product is rounded down to whole pages.
+    return figure(
+        steps,
+        "tokens",
+        "floor(floor(budget_of_tokens / cell_size) / page_size) x page_size",
+        tokens,
+        unit="tokens",
+        budget_of_tokens=left_bytes,
+        cell_size=cell,
+        page_size=settings.page_size,
+    )
+
+
+def limited_tokens(settings: SglangSettings, limit: int, steps: list[Step] | None) -> int:
+    """The tokens of a pool that may have no more than ``limit``."""
+    page = settings.page_size
+    return figure(
+        steps,
+        "tokens",
+        "floor(max_total_tokens / page_size) x page_size",
+        limit // page * page,
+        unit="tokens",
+        max_total_tokens=limit,
+        page_size=page,
+    )
+
+
+def tokens_in_share(settings: SglangSettings, ratio: float, tokens: int, steps: list[Step] | None = None) -> int:
+    """The tokens of the pool of windows where it has a share of the other pool's."""
+    page = settings.page_size
+    places: int = floored(tokens * ratio) // page * page
+    return figure(
+        steps if steps is not None and 0 < places != tokens else None,
+        "window_tokens",
+        "floor(floor(tokens x swa_full_tokens_ratio) / page_size) x page_size",
+        places,
+        unit="tokens",
+        tokens=tokens,
+        swa_full_tokens_ratio=ratio,
+        page_size=page,
+    )
+
+
+class PoolRules(Record):
+    """How SGLang makes pools of any budget, with these settings."""
+
+    settings: SglangSettings
+
+    @property
+    @abstractmethod
+    def cells(self) -> tuple[float, ...]:
+        """Bytes of a token on each stage that limits the tokens."""
+
+    @abstractmethod
+    def figures(self, budget: int, steps: list[Step] | None = None) -> Figures:
+        """The pools of ``budget`` bytes on each rank; the stage with the fewest tokens counts. Steps are kept of one budget."""
+
+    @abstractmethod
+    def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
+        """What SGLang checks of its pools before it starts, in this order, and what it says if that does not hold."""
+
+    @abstractmethod
+    def sizes(self, figures: Figures) -> Sizes:
+        """The pools of one budget as SGLang logs them, or what it says where it makes none."""
+
+    @cached_property
+    @abstractmethod
+    def keeps_tokens(self) -> bool:
+        """Whether tokens take memory. Where no layer keeps any, a pool has as many as one request may have."""
+
+    @abstractmethod
+    def windows_of(self, tokens: int) -> int | None:
+        """Places in the pool of windows beside so many tokens; ``None`` without that pool, or where stages differ."""
+
+    @abstractmethod
+    def bounds(self, demand: Demand) -> tuple[int, int]:
+        """A budget that holds too little, as all smaller ones do, and one that holds it all, as all larger ones do."""
+
+    def error(self, figures: Figures) -> str | None:
+        """What SGLang says where it does not start with these pools."""
+        error = next((words for passed, words in self.checks(figures) if not passed), None)
+        return None if error is None else error.format(swa=figures.swa_tokens)
+
+    def places(self, figures: Figures, demand: Demand) -> Iterator[tuple[str, int, int]]:
+        """What each pool has, under the name of its figure, and what is asked of it."""
+        yield "running" if figures.slots is not None else "running_by_tokens", figures.running, demand.requests
+        if self.keeps_tokens:
+            yield "tokens", figures.tokens, demand.places
+        if figures.swa_tokens is not None:
+            yield "window_tokens", figures.swa_tokens, demand.window_places
+
+    def holds(self, figures: Figures, demand: Demand) -> bool:
+        """Whether SGLang starts with these pools, and they hold all that is asked."""
+        held = True
+        for _, have, want in self.places(figures, demand):
+            held = held & (want <= have)
+        for passed, _ in self.checks(figures):
+            held = held & passed
+        return held
+
+    def most(self, figures: Figures, request: Demand, steps: list[Step] | None = None) -> int:
+        """How many requests like this one these pools hold, of which each takes as much."""
+        if self.error(figures) is not None:
+            return 0
+        by: dict[str, int] = {}
+        for pool, have, each in self.places(figures, request):
+            if not each:
+                continue
+            if pool.startswith("running") and each == 1:
+                by[pool] = have
+                continue
+            name, of = _BY_POOL[pool]
+            by[name] = figure(steps, name, f"floor({pool} / {of})", have // each, unit="requests", **{pool: have, of: each})
+        return figure(steps, "at_once", f"min({', '.join(by)})", min(by.values()), unit="requests", **by)
+
+    def least(self, demand: Demand, own_bytes: int) -> int:
+        """The least budget that holds what is asked.
+
+        It is searched for among whole bytes. Where states have a share, a little more memory may mean one slot more and fewer tokens: then
+        it is the budget to which halving 0 to 2^60 bytes comes. Where no budget holds it, because SGLang runs fewer requests or was allowed
+        fewer tokens, it is what the sequences themselves take: ``own_bytes``.
+        """
+        most = larger(2 * own_bytes, _LARGEST_BUDGET)
+        ever = self.holds(self.figures(most), demand) & (own_bytes > 0)
+        # What is never held is not searched for.
+        low, high = self.bounds(Demand(*(either(ever, asked, 1) for asked in demand)))
+        low, high = larger(low, 0), smaller(high, most)
+        while some(low + 1 < high):
+            middle = _roundest(low, high)
+            held = self.holds(self.figures(middle), demand)
+            low, high = either(held, low, middle), either(held, middle, high)
+        found: int = either(ever, high, own_bytes)
+        return found
+
+    def least_tokens(self, demand: Demand, ratio: float) -> int:
+        """The fewest tokens, in whole pages, with which all is held if there is memory, and there are slots.
+
+        There is a place for a window in every ``ratio`` of the tokens; if that is 0, the tokens do not follow from the windows.
+        """
+        own, page = self.settings, self.settings.page_size
+        tokens = larger(demand.places, 2 * demand.requests) if self.keeps_tokens else 2 * demand.requests
+        if own.own_requests is None:
+            many = demand.requests > LEAST_REQUESTS
+            tokens = larger(tokens, either(many, ceiled(demand.requests * (own.context / 512)), 1))
+        if ratio:
+            tokens = larger(tokens, ceiled(demand.window_places / ratio))
+        tokens = -(-tokens // page) * page
+        # A product in floating point may be a page off.
+        more = either(self._suffice(tokens, demand), tokens, tokens + page)
+        fewest: int = either(self._suffice(tokens - page, demand), tokens - page, more)
+        return fewest
+
+    def _suffice(self, tokens: int, demand: Demand) -> bool:
+        running = most_running(self.settings, tokens, None)
+        return self.holds(Figures(1, tokens, self.windows_of(tokens), None, running, 1, 0), demand)
+
+
+def _roundest(low: int, high: int) -> int:
+    """The number above ``low`` and below ``high`` to which halving a range from 0 to a power of two comes first.
+
+    >>> _roundest(5, 14), _roundest(5, 8)
+    (8, 6)
+    """
+    last = high - 1
+    below = low ^ last
+    for shift in (1, 2, 4, 8, 16, 32):
+        below = below | (below >> shift)
+    return last & ~(below >> 1)
+
+
+def with_a_window(demand: Demand, window: int, page: int) -> Demand:
+    """The same, and at least the whole pages without which SGLang does not start: they hold more than a window and a page."""
+    least = ((window + page) // page + 1) * page
+    return demand._replace(window_places=larger(demand.window_places, least))
+
+
+def around(size: Any) -> tuple[int, int]:
+    """Whole bytes below and above a size in floating point."""
+    spread = size * _ROUNDED
+    return floored(size - spread) - _FEW_BYTES, floored(size + spread) + _FEW_BYTES
+
+
+class LayerPools(PoolRules):
+    """The pools of the layers of a model other than DeepSeek-V4."""
+
+    layout: PoolLayout
+
+    @cached_property
+    def stages(self) -> tuple[StageCells, ...]:
+        """The stages that limit the tokens: one without attention holds as many as the others."""
+        stages = self.layout.stages
+        return tuple(stage for stage in stages if stage.token_bytes or stage.swa_layers) or stages[:1]
+
+    @cached_property
+    def cells(self) -> tuple[float, ...]:
+        return tuple(cell_size(stage, self.settings) for stage in self.stages)
+
+    @cached_property
+    def keeps_tokens(self) -> bool:
+        return any(self.cells)
+
+    def figures(self, budget: int, steps: list[Step] | None = None) -> Figures:
+        slots, left = (None, budget) if not self.layout.has_states else self._slots(budget, steps)
+        first, *others = self.stages
+        (tokens, swa), fullest = self._stage_tokens(first, left), 0
+        for place, stage in enumerate(others, 1):
+            own, own_swa = self._stage_tokens(stage, left)
+            fewer = own < tokens
+            tokens, fullest = either(fewer, own, tokens), either(fewer, place, fullest)
+            swa = None if swa is None else either(fewer, own_swa, swa)
+        limit, above = self.settings.total_tokens, False
+        if limit is not None:
+            most, most_swa = self._limited(limit, swa)
+            above = tokens > limit
+            tokens, swa = either(above, most, tokens), None if swa is None else either(above, most_swa, swa)
+        if steps is not None:
+            # What decided is computed once more, so that it tells its steps.
+            if limit is not None and above:
+                self._limited(limit, swa, steps)
+            else:
+                self._stage_tokens(self.stages[fullest], left, steps)
+        return Figures(
+            budget_bytes=budget,
+            tokens=tokens,
+            swa_tokens=swa,
+            slots=slots,
+            running=most_running(self.settings, tokens, slots, steps),
+            left_bytes=left,
+            fullest=fullest,
+        )
+
+    def _slots(self, budget: int, steps: list[Step] | None) -> tuple[int, int]:
+        """Slots for states, and the bytes that they leave (``_handle_max_mamba_cache``). What drafts copy of states has no step."""
+        own, left, slot = self.settings, budget / GIB, self.layout.slot_bytes
+        drafted, requests, each = own.draft_tokens, own.own_requests or 1, slots_per_request(own)
+        plain = None if own.drafts else steps
+        if own.mamba_slots is not None:
+            slots = figure(
+                steps,
+                "state_slots",
+                "floor(max_mamba_cache_size / dp)",
+                own.mamba_slots // own.dp,
+                unit="slots",
+                max_mamba_cache_size=own.mamba_slots,
+                dp=own.dp,
+            )
+            copied = min(requests, slots // each)
+        elif not own.radix and own.requests is not None:
+            slots = figure(steps, "state_slots", "max_running_requests", requests, unit="slots", max_running_requests=requests)
+            copied = slots
+        else:
+            share = left * own.mamba_ratio / (1 + own.mamba_ratio) * GIB
+            if own.drafts:
+                slots = floored((share - slot * (1 + drafted)) // (slot * (1 + drafted / each)))
+            else:
+                slots = floored((share - slot) // slot)
+            figure(
+                plain,
+                "state_slots",
+                "floor((pool_bytes x mamba_full_memory_ratio / (1 + mamba_full_memory_ratio) - slot_bytes) / slot_bytes)",
+                slots,
+                unit="slots",
+                pool_bytes=budget,
+                mamba_full_memory_ratio=own.mamba_ratio,
+                slot_bytes=slot,
+            )
+            copied = smaller(slots // each, requests)
+        if own.drafts:
+            left = left - slot * (copied + 1) * drafted / GIB
+        left_bytes = figure(
+            plain,
+            "budget_of_tokens",
+            "pool_bytes - (state_slots + 1) x slot_bytes",
+            floored((left - (slots + 1) * slot / GIB) * GIB),
+            pool_bytes=budget,
+            state_slots=slots,
+            slot_bytes=slot,
+        )
+        figure(
+            steps,
+            "state_requests",
+            "floor(state_slots / slots_per_request)",
+            slots // each,
+            unit="requests",
+            state_slots=slots,
+            slots_per_request=each,
+        )
+        return slots, left_bytes
+
+    def _stage_tokens(self, stage: StageCells, left: int, steps: list[Step] | None = None) -> tuple[int, int | None]:
+        """Tokens of one stage, and window tokens, of the bytes that are left for them."""
+        own, page, cell = self.settings, self.settings.page_size, cell_size(stage, self.settings)
+        if not stage.swa_layers:
+            tokens = left // int(cell) if cell else own.total_tokens or own.context
+        elif not stage.full_layers or own.swa_ratio is not None:
+            tokens = floored(left // cell)
+        else:
+            tokens = floored((left - self.capped_windows * stage.swa_bytes) // cell)
+        tokens = tokens // page * page
+        if own.swa_ratio is not None or self.layout.window is None:
+            if stage.swa_layers and stage.full_layers and not own.drafts:
+                figure(
+                    steps,
+                    "cell_size",
+                    "full_token_bytes + swa_full_tokens_ratio x window_token_bytes",
+                    cell,
+                    full_token_bytes=stage.full_bytes // stage.full_layers * stage.full_layers,
+                    swa_full_tokens_ratio=own.swa_ratio or 0,
+                    window_token_bytes=stage.swa_bytes,
+                )
+            tokens_of_bytes(tokens, own, left, cell, steps)
+        return tokens, self._windows(stage, tokens, steps)
+
+    @cached_property
+    def capped_windows(self) -> int:
+        """Window tokens where they follow from the number of requests."""
+        assert self.layout.window is not None
+        page = self.settings.page_size
+        return -(-request_cap(self.settings, self.layout.window) // page) * page
+
+    def _windows(self, stage: StageCells, tokens: int, steps: list[Step] | None = None) -> int | None:
+        """Window tokens beside so many tokens of one stage; ``None`` if no windows have a pool."""
+        if not stage.swa_layers:
+            return 0 if self.layout.window is not None else None
+        if not stage.full_layers:
+            return tokens
+        ratio = self.settings.swa_ratio
+        return self.capped_windows if ratio is None else tokens_in_share(self.settings, ratio, tokens, steps)
+
+    def _limited(self, limit: int, swa: int | None, steps: list[Step] | None = None) -> tuple[int, int | None]:
+        """Tokens and window tokens where the user allows no more than ``limit`` tokens."""
+        tokens = limited_tokens(self.settings, limit, steps)
+        stages, ratio = self.layout.stages, self.settings.swa_ratio
+        if swa is None or not any(stage.swa_layers for stage in stages):
+            return tokens, swa
+        if not any(stage.full_layers for stage in stages):
+            return tokens, tokens
+        return tokens, smaller(swa, limit) if ratio is None else tokens_in_share(self.settings, ratio, tokens, steps)
+
+    def checks(self, figures: Figures) -> Iterator[tuple[bool, str]]:
+        if figures.slots is not None:
+            yield figures.slots > 0, "Not enough GPU memory for hybrid (mamba/linear-attention) state cache."
+        yield figures.left_bytes > 0, NOTHING_LEFT
+        yield figures.tokens > 0, NO_TOKENS
+        if figures.swa_tokens is not None and self.layout.window is not None and self.settings.swa_ratio is not None:
+            yield figures.swa_tokens > self.layout.window + self.settings.page_size, NO_WINDOW
+        yield figures.running > 0, "Hybrid (mamba/linear-attention) state cache is too small to serve any requests."
+
+    def sizes(self, figures: Figures) -> Sizes:
+        lacking = figures.left_bytes <= 0 or (figures.slots is not None and figures.slots <= 0)
+        empty = lacking or figures.tokens <= 0
+        return Sizes(
+            tokens=0 if empty else figures.tokens,
+            swa_tokens=None if empty else figures.swa_tokens,
+            slots=figures.slots,
+            running=0 if empty else figures.running,
+            after_states_bytes=figures.left_bytes,
+            cell=0 if lacking else self.cells[figures.fullest],
+            error=self.error(figures),
+        )
+
+    def windows_of(self, tokens: int) -> int | None:
+        return self._windows(self.stages[0], tokens) if self._alike else None
+
+    @cached_property
+    def _alike(self) -> bool:
+        """Whether windows have the same share on all stages, so that it does not matter which one has the fewest tokens."""
+        return len({(stage.swa_layers > 0, stage.full_layers > 0) for stage in self.stages}) == 1
+
+    def bounds(self, demand: Demand) -> tuple[int, int]:
+        least = self._least_left(demand)
+        if self.layout.has_states:
+            low, high = self._with_states(demand.requests, least)
+        else:
+            low, high = (least - 1, least) if all(isinstance(cell, int) for cell in self.cells) else around(least)
+        return low, high if self._alike else high * 0 + _LARGEST_BUDGET
+
+    def _least_left(self, demand: Demand) -> Any:
+        """Bytes that must be left for tokens."""
+        own, layout, stage = self.settings, self.layout, self.stages[0]
+        ratio: float = 0
+        if self._alike and stage.swa_layers:
+            ratio = 1 if not stage.full_layers else own.swa_ratio or 0
+            if own.swa_ratio is not None and layout.window is not None:
+                demand = with_a_window(demand, layout.window, own.page_size)
+        tokens = self.least_tokens(demand, ratio)
+        sizes = (tokens * cell + self._capped_bytes(stage) for stage, cell in zip(self.stages, self.cells, strict=True))
+        return larger(largest(sizes), 1)
+
+    def _capped_bytes(self, stage: StageCells) -> int:
+        """Bytes of the windows of a stage that are no share of its tokens."""
+        capped = stage.swa_layers and stage.full_layers and self.settings.swa_ratio is None
+        return self.capped_windows * stage.swa_bytes if capped else 0
+
+    def _with_states(self, requests: int, least: Any) -> tuple[int, int]:
+        """The bounds of a budget of which ``least`` bytes must be left for tokens."""
+        own, slot = self.settings, self.layout.slot_bytes
+        if own.mamba_slots is not None or (not own.radix and own.requests is not None):
+            # So many slots take the same of every budget.
+            return around(least + _PROBE - self._slots(_PROBE, None)[1])
+        each, drafted, share = slots_per_request(own), own.draft_tokens if own.drafts else 0, 1 + own.mamba_ratio
+        for_slots = slot * (requests * (each + drafted) + 1 + drafted) * (share / own.mamba_ratio)
+        # States leave less than a slot of their share, or more where there are fewer requests than drafts have slots for.
+        low = least if own.drafts else (least - slot) * share
+        return around(larger(for_slots, low))[0], around(larger(for_slots, least * share))[1]
