@@ -59,7 +59,7 @@ REASONS: Final = {
         "hwcalc/engines/vllm/classes.py",
         "transformers",
     ): "a key in vLLM's own table of releases: the version of transformers that it needs",
-    ("hwcalc/engines/vllm/weight_formats.py", "mlx"): "a name of a format of weights",
+    ("hwcalc/engines/vllm/formats.py", "mlx"): "a name of a format of weights",
     ("hwcalc/library/fit_quick.py", "llamacpp"): _INDEX,
     ("hwcalc/library/indexed.py", "llamacpp"): _INDEX,
     ("hwcalc/library/indexing.py", "llamacpp"): _INDEX,
