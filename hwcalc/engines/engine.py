@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from hwcalc.engines.deployment import Deployment, Occupancy
+from hwcalc.engines.deployment import Deployment, Occupancy, deployed
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.text import brief, shown
 
@@ -215,7 +215,7 @@ class Engine(ABC):
 
     def deploy(self, model: ModelSpec, setup: Setup) -> Deployment:
         """The server that is started so. Raises a :class:`~hwcalc.errors.KvplanError` subclass for what is refused whatever the load."""
-        return self.deployment(self, model, setup)
+        return deployed(self, model, setup)
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model as the engine builds it, and the request in the engine's own terms; almost always both as they are."""

@@ -186,7 +186,8 @@ def test_what_no_budget_holds_is_what_the_sequences_take() -> None:
         # 1,000 + 4 x 1,000 of each request.
         ({"seq": 2_000, "samples": 4, "prompt": 1_000}, 20),
         ({"seq": 2_000, "samples": 4, "prompt": 1_000, "engine_options": {"disable_radix_cache": "true"}}, 12),
-        ({"lengths": "1k,2k"}, 48),
+        # 32 of 2,048 tokens and 32 of 1,024 are 98,304 tokens.
+        ({"lengths": "1k,2k"}, 64),
     ],
 )
 def test_requests_that_are_unlike(asked: dict[str, Any], most: int) -> None:

@@ -141,7 +141,7 @@ def _amount(payload: Document, amount: Any) -> Amount:
         moments = tuple(Moment(share, tuple(map(_product, payload["sums"][place]))) for share, place in value["moments"])
         return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
     if form == "early":
-        return Early(first=tuple(value["first"]), rule=_amount(payload, value["rule"]))
+        return Early.of(tuple(value["first"]), _amount(payload, value["rule"]))
     assert form == "measured", form
     readings = tuple((tokens, rows, size) for tokens, rows, size in value["readings"])
     return Measured(rule=_amount(payload, value["rule"]), chunk=value["chunk"], readings=readings)
