@@ -679,6 +679,10 @@ class Occupancy:
         """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
         return None
 
+    def most_tokens(self) -> int | None:
+        """How many tokens a sequence may have however much memory there is, where an option of the engine says so."""
+        return None
+
     def longest(self, budget_bytes: int, bound: int) -> int | None:
         """The most tokens, up to ``bound``, that each planned sequence can have.
 

@@ -180,7 +180,8 @@ def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITE
         return Most(value=0, limiting="weights")
     if limit is not None and occupancy.batch > limit[0]:
         return Most(value=0, limiting=limit[1])
-    value = _largest(occupancy, "seq", end, min(bound, at_most))
+    most_tokens = occupancy.most_tokens()
+    value = _largest(occupancy, "seq", end, min(bound, at_most, bound if most_tokens is None else most_tokens))
     if value == bound:
         beyond = model_length is not None and bound > model_length
         return Most(value=value, limiting=None if model_length is None else "planned length" if beyond else "model length")

@@ -30,7 +30,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.model import Definition, Note
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
-from hwcalc.parsers.gguf.layers import cached_layers
+from hwcalc.parsers.gguf.parse import cached_layers
 from hwcalc.quantization.planned import format_name
 from hwcalc.units import human_bytes
 
@@ -460,6 +460,10 @@ class LlamacppOccupancy(GeneralOccupancy):
         most, name = min(limits)
         return request.parallel.dp * most, name
 
+    def most_tokens(self) -> int | None:
+        """With ``n_ctx``, the length does not depend on the memory."""
+        return None if self.deployment.context.n_ctx is None else self.settings.n_ctx_seq
+
     def curve(self) -> Curve | None:
         from hwcalc.engines.llamacpp.form import curve_of, is_drawn_from
 
@@ -475,12 +479,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         from hwcalc.engines.general_form import form_with
 
         return form_with(self)
-
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        """With ``n_ctx``, the length does not depend on the memory."""
-        if "n_ctx" not in self.request.options:
-            return None
-        return min(bound, self.settings.n_ctx_seq) if self.needed_bytes <= budget_bytes else 0
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The context itself: its cells do not follow from the memory, but it must fit."""

@@ -103,11 +103,11 @@ def test_a_search_on_a_form_is_that_by_plans(monkeypatch: pytest.MonkeyPatch) ->
             opened = opened_of(model, asked, seq, batch)
         except KvplanError:
             continue
-        if solve._form_of(opened) is None:
+        if opened.form() is None:
             continue
         found = searched(opened, end)
         with monkeypatch.context() as patched:
-            patched.setattr(solve, "_form_of", lambda _: None)
+            patched.setattr(solve, "_form_for_search", lambda *_: None)
             assert found == searched(opened_of(model, asked, seq, batch), end), (model, asked, seq, batch, end)
         compared += 1
     assert compared > SEARCHED // 2
