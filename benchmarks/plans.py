@@ -23,11 +23,12 @@ import statistics
 import time
 from collections import defaultdict
 
+from msgspec.structs import replace
+
 from hwcalc import Plan, load_model, plan
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.attention import FullAttention
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.sliding import SlidingAttention
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models

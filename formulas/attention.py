@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Full, Role, Span
 
@@ -33,7 +32,6 @@ def key_value_tensors(
     )
 
 
-@frozen
 class AttentionKind(LayerKind):
     """The base of all softmax attention: query heads that share key/value heads."""
 
@@ -54,7 +52,6 @@ class AttentionKind(LayerKind):
 
 
 @register
-@frozen
 class FullAttention(AttentionKind):
     """A key and a value per key/value head for every token.
 

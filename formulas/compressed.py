@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Fixed, Role, Span, Strided, Window
 
@@ -12,7 +11,6 @@ __all__ = ["CompressedAttention"]
 
 
 @register
-@frozen
 class CompressedAttention(LayerKind):
     """One vector that is key and value at once, for the last ``window`` tokens and for every group of tokens.
 

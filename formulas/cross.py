@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hwcalc.formulas.attention import AttentionKind, key_value_tensors
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import register
 from hwcalc.formulas.tensor import CacheTensor, Encoder, Span
 
@@ -13,7 +12,6 @@ __all__ = ["CrossAttention"]
 
 
 @register
-@frozen
 class CrossAttention(AttentionKind):
     """A key and a value per head for every encoder token; decoded tokens add nothing.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Weight
@@ -34,8 +34,7 @@ __all__ = [
 ]
 
 
-@frozen
-class WeightFormat:
+class WeightFormat(Record):
     """One storage format of a matrix of ``out x in`` numbers.
 
     Each number takes ``bits``, or each ``per`` numbers do. Scales of ``scale_bytes`` come on top, by one of three layouts:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
 
 __all__ = ["Group", "Layer", "LayerNumbers", "Stack", "pipeline_stages", "ranges"]
@@ -63,8 +63,7 @@ def pipeline_stages(layers: int, stages: int) -> tuple[range, ...]:
     return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
 
 
-@frozen
-class Group:
+class Group(Record):
     """One kind, the layers that have it, and how often it occurs in all of them together."""
 
     kind: LayerKind
@@ -72,8 +71,7 @@ class Group:
     layers: LayerNumbers
 
 
-@frozen
-class Stack:
+class Stack(Record, kw_only=False):
     """All layers of a model, in order.
 
     >>> from hwcalc.formulas.attention import FullAttention
@@ -83,9 +81,6 @@ class Stack:
     """
 
     layers: tuple[Layer, ...]
-
-    def __init__(self, layers: tuple[Layer, ...]) -> None:
-        self.__dict__["layers"] = layers
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)

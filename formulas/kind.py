@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self, TypeVar
 
-from hwcalc.formulas.frozen import field, fields, frozen, replace
+from msgspec.structs import asdict, replace
+
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import CacheTensor, Full, Kept, Role
 
 __all__ = ["BY_TOKEN", "KINDS", "MAX_DIMENSION", "LayerKind", "register"]
@@ -20,8 +22,7 @@ BY_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """Roles of tensors that have a position for each token, of which a cache policy can drop some."""
 
 
-@frozen
-class LayerKind:
+class LayerKind(Record, cache_hash=True, repr_omit_defaults=True):
     """One thing that a layer keeps between decode steps.
 
     A kind is frozen. Its fields are numbers of the model under their usual names, and :meth:`tensors` is the whole
@@ -41,7 +42,7 @@ class LayerKind:
     _divided: ClassVar[tuple[str, ...]] = ()
     """Fields that tensor parallelism divides. All other fields are the same on every rank."""
 
-    kept: int | None = field(default=None, repr=False)
+    kept: int | None = None
     """Tokens that a cache policy leaves of each sequence, where the layer would keep them all; ``None`` without a policy."""
 
     def __init_subclass__(cls) -> None:
@@ -49,26 +50,13 @@ class LayerKind:
             cls.tensors = _kept(cls.__dict__["tensors"])  # type: ignore[method-assign, assignment]
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for name, value in asdict(self).items():
             if value is None or isinstance(value, bool):
                 continue
             # A policy may leave nothing of a layer.
-            least, most = (0, MOST_KEPT) if each.name == "kept" else (self._minimum.get(each.name, 1), MAX_DIMENSION)
+            least, most = (0, MOST_KEPT) if name == "kept" else (self._minimum.get(name, 1), MAX_DIMENSION)
             if not isinstance(value, int) or not least <= value <= most:
-                raise ValueError(f"{each.name} must be an integer from {least} to {most} (got {value!r})")
-
-    def __hash__(self) -> int:
-        # Kept beside the kind: whatever is known of a model's layers is looked up by their kinds.
-        known: int | None = vars(self).get("_hash")
-        if known is None:
-            values = tuple(vars(self)[each.name] for each in fields(self) if each.compare)
-            known = vars(self)["_hash"] = hash((type(self), values))
-        return known
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Another process has other hashes.
-        return {name: value for name, value in vars(self).items() if name != "_hash"}
+                raise ValueError(f"{name} must be an integer from {least} to {most} (got {value!r})")
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         """The tensors that are kept for one sequence."""
@@ -99,11 +87,11 @@ class LayerKind:
 
     def numbers(self) -> dict[str, Any]:
         """The numbers of the model by name, those too that are ``None``."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "kept"}
+        return {name: value for name, value in asdict(self).items() if name != "kept"}
 
     def dims(self) -> dict[str, int]:
         """The numbers of this kind for JSON, without the fields that are ``None``."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def _kept(formula: Callable[[Any], tuple[CacheTensor, ...]]) -> Callable[[Any], tuple[CacheTensor, ...]]:

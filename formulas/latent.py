@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Full, Role, Span, Window
 
@@ -14,7 +13,6 @@ __all__ = ["ExpandedLatentAttention", "LatentAttention", "SparseIndexer"]
 
 
 @register
-@frozen
 class LatentAttention(LayerKind):
     """One compressed vector per token, shared by all heads, plus one rotary key.
 
@@ -73,7 +71,6 @@ class LatentAttention(LayerKind):
 
 
 @register
-@frozen
 class ExpandedLatentAttention(LayerKind):
     """MLA with the latent multiplied out: a key of nope + rope and a value for every head.
 
@@ -119,7 +116,6 @@ class ExpandedLatentAttention(LayerKind):
 
 
 @register
-@frozen
 class SparseIndexer(LayerKind):
     """One small key per token that decides which tokens the attention beside it looks at.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.ssm import conv_tensor, state_tensor
 from hwcalc.formulas.tensor import CacheTensor, Once, Role
@@ -25,7 +24,6 @@ __all__ = [
 
 
 @register
-@frozen
 class GatedDeltaNet(LayerKind):
     """A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values.
 
@@ -68,7 +66,6 @@ class GatedDeltaNet(LayerKind):
 
 
 @register
-@frozen
 class KimiDeltaAttention(LayerKind):
     """A square matrix per head, and the last inputs of three convolutions: queries, keys and values.
 
@@ -102,7 +99,6 @@ class KimiDeltaAttention(LayerKind):
 
 
 @register
-@frozen
 class LightningAttention(LayerKind):
     """A square matrix per head and no convolution.
 
@@ -127,7 +123,6 @@ class LightningAttention(LayerKind):
 
 
 @register
-@frozen
 class RealGatedLRU(LayerKind):
     """One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution.
 
@@ -160,7 +155,6 @@ def _token_shift(width: int, axis: str, name: str) -> CacheTensor:
 
 
 @register
-@frozen
 class Rwkv4(LayerKind):
     """Three numbers per channel (numerator, denominator, running maximum) and two token shifts.
 
@@ -190,7 +184,6 @@ class Rwkv4(LayerKind):
 
 
 @register
-@frozen
 class RwkvMatrix(LayerKind):
     """RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts.
 
@@ -222,7 +215,6 @@ class RwkvMatrix(LayerKind):
 
 
 @register
-@frozen
 class MatrixLSTM(LayerKind):
     """mLSTM: per head a matrix memory, a normaliser and a running maximum.
 
@@ -256,7 +248,6 @@ class MatrixLSTM(LayerKind):
 
 
 @register
-@frozen
 class ShortConvolution(LayerKind):
     """The last d_conv - 1 inputs of one short causal convolution, and nothing else.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor
 
@@ -12,7 +11,6 @@ __all__ = ["NoCache", "SharedCache"]
 
 
 @register
-@frozen
 class SharedCache(LayerKind):
     """A layer that reads the cache of another layer: 0 bytes.
 
@@ -32,7 +30,6 @@ class SharedCache(LayerKind):
 
 
 @register
-@frozen
 class NoCache(LayerKind):
     """A layer without attention or state (a feed-forward or expert block on its own): 0 bytes.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import register
 from hwcalc.formulas.tensor import Sink, Span
 
@@ -13,7 +12,6 @@ __all__ = ["SinkAttention"]
 
 
 @register
-@frozen
 class SinkAttention(AttentionKind):
     """Keys and values of the first ``sink`` and the last ``window`` tokens.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import register
 from hwcalc.formulas.tensor import Chunk, Span, Window
 
@@ -13,7 +12,6 @@ __all__ = ["ChunkedAttention", "SlidingAttention"]
 
 
 @register
-@frozen
 class SlidingAttention(AttentionKind):
     """Keys and values of the last ``window`` tokens.
 
@@ -40,7 +38,6 @@ class SlidingAttention(AttentionKind):
 
 
 @register
-@frozen
 class ChunkedAttention(AttentionKind):
     """Keys and values of the chunk of ``chunk`` tokens that the current token stands in.
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind, register
 from hwcalc.formulas.tensor import CacheTensor, Fixed, Once, Role
 
@@ -27,7 +26,6 @@ def state_tensor(shape: tuple[int, ...], axes: tuple[str, ...], name: str = "rec
 
 
 @register
-@frozen
 class Mamba1(LayerKind):
     """A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution.
 
@@ -60,7 +58,6 @@ class Mamba1(LayerKind):
 
 
 @register
-@frozen
 class Mamba2(LayerKind):
     """A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C.
 

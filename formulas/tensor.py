@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from math import prod
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.stairs import Stair
 
@@ -51,8 +51,7 @@ class Role(enum.StrEnum):
     """The last inputs of a short convolution or token shift, in the model dtype."""
 
 
-@frozen
-class DType:
+class DType(Record):
     """A storage format made of blocks: ``block_elements`` numbers take ``block_bytes`` bytes.
 
     A block of bf16 is one element of 2 bytes. A block of a sub-byte format has several elements (int4: 2 elements in 1 byte).
@@ -362,8 +361,7 @@ class Encoder(Span):
         return "encoder tokens"
 
 
-@frozen
-class CacheTensor:
+class CacheTensor(Record):
     """One tensor that a layer keeps for one sequence.
 
     ``shape`` counts elements per position, outermost axis first. ``axes`` names each axis, for example

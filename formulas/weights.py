@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from math import prod
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = [
     "Block",
@@ -66,8 +66,7 @@ class Part(enum.StrEnum):
         return self in (Part.VISION, Part.AUDIO)
 
 
-@frozen
-class Weight:
+class Weight(Record):
     """One tensor, or ``copies`` equal ones. ``shape`` is the stored shape: (out_features, in_features) for a linear layer.
 
     ``active`` is the number of copies that one token uses; ``None`` means all.
@@ -90,8 +89,7 @@ class Weight:
         return prod(self.shape) * (self.copies if self.active is None else min(self.active, self.copies))
 
 
-@frozen
-class Block:
+class Block(Record):
     """Tensors that belong together, how many layers have them, and the numbers of those layers if they are known."""
 
     kind: str
@@ -111,8 +109,7 @@ class Block:
         return self.count * sum(weight.active_elements for weight in self.weights)
 
 
-@frozen
-class Weights:
+class Weights(Record):
     """All blocks of a model. A shared tensor (a tied head) is listed once."""
 
     blocks: tuple[Block, ...]

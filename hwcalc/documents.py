@@ -1,4 +1,4 @@
-"""JSON documents: dataclasses as dicts and lists, the schema version, and the document of an error."""
+"""JSON documents: records as dicts and lists, the schema version, and the document of an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import fields, is_frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
 from hwcalc.masking import without_tokens
 from hwcalc.text import json_for
@@ -19,7 +19,7 @@ SCHEMA_VERSION: Final = "1"
 
 
 def document_of(value: Any) -> Any:
-    """A value for JSON: dataclasses become dicts, tuples become lists, a :class:`Shown` value its text, an enum its value.
+    """A value for JSON: records become dicts, tuples become lists, a :class:`Shown` value its text, an enum its value.
 
     JSON has no infinity and no NaN, which configs may hold: they become text.
 
@@ -30,8 +30,8 @@ def document_of(value: Any) -> Any:
         return value.text
     if isinstance(value, enum.Enum):
         return value.value
-    if is_frozen(value):
-        return {field.name: document_of(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Record):
+        return {name: document_of(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, dict):
         return {key: document_of(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

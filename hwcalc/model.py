@@ -5,15 +5,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
+
+from msgspec import field
+from msgspec.structs import force_setattr
 
 from hwcalc.formulas import Stack
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
-
-if TYPE_CHECKING:
-    from hwcalc.formulas.weights import Weights
 
 __all__ = [
     "EXAMPLE_PARAMETERS",
@@ -76,15 +77,14 @@ class Definition(Shown, enum.StrEnum):
     __repr__ = str.__repr__
 
 
-@frozen
-class Note:
+class Note(Record):
     """Something a reader should know: a stable code and a sentence, which is cleaned and cut as the message of an error is."""
 
     code: str
     message: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "message", safe_message(self.message))
+        force_setattr(self, "message", safe_message(self.message))
 
 
 FIDELITY: Final = "fidelity"
@@ -115,8 +115,7 @@ def qualified(notes: Iterable[Note], definition: str) -> str:
     return Definition.RECONSTRUCTED if any(note.code == FIDELITY for note in notes) else definition
 
 
-@frozen
-class Parameters:
+class Parameters(Record):
     """Parameter counts. ``None`` means unknown."""
 
     total: int | None = None
@@ -126,8 +125,7 @@ class Parameters:
     """A :class:`Definition`, or a text from a catalog file."""
 
 
-@frozen
-class WeightFacts:
+class WeightFacts(Record):
     """The content of a model's weight files, read from their headers. Nothing is computed from the config.
 
     The keys of ``bytes_by_dtype`` and ``elements_by_dtype`` are the dtype names of safetensors (``BF16``, ``F8_E4M3``, ``U8``)
@@ -154,8 +152,7 @@ class WeightFacts:
         return sum(self.elements_by_dtype.values())
 
 
-@frozen
-class GgufTensor:
+class GgufTensor(Record):
     """One tensor of a GGUF file, as its header lists it. ``shape`` has the row length first, as ggml counts; ``type`` is ``q4_k``."""
 
     name: str
@@ -164,8 +161,7 @@ class GgufTensor:
     bytes: int
 
 
-@frozen
-class GgufFacts:
+class GgufFacts(Record):
     """What the header of a GGUF file says: metadata by key, and tensors. A dict of metadata from Python has no tensors.
 
     Arrays of tokens, scores and merges are left out; :data:`VOCABULARY` has the number of tokens in their place. For a model of Ollama's
@@ -187,8 +183,7 @@ OLLAMA: Final = "ollama:"
 """How the id of a model of Ollama's store begins."""
 
 
-@frozen
-class RawModel:
+class RawModel(Record):
     """The description of a model as it comes from a source, before a parser reads it.
 
     ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin``, ``python`` or ``options``; ``gguf`` is a GGUF file
@@ -210,8 +205,7 @@ class RawModel:
     """A value of ``--weights`` by which the weights are planned where the options name none: that of a file that was not read."""
 
 
-@frozen
-class RopeScaling:
+class RopeScaling(Record):
     """How a config stretches its rotary embedding: the kind, the factor, and the length that it starts from, as far as it says."""
 
     kind: str
@@ -219,8 +213,7 @@ class RopeScaling:
     original_tokens: int | None = None
 
 
-@frozen
-class ModelFacts:
+class ModelFacts(Record):
     """Single facts beside the layers that some engine needs. Zero, ``None`` or an empty mapping: the description does not say it."""
 
     hash_routed_layers: int = 0
@@ -253,8 +246,7 @@ class ModelFacts:
     """The length that the text part names beside its positions."""
 
 
-@frozen
-class ModelSpec:
+class ModelSpec(Record):  # noqa: PLW1641 - mappings are among its fields
     """A parsed model: its stack of layers with their caches, its weights, and a few numbers more.
 
     ``dtype`` is the model's own dtype in the names of kvplan (``bf16``); ``None`` if the config does not say. ``state_dtype`` is
@@ -280,7 +272,7 @@ class ModelSpec:
     counted: Weights | None = None
     """All weights that the config describes; ``None`` if kvplan cannot count some part of the model."""
     quantization: Mapping[str, Any] | None = None
-    bearing: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    bearing: Mapping[str, Any] = field(default_factory=dict)
     """The config keys that cache and weights depend on: dotted path -> value."""
     assumed: bool = False
     assumption: str | None = None
@@ -289,14 +281,14 @@ class ModelSpec:
     """The options of the command line that this reading takes: ``("--assume", "gqa")``, or the dimensions of the bare equation."""
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=dict)
-    variants: Mapping[str, ModelSpec] = field(default_factory=dict, repr=False, compare=False)
+    variants: Mapping[str, ModelSpec] = field(default_factory=dict)
     """The whole model as a named engine builds it, for engines under which its weights differ too."""
     facts: ModelFacts = field(default_factory=ModelFacts)
     weights_format: str | None = None
     """A value of ``--weights`` that holds where the options name none; see :attr:`RawModel.weights_format`."""
     gguf: GgufFacts | None = None
     """The header of the GGUF file that the model was read from; ``None`` for a config."""
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    config: Mapping[str, Any] = field(default_factory=dict)
     """The config as it was read, for locks, receipts and live models. Engines read :attr:`facts` instead."""
 
     def headline(self) -> str:
@@ -304,6 +296,13 @@ class ModelSpec:
         parameters = None if self.parameters is None else self.parameters.total
         known = (self.model_type, self.dtype, None if parameters is None else f"{parameters:,} parameters", self.source)
         return ", ".join((self.id, *filter(None, known)))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether two models are alike but for the config that they were read from."""
+        if type(other) is not type(self):
+            return NotImplemented
+        names = (name for name in self.__struct_fields__ if name not in {"bearing", "variants", "config"})
+        return self is other or all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:
         from hwcalc.text import clean

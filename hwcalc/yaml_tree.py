@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import printable
 
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_DIRECTIVES", "MAX_NODES", "Node", "TreeError", "plain_value", "read_tree"]
@@ -56,8 +56,7 @@ class TreeError(ValueError):
         self.key = key
 
 
-@frozen
-class Node:
+class Node(Record):
     """One value with its line and column, both counted from 1.
 
     ``value`` is text, an integer, a float, a bool, ``None``, a ``list`` of nodes or a ``dict`` from text to nodes. ``text`` is a scalar

@@ -17,7 +17,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import field, frozen
+from msgspec import field
+
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import ProfileError, is_date
 from hwcalc.profiles.gpu_file import is_id
 from hwcalc.profiles.places import own
@@ -61,8 +63,7 @@ _LONGEST_TEXT: Final = 500
 _KIND = re.compile(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
 
 
-@frozen
-class Measured:
+class Measured(Record):
     """The origin of a measurement: the device and its software by their own names, the date, and where the numbers were read."""
 
     device: str
@@ -72,8 +73,7 @@ class Measured:
     torch: str | None = None
 
 
-@frozen
-class Measurement:
+class Measurement(Record):
     """Values and their conditions. A newer measurement under the same conditions replaces an older one."""
 
     values: Mapping[str, int | float]
@@ -81,8 +81,7 @@ class Measurement:
     conditions: Mapping[str, int | str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@frozen
-class Calibration:
+class Calibration(Record):
     """One file: all readings of one kind on one accelerator, oldest first."""
 
     gpu: str

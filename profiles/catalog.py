@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.places import built_in, own
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class ProfileError(ValueError):
         self.key = key
 
 
-@frozen
-class CatalogEntry:
+class CatalogEntry(Record):
     """One file of the catalog: its content, its path as text, and whether it is the user's own."""
 
     data: Mapping[str, Any]

@@ -10,13 +10,12 @@ from types import MappingProxyType
 from typing import Any
 
 from hwcalc.formulas import DType, Role
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["PackedDType", "dtype_aliases", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
 
 
-@frozen
-class PackedDType:
+class PackedDType(Record):
     """A layout that stores the tensors of one layer side by side, each in its own format."""
 
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import record
 from hwcalc.profiles.estimate import Estimate, estimate_of
 
@@ -36,8 +36,7 @@ _MINOR: Final = 2
 Version = tuple[int, ...]
 
 
-@frozen
-class Since:
+class Since(Record):
     """A value that is valid from version ``since`` on."""
 
     since: Version
@@ -45,16 +44,14 @@ class Since:
     source: str
 
 
-@frozen
-class EstimateSince:
+class EstimateSince(Record):
     """An estimate that is valid from version ``since`` on."""
 
     since: Version
     estimate: Estimate
 
 
-@frozen
-class RunnerSince:
+class RunnerSince(Record):
     """The models that vLLM's second runner runs by default from version ``since`` on.
 
     ``models`` is ``all``, ``dense`` (those without experts, and the listed classes), ``unquantized`` (the listed classes, if they have
@@ -67,8 +64,7 @@ class RunnerSince:
     source: str
 
 
-@frozen
-class BatchClass:
+class BatchClass(Record):
     """Defaults of the scheduler for GPUs with at least ``least_gib``, except for the listed names and capabilities.
 
     It holds from version ``since`` until before ``until``.
@@ -88,8 +84,7 @@ class BatchClass:
         return self.since <= planned and (self.until is None or planned < self.until)
 
 
-@frozen
-class VllmProfile:
+class VllmProfile(Record):
     """The content of ``vllm.yaml``. Estimates have dotted names such as ``graphs.attention``, and are newest first."""
 
     utilization: tuple[Since, ...]
@@ -110,8 +105,7 @@ class VllmProfile:
         return found
 
 
-@frozen
-class RuntimeProfile:
+class RuntimeProfile(Record):
     """The content of ``runtime.yaml``. Estimates have dotted names such as ``communication.nvlink``."""
 
     margin_text: str

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Estimate", "estimate_of"]
 
 
-@frozen
-class Estimate:
+class Estimate(Record):
     """A number that is not exact: low, expected and high value, and the source."""
 
     low: float

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import field, fields, frozen, record
+from msgspec import field
+
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +24,7 @@ NODE: Final = 8
 """The accelerators of a node whose file does not say how many it has: the largest servers that are commonly sold have eight."""
 
 
-@frozen
-class Gpu:
+class Gpu(Record):
     """One accelerator. ``None`` means unknown. Budgets use ``torch_total_mib``.
 
     The three memory figures are different things: what is sold (``memory_marketing_gb``, in units of 1,024 MiB), what the
@@ -111,14 +112,14 @@ def gpu_of(data: Mapping[str, Any], own: Path | None = None) -> Gpu:
     """The accelerator of a file's content, which has been checked. ``own`` is the file if it is the user's own."""
     told, seen = data.get, data.get("torch_total_mib_seen")
     # Lists make all of them: what a file does not say is unknown, and so None.
-    values = {name: told(name) for name in _NAMES}
+    values: dict[str, Any] = {name: told(name) for name in _NAMES}
     values["memory_options_gb"] = tuple(told("memory_options_gb") or ())
     values["torch_total_mib_seen"] = None if seen is None else (seen[0], seen[1])
     values["tflops_dense"] = MappingProxyType(told("tflops_dense") or {})
     values["interconnect"] = MappingProxyType(told("interconnect") or {})
     values["source"] = "; ".join(data["source"].values())
     values["path"], values["user"], values["part"] = own, own is not None, False
-    return record(Gpu, values)
+    return Gpu(**values)
 
 
-_NAMES: Final = tuple(field.name for field in fields(Gpu))
+_NAMES: Final = Gpu.__struct_fields__

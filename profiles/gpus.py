@@ -16,7 +16,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.compiled import TOP, names, record, records
 from hwcalc.profiles.gpu_file import LONGEST_ID, NODE, Gpu, gpu_of, is_id

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +18,7 @@ LONGEST_NAME: Final = 96
 _SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 
 
-@frozen
-class Instance:
+class Instance(Record):
     """``count`` accelerators of one kind, rented or sold together."""
 
     id: str

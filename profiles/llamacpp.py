@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import record
 from hwcalc.profiles.estimate import Estimate, estimate_of
 
 __all__ = ["LlamacppProfile", "llamacpp_profile"]
 
 
-@frozen
-class LlamacppProfile:
+class LlamacppProfile(Record):
     """The content of ``llamacpp.yaml``."""
 
     compute: Mapping[str, Estimate]

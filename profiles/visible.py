@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.compiled import TOP, record
 from hwcalc.profiles.estimate import Estimate, estimate_of
 
@@ -19,8 +19,7 @@ _MIB: Final = 1024**2
 _VISIBLE: Final = "_visible"
 
 
-@frozen
-class VisibleMemory:
+class VisibleMemory(Record):
     """How many bytes of one accelerator a program sees, and how that is known. Plans use ``expected_bytes``."""
 
     low_bytes: int
@@ -30,8 +29,7 @@ class VisibleMemory:
     source: str
 
 
-@frozen
-class MetalReading:
+class MetalReading(Record):
     """What Metal reported on a Mac with ``ram_gib`` of memory."""
 
     ram_gib: int
@@ -39,16 +37,14 @@ class MetalReading:
     macos: str
 
 
-@frozen
-class MetalStep:
+class MetalStep(Record):
     """The share of the memory that Metal lets a GPU use on a Mac with at least ``from_gib``."""
 
     from_gib: int
     share: tuple[int, int]
 
 
-@frozen
-class Hardware:
+class Hardware(Record):
     """The content of ``hardware.yaml``."""
 
     visible_share: dict[str, Estimate]

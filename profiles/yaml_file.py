@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, plain_value, read_tree
 
 __all__ = ["YamlFile", "parse_yaml", "read_yaml"]
 
 
-@frozen
-class YamlFile:
+class YamlFile(Record):
     """A document whose top level is a mapping, and the line of each key."""
 
     path: Path

@@ -42,7 +42,7 @@ if str(ROOT) not in sys.path:
     # A script's own folder is on the path, its repository is not.
     sys.path.insert(0, str(ROOT))
 
-from hwcalc.formulas.frozen import frozen  # noqa: E402 - after the path is known
+from hwcalc.formulas.record import Record  # noqa: E402
 from scripts.fuzzing.case import Case, case_document, read_case, write_files  # noqa: E402
 from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of  # noqa: E402
 from scripts.fuzzing.watch import (  # noqa: E402
@@ -70,8 +70,7 @@ MOST_TRIED: Final = 300
 SHOWN: Final = 30
 
 
-@frozen
-class Fault:
+class Fault(Record):
     """One input that broke a promise."""
 
     number: int

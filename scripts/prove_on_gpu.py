@@ -28,13 +28,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final, NoReturn
 
+from msgspec.structs import asdict
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     # A script's own folder is on the path, its repository is not.
     sys.path.insert(0, str(ROOT))
 
 from hwcalc.errors import UsageError  # noqa: E402 - after the path is known
-from hwcalc.formulas.frozen import frozen  # noqa: E402
+from hwcalc.formulas.record import Record  # noqa: E402
 from hwcalc.units import parse_bytes  # noqa: E402
 from scripts.gpu_proof.child import CHECK, inside, records_of  # noqa: E402
 from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, SKIPPED, Receipt, UnwritableError, failed, skipped  # noqa: E402
@@ -54,8 +56,7 @@ class RefusedError(Exception):
     """Nothing can be measured: what is wrong, and what to do."""
 
 
-@frozen
-class Options:
+class Options(Record):
     """What the command line says."""
 
     out: Path
@@ -139,7 +140,7 @@ def run_step(step: Step, options: Options, seconds: float, environment: Mapping[
         for record in _records(step.name, allocator, options, left):
             one = {"allocator": allocator, **record}
             if "status" not in one:
-                one = {"allocator": allocator, **vars(failed(f"{step.name} ({allocator})", str(record.get("error", record))))}
+                one = {"allocator": allocator, **asdict(failed(f"{step.name} ({allocator})", str(record.get("error", record))))}
             receipt.add(one)
     receipt.finish()
     return receipt

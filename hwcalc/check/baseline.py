@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.check.errors import BaselineError
 from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
 from hwcalc.text import printable, quoted
@@ -28,8 +30,7 @@ _LONGEST_NAME: Final = 200
 """Characters of a file's name in a message."""
 
 
-@frozen
-class Growth:
+class Growth(Record):
     """The share by which bytes may grow: ``numerator / denominator``. ``text`` is how the user wrote it."""
 
     numerator: int = 0
@@ -41,8 +42,7 @@ class Growth:
         return before + before * self.numerator // self.denominator
 
 
-@frozen
-class Baseline:
+class Baseline(Record):
     """One earlier plan: the name and file of its check, its request, and its figures.
 
     A document of ``kvplan plan`` has no check: ``name`` and ``file`` are ``None``, and ``setup`` is what :func:`setup_of` returns.
@@ -59,8 +59,7 @@ class Baseline:
     exact: bool = False
 
 
-@frozen
-class Subject:
+class Subject(Record):
     """A check that was planned: its name and file, the names its model may have, its setup, and the figures to compare."""
 
     name: str

@@ -11,7 +11,7 @@ from hwcalc.check.errors import CheckFileError, CheckUsageError
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
 from hwcalc.check.tree import parse_tree, read_text
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import brief, printable, shown
 from hwcalc.yaml_tree import Node
 
@@ -41,8 +41,7 @@ _INSTEAD: Final = {"gpu": ("instance",), "instance": ("gpu", "gpus")}
 # A check that names hardware in one way drops what the defaults say in the other way.
 
 
-@frozen
-class Required:
+class Required(Record):
     """One requirement: its key, the limit, and the limit as it was written."""
 
     name: str
@@ -50,8 +49,7 @@ class Required:
     text: str
 
 
-@frozen
-class Misnamed:
+class Misnamed(Record):
     """The place of a name that is not known, and the error that says so. ``line`` and ``column`` may be those of a default."""
 
     line: int
@@ -59,8 +57,7 @@ class Misnamed:
     error: UsageError
 
 
-@frozen
-class Check:
+class Check(Record):
     """One check. ``model`` is as written, ``options`` are keyword arguments of a plan, ``required`` is in the order of the reports.
 
     ``misnamed`` are its names of engines and hardware that are not known.
@@ -75,8 +72,7 @@ class Check:
     misnamed: tuple[Misnamed, ...] = ()
 
 
-@frozen
-class CheckFile:
+class CheckFile(Record):
     """A file of checks. ``path`` is as given, ``-`` for standard input; relative paths in the file start at ``folder``."""
 
     path: str
@@ -93,8 +89,7 @@ class CheckFile:
         return "standard input" if self.path == "-" else printable(self.path)
 
 
-@frozen
-class Unread:
+class Unread(Record):
     """A file that could not be read as check file, and why. Each fault becomes a failed check among those of the other files."""
 
     path: str

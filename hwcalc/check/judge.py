@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec.structs import asdict, replace
+
 from hwcalc.check.errors import NoVerdictError
 from hwcalc.check.fields import Headroom
 from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
 from hwcalc.check.verdict import figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.layouts import counts
 from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Layout, Plan, Verdict
 from hwcalc.planner.solve_gpus import MOST_GPUS
@@ -179,7 +180,7 @@ def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Repla
         return True
     for layout in _layouts(plan, least, most):
         with suppress(KvplanError):  # the model or the engine does not allow this layout
-            other = replan(gpu=fit.gpu, gpus=None, instance=None, **vars(layout), dcp=1).fit
+            other = replan(gpu=fit.gpu, gpus=None, instance=None, **asdict(layout), dcp=1).fit
             if other is not None and other.verdict == Verdict.FITS:
                 return True
     return False

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec.structs import asdict, replace
+
 from hwcalc.check.errors import LockError
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, GgufTensor, Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.text import brief, printable
@@ -102,7 +103,7 @@ def _entry(raw: RawModel) -> dict[str, Any]:
         "config": finite(raw.config),
         "id": raw.id,
         "notes": [[note.code, note.message] for note in raw.notes if note.code not in _PASSING],
-        "parameters": None if raw.parameters is None else dict(sorted(vars(raw.parameters).items())),
+        "parameters": None if raw.parameters is None else dict(sorted(asdict(raw.parameters).items())),
         "revision": raw.revision,
         "source": raw.source,
         "weights": None

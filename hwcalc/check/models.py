@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec.structs import asdict, replace
+
 from hwcalc.check.errors import CheckUsageError, LockError
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers.parse import parse
 from hwcalc.planner.asked import Access
@@ -102,8 +103,8 @@ class Models:
             raise UsageError("a check's draft cannot be standard input.", hint="Give an id or a path.")
         path = self._path(model)
         if path is None:
-            return resolve(model, revision=revision, weights=True, **vars(self._access))
-        found = resolve(path, revision=revision, weights=True, **vars(self._access))
+            return resolve(model, revision=revision, weights=True, **asdict(self._access))
+        found = resolve(path, revision=revision, weights=True, **asdict(self._access))
         return found if found.source not in {"local", "gguf"} else replace(found, location=printable(model))
 
     def _path(self, model: str) -> Path | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hwcalc.answers import Answer
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.result import Verdict
 
@@ -14,8 +14,7 @@ __all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figure
 SCHEMA_VERSION: Final = "1"
 
 
-@frozen
-class Judged:
+class Judged(Record):
     """One requirement against one figure of the plan, in ``unit``; null is unknown, or no number.
 
     ``certain`` is false where the low and the high end of an estimate disagree about it: it holds by the expected value alone.
@@ -30,8 +29,7 @@ class Judged:
     message: str
 
 
-@frozen
-class Fit:
+class Fit(Record):
     """The verdict in bytes per GPU: what is usable and what is needed, with the ends of the estimate. Null is not planned.
 
     ``max_seq`` and ``max_batch`` hold for sure, those with ``expected`` by the expected value.
@@ -51,8 +49,7 @@ class Fit:
     min_gpus: int | None
 
 
-@frozen
-class Figures:
+class Figures(Record):
     """The plan of a check in its headline figures. Bytes are those of all GPUs together; null is unknown."""
 
     engine: str
@@ -72,8 +69,7 @@ class Figures:
     policy_offered: bool | None = None
 
 
-@frozen
-class CheckFailure:
+class CheckFailure(Record):
     """Why a check could not be made. ``code`` is the exit status that it leads to."""
 
     code: int
@@ -82,8 +78,7 @@ class CheckFailure:
     hint: str
 
 
-@frozen
-class Checked:
+class Checked(Record):
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
     ``verdict`` is ``fits``, ``probably``, ``probably_not`` or ``no``; null where no hardware was named. ``source`` is where the model came from.
@@ -107,8 +102,7 @@ class Checked:
     notes: tuple[Note, ...]
 
 
-@frozen
-class FileInfo:
+class FileInfo(Record):
     """One check file. ``lock`` is the lock that was read or written, null if there is none; ``notes`` are about the file as a whole."""
 
     path: str
@@ -118,8 +112,7 @@ class FileInfo:
     notes: tuple[Note, ...]
 
 
-@frozen
-class Summary:
+class Summary(Record):
     """How many checks ended how, and the exit status: 0 all hold, 1 one fails, else the highest code of an error."""
 
     checks: int
@@ -131,8 +124,7 @@ class Summary:
     exit_code: int
 
 
-@frozen
-class CheckDocument(Answer):
+class CheckDocument(Answer, Record):
     """The whole run."""
 
     schema_version: str

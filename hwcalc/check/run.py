@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc._version import __version__
 from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
 from hwcalc.check.errors import CheckFileError, CheckUsageError
@@ -18,7 +20,7 @@ from hwcalc.check.result import SCHEMA_VERSION, CheckDocument, Checked, CheckFai
 from hwcalc.check.verdict import figures_of, verdict_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
@@ -32,8 +34,7 @@ _LOCKS: Final = ("use", "write", "ignore")
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 
 
-@frozen
-class CheckOptions:
+class CheckOptions(Record):
     """How to run checks. ``lock`` is ``use`` (if there is one), ``write`` or ``ignore``; ``access`` says how models are fetched."""
 
     lock: str = "use"

@@ -6,10 +6,11 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.text import cut, json_for, lines_for, shown
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
     status = 1 if judged and not any(judged) else 0
     if view.format == "json":
-        from hwcalc.formulas.frozen import replace
+        from msgspec.structs import replace
 
         return replace(answer(document_of(comparison)), status=status, remarks=remarks)
     from hwcalc.report.compare import comparison_csv, comparison_text

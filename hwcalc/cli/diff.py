@@ -5,11 +5,12 @@ from __future__ import annotations
 import json as json_module
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec

@@ -49,8 +49,9 @@ def run(*, model: str | None, only: list[str] | None = None, strategy: str | Non
 
     The status is 1 if an accelerator is named and the plan is not known to fit it.
     """
+    from msgspec.structs import replace
+
     from hwcalc.cli.verdict import why_not
-    from hwcalc.formulas.frozen import replace
     from hwcalc.library.explain import explain
 
     view, given, parts = view_of(**options), given_options("explain", options), _parts(only)

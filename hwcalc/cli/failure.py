@@ -23,7 +23,7 @@ import sys
 from hwcalc.cli.output import write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import message as safe_message
 
 __all__ = ["INTERNAL", "USAGE", "Failure", "describe", "is_abort", "report"]
@@ -32,8 +32,7 @@ USAGE = 2
 INTERNAL = 70
 
 
-@frozen
-class Failure:
+class Failure(Record):
     """An error as the command line reports it."""
 
     status: int

@@ -66,7 +66,8 @@ def run(**options: Any) -> Answer:
 
 
 def _answer(result: Runnables, view: View) -> Answer:
-    from hwcalc.formulas.frozen import replace
+    from msgspec.structs import replace
+
     from hwcalc.report.fit import fit_csv, fit_text, left_out
 
     status = 0 if result.models else 1

@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 from hwcalc.text import shown
 

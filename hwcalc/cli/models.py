@@ -124,7 +124,7 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
         raise next(iter(failed.values()))
     status = next((error.exit_code for error in failed.values()), 0)
     if view.format == "json":
-        from hwcalc.formulas.frozen import replace
+        from msgspec.structs import replace
 
         return replace(answer(_document(done, failed)), status=status)
     text = "".join(f"{model_id}  {written.path}\n" for model_id, written in done.items())

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, NoReturn
 
+from msgspec.structs import replace
+
 from hwcalc.cli.output import FORMATS, Answer, View, colored, write
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import PlanOption, options_of

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TextIO
 
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import OutputError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import json_for, lines_for, shown
 from hwcalc.unfinished import Uncut
 
@@ -46,8 +46,7 @@ _NARROWEST: Final = 20
 _ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
 
 
-@frozen
-class Answer:
+class Answer(Record):
     """The result of a command: text for standard output, remarks for standard error, and the exit status.
 
     ``pieces`` are more of the text, where it is too long to hold. ``commands`` says that lines of the text are meant as commands for a
@@ -68,8 +67,7 @@ def answer(document: Mapping[str, Any]) -> Answer:
     return Answer(text=dumps(document), json=True)
 
 
-@frozen
-class View:
+class View(Record):
     """How the user wants the answer to look."""
 
     format: str = "table"

@@ -101,8 +101,9 @@ def run(*, model: str | None, emit: str | None, plot: bool, **options: Any) -> A
 
         remarks = (*why_not(planned), *remarks_on(planned, emit))
         if view.format == "json":
+            from msgspec.structs import replace
+
             from hwcalc.documents import document_of
-            from hwcalc.formulas.frozen import replace
 
             return replace(answer(document_of(emitted_document(planned, emit))), status=status, remarks=remarks)
         return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks)

@@ -106,7 +106,8 @@ def _probed(
 
 
 def _shown(probed: Probed, more: More | None, view: View) -> Answer:
-    from hwcalc.formulas.frozen import replace
+    from msgspec.structs import replace
+
     from hwcalc.report.probe import probe_csv, probe_document, probe_text
 
     status = 0 if probed.agrees and (more is None or more.agrees) else 1
@@ -120,7 +121,8 @@ def _shown(probed: Probed, more: More | None, view: View) -> Answer:
 
 
 def _verified(path: str, view: View) -> Answer:
-    from hwcalc.formulas.frozen import replace
+    from msgspec.structs import replace
+
     from hwcalc.probe.receipt import read_receipt, verify
 
     verified = verify(read_receipt(path), path)

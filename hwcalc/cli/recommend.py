@@ -89,7 +89,8 @@ def run(*, model: str | None, **options: Any) -> Answer:
 
 
 def _answer(result: Recommendation, view: View) -> Answer:
-    from hwcalc.formulas.frozen import replace
+    from msgspec.structs import replace
+
     from hwcalc.hardware.profiles import LEFT_OUT
 
     status = 0 if result.offers else 1

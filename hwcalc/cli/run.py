@@ -9,11 +9,12 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.cli.kept_help import answered
 from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError
-from hwcalc.formulas.frozen import replace
 from hwcalc.unfinished import Uncut, Unfinished
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "run"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["ITEM_BYTES", "Allocation"]
 
@@ -15,8 +15,7 @@ Tensors in these formats have the shape of the cache; in every other format they
 """
 
 
-@frozen
-class Allocation:
+class Allocation(Record):
     """One tensor of one rank. ``layer`` is -1 if the tensor belongs to no layer, or to several.
 
     ``bytes`` is the product of ``shape`` and the bytes of a number of ``dtype`` (:data:`ITEM_BYTES`). ``blocks`` is set if the tensor

@@ -5,7 +5,6 @@ Every rule here takes arrays of lengths and of numbers of sequences in place of 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -13,7 +12,7 @@ from hwcalc.engines.curves import Term
 from hwcalc.engines.moments import Fullest
 from hwcalc.engines.passes import Pass, passed_tokens
 from hwcalc.formulas.arithmetic import either, largest, mapped, smaller, some
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = [
     "DRAWN",
@@ -30,8 +29,7 @@ __all__ = [
 ]
 
 
-@frozen
-class Constant:
+class Constant(Record):
     """The same at every length and for every number of sequences."""
 
     bytes: int
@@ -46,8 +44,7 @@ class Constant:
         return self.bytes
 
 
-@frozen
-class Largest:
+class Largest(Record):
     """The largest of some terms, for all sequences: a tensor that exists twice while it grows."""
 
     terms: tuple[Term, ...]
@@ -58,8 +55,7 @@ class Largest:
         return sequences * most
 
 
-@frozen
-class Measured:
+class Measured(Record):
     """A rule, but the bytes that were measured where a forward pass is one of the ``readings``: its tokens, its sequences, bytes.
 
     At most ``chunk`` tokens are processed at once, as in :class:`Pass`.
@@ -78,8 +74,7 @@ class Measured:
         return size
 
 
-@frozen
-class Early:
+class Early(Record):
     """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
 
     first: Sequence[int]
@@ -98,8 +93,7 @@ class Early:
         return size
 
 
-@frozen
-class PerGpu:
+class PerGpu(Record):
     """Another amount on each GPU of a :class:`Curve`, where each runs a part of the model of its own."""
 
     amounts: tuple[Amount, ...]
@@ -110,16 +104,15 @@ class PerGpu:
         return most
 
 
-class OwnAmount(ABC):
+class OwnAmount:
     """A rule of one engine, which nobody else knows."""
 
-    @abstractmethod
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
+        raise NotImplementedError
 
 
-@frozen
-class Asked(OwnAmount):
+class Asked(OwnAmount, Record):
     """What an engine says of one sequence, for each sequence: it is asked once for each length."""
 
     rule: Callable[[int], int]

@@ -7,9 +7,11 @@ An :class:`Engine` has no state. Its methods answer the few questions on which e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import asdict, replace
 
 from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
@@ -25,7 +27,7 @@ from hwcalc.engines.traits import Traits
 from hwcalc.engines.turns import Sizes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
-from hwcalc.formulas.frozen import field, frozen, record, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
@@ -198,8 +200,7 @@ class Engine(
         return False
 
 
-@frozen
-class Opened(Alive):
+class Opened(Alive, Record):
     """One request to one engine about one model. It keeps every answer of the engine.
 
     Requests that differ only in length and batch are a family: they share the answers that do not depend on length and batch.
@@ -210,9 +211,11 @@ class Opened(Alive):
     model: ModelSpec
     request: Request
     version: str
-    family: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The shared answers of the family, by key (:meth:`shared`)."""
-    collected: list[Note] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def collected(self) -> list[Note]:
+        """The notes on all answers so far."""
+        return []
 
     @property
     def tokens(self) -> int:
@@ -273,7 +276,7 @@ class Opened(Alive):
     def parallel(self) -> Parallel:
         """The layout, which says whether replicas share experts."""
         parallel = self.request.parallel
-        return parallel if parallel.dp == 1 or self.engine.deals_experts(self) else Servers(**vars(parallel))
+        return parallel if parallel.dp == 1 or self.engine.deals_experts(self) else Servers(**asdict(parallel))
 
     @cached_property
     def dtypes(self) -> Dtypes:
@@ -364,23 +367,20 @@ class Opened(Alive):
         total = sum(run.positions for run in runs) if runs else self.batch * kept
         position_bytes = tensor.bytes_per_position(chosen)
         # A sweep stores the tensors of each setting.
-        return record(
-            StoredTensor,
-            {
-                "name": tensor.name,
-                "role": tensor.role,
-                "axes": tensor.axes,
-                "shape": tensor.shape,
-                "dtype": chosen.name,
-                "positions": kept,
-                "span": tensor.span,
-                "bytes": total * position_bytes,
-                "rule": f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
-                "position_bytes": position_bytes,
-                "once": False,
-                "runs": runs,
-                "why": None,
-            },
+        return StoredTensor(
+            name=tensor.name,
+            role=tensor.role,
+            axes=tensor.axes,
+            shape=tensor.shape,
+            dtype=chosen.name,
+            positions=kept,
+            span=tensor.span,
+            bytes=total * position_bytes,
+            rule=f"({words_of(runs)}) x {position_bytes:,} B" if runs else None,
+            position_bytes=position_bytes,
+            once=False,
+            runs=runs,
+            why=None,
         )
 
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:

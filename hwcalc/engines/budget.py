@@ -6,8 +6,8 @@ import enum
 from math import ceil
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.steps import Step, late_steps
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.engines.steps import Step
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ class Section(enum.StrEnum):
     OVERHEAD = "overhead"
 
 
-@frozen
-class BudgetPart:
+class BudgetPart(Record):
     """One term of the memory equation: low, expected and high in bytes per GPU, and the source.
 
     ``definition`` is ``exact``, ``estimate`` or ``measured``. ``steps`` say how the bytes come about; without any they are the source's own
@@ -42,12 +41,11 @@ class BudgetPart:
     high: int
     source: str
     definition: Definition = Definition.ESTIMATE
-    steps: tuple[Step, ...] = field(default=(), late=late_steps)
+    steps: tuple[Step, ...] = ()
     grows: tuple[Amount, Amount, Amount] | None = None
 
 
-@frozen
-class Budget:
+class Budget(Record):
     """The bytes left for the cache on the GPU that has least left: the bytes that may be used, minus the parts.
 
     ``total_bytes`` is the memory that programs see, ``requested_bytes`` the share that the engine may use (``usable`` has it for both ends

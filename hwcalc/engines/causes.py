@@ -19,7 +19,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.ranks import rank_bytes_of
 from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.formulas import LatentAttention, LayerKind, Role
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Cause", "causes", "growth_bytes", "request_bytes", "stored_words"]
 
@@ -50,8 +50,7 @@ _SHORT: Final = {
 }
 
 
-@frozen
-class Cause:
+class Cause(Record):
     """Why a cache differs from the formulas: a few words, and the bytes that it adds, fewer than none if it saves them."""
 
     words: str

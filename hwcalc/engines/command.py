@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from hwcalc.engines.pool import Try
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["CommandInput", "Commands", "EmittedFile", "check_one_replica"]
 
@@ -16,8 +16,7 @@ OpenedT = TypeVar("OpenedT")
 """The opened request of an engine, whose module imports this one."""
 
 
-@frozen
-class CommandInput:
+class CommandInput(Record):
     """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start.
 
     ``kv_dtype_named`` says whether the request named the KV dtype, or left it to the engine. ``path`` is set for a model on this machine,
@@ -56,8 +55,7 @@ def check_one_replica(planned: CommandInput, label: str) -> None:
         raise UsageError(f"A command line of {label} starts one replica.", hint="Start one for each: leave out --dp.")
 
 
-@frozen
-class EmittedFile:
+class EmittedFile(Record):
     """A file for an engine that is not told all on its command line, with the variables that its server needs.
 
     ``command`` is what the user types once the file is there, and ``as_is`` what does without it, if the engine's own context is planned.

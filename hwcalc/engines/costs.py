@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
@@ -61,7 +63,7 @@ def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
 
 def ranked(name: str, section: Section, size: RankBytes) -> BudgetPart:
     """A term from the bytes of a rank."""
-    return BudgetPart(name=name, section=section, **vars(size))
+    return BudgetPart(name=name, section=section, **asdict(size))
 
 
 def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import largest, mapped
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, stairs_at, together
 
 __all__ = ["AskedCurve", "Curve", "StagedCurve", "Term"]
 
 
-@frozen
-class Term:
+class Term(Record):
     """Layers of one kind that grow alike. A unit is a position, or a block of ``unit_tokens`` tokens.
 
     ``stairs`` are the units that one layer takes of one sequence; of several sums the largest counts. ``rule`` says it in words, where
@@ -62,8 +61,7 @@ class _Sum(NamedTuple):
         return size + sum(term.bytes(tokens) for term in self.others) if self.others else size
 
 
-@frozen
-class Curve:
+class Curve(Record):
     """The cache. ``gpus`` has a sum of terms for each GPU that differs, of which the largest counts; ``total`` are those of all GPUs.
 
     ``once_bytes`` and ``total_once_bytes`` are there once, however many sequences there are. Sequences of more than ``most_tokens``, and
@@ -104,7 +102,6 @@ class Curve:
         return sequences * self._in_all.bytes(tokens) + self.total_once_bytes
 
 
-@frozen
 class StagedCurve(Curve):
     """A cache in which what is there once is not the same on each GPU: ``once_on`` are those bytes in place of ``once_bytes``."""
 
@@ -118,7 +115,6 @@ class StagedCurve(Curve):
         return most
 
 
-@frozen
 class AskedCurve(Curve):
     """A cache that is no sum of stairs, but as much for each sequence as for one: the engine is asked once for each length.
 

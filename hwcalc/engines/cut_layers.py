@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Layer, LayerKind, Role
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 
 __all__ = ["CutLayers", "cut_layers", "first_alike"]
 
 
-@frozen
-class CutLayers:
+class CutLayers(Record):
     """Bytes of each layer on a tensor-parallel rank, as the policy leaves it at its longest, and the largest tensor that grows."""
 
     sizes: tuple[int, ...]
@@ -62,8 +63,7 @@ def first_alike(opened: Any) -> tuple[int, ...]:
     return alike
 
 
-@frozen
-class _Layer:
+class _Layer(Record):
     """Bytes of a layer whatever is left of it, and for each token that is; of the largest tensor of each sort too."""
 
     fixed: int

@@ -5,13 +5,16 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Literal, TypeVar
+
+from msgspec import field
+from msgspec.structs import asdict
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HOST",
     "HOST_SHARE",
-    "LATE_PARTS",
     "DeviceReads",
     "DeviceShare",
     "ModelWeights",
@@ -43,17 +45,7 @@ HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
 
 
-LATE_PARTS: Final = "_parts"
-"""Under this name a share keeps the call that works out its parts, until somebody reads them."""
-
-
-def _late_parts(share: Any) -> tuple[BudgetPart, ...]:
-    parts: tuple[BudgetPart, ...] = vars(share)[LATE_PARTS]()
-    return parts
-
-
-@frozen
-class DeviceShare:
+class DeviceShare(Record):
     """What one device holds. ``parts`` are what it needs beside weights and cache: buffers of a pass, the process itself."""
 
     device: str
@@ -62,7 +54,7 @@ class DeviceShare:
     """Whether the output layer lies here, which makes the logits."""
     weights_bytes: int
     cache_bytes: int
-    parts: tuple[BudgetPart, ...] = field(default=(), late=_late_parts)
+    parts: tuple[BudgetPart, ...] = ()
 
     def needed(self, end: str = "expected") -> int:
         """Bytes of it all, with the parts at this end of their range: low, expected or high."""
@@ -70,8 +62,7 @@ class DeviceShare:
         return self.weights_bytes + self.cache_bytes + parts
 
 
-@frozen
-class Placement:
+class Placement(Record):
     """The share of each device: the GPUs in order, and the host last. ``fullest`` is the GPU that has the least left.
 
     Without any GPU that is the host. ``gpu_layers`` of ``all_layers`` lie on the GPUs, as the engine counts them: 25 of 33 are 24 of 32
@@ -107,8 +98,7 @@ class Placement:
         return self.devices[-1]
 
 
-@frozen
-class TensorGroup:
+class TensorGroup(Record):
     """Tensors of one kind: how many layers have them, and by type the bits of a number itself, parameters and bytes.
 
     ``mtp`` are not loaded by themselves.
@@ -120,8 +110,7 @@ class TensorGroup:
     mtp: bool = False
 
 
-@frozen
-class ModelWeights:
+class ModelWeights(Record):
     """The tensors of a model as the engine reads them from its files, each counted once."""
 
     bytes: int
@@ -134,7 +123,7 @@ class ModelWeights:
 
 def check_stages(label: str, sizes: Parallel) -> None:
     """Check that nothing but layers is divided over GPUs. Raises :class:`~hwcalc.errors.UsageError`."""
-    for name, size in vars(sizes).items():
+    for name, size in asdict(sizes).items():
         if size > 1 and name != "pp":
             raise UsageError(
                 f"--{name} {size:,}: {label} gives each GPU a run of layers, and divides nothing else.",
@@ -142,8 +131,7 @@ def check_stages(label: str, sizes: Parallel) -> None:
             )
 
 
-@frozen
-class WeightRead:
+class WeightRead(Record):
     """Tensors of one format and use on one device. Of ``copies`` experts, or rows of a table, a token uses ``active``."""
 
     format: str
@@ -154,8 +142,7 @@ class WeightRead:
     active: int = 1
 
 
-@frozen
-class DeviceReads:
+class DeviceReads(Record):
     """What a pass reads on one device: the weights there, and the caches of these layers.
 
     ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same

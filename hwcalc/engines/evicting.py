@@ -7,10 +7,12 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Layer, LayerKind, Stack
-from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.kind import BY_TOKEN
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Setting, State
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
 from hwcalc.policies.walks import Ends
@@ -112,8 +114,7 @@ def _check_one_mask(state: State, unlike: AbstractSet[object]) -> None:
         )
 
 
-@frozen
-class Evicted:
+class Evicted(Record):
     """A policy at work on one request. Numbers of tokens are those of each layer that it acts on, by number.
 
     ``most`` is the length of a layer at its longest, behind the prompt and while text is generated; a step counts before it cuts.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import exact, ranked
@@ -43,7 +45,7 @@ def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
     rules = engine.weight_rules(opened)
     weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
     draft_request = request.changed(
-        parallel=Parallel(**{**vars(request.parallel), "pp": 1, "ep": 1}),
+        parallel=Parallel(**{**asdict(request.parallel), "pp": 1, "ep": 1}),
         draft=None,
         lora=None,
         dtype=None,

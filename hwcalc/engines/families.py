@@ -166,7 +166,7 @@ def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hasha
         request.engine_version,
         request.dtype,
         request.weights,
-        *parallel.__dict__.values(),
+        parallel,
         id(gpu),
         hardware.memory_utilization,
         hardware.kv_memory,
@@ -176,7 +176,7 @@ def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hasha
         request.encoder_seq,
         request.lora,
         request.prompt,
-        *sharing.__dict__.values(),
+        sharing,
         request.lengths,
     )
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec.structs import replace
+
 from hwcalc.engines.amounts import (
     DRAWN,
     Amount,
@@ -29,7 +31,7 @@ from hwcalc.engines.amounts import (
 from hwcalc.engines.curves import AskedCurve, Curve, Term
 from hwcalc.engines.moments import Fullest
 from hwcalc.formulas.arithmetic import either, larger, mapped
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
@@ -68,8 +70,7 @@ OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 """An end of what there is -> that of what is needed. The low end takes every part at its high end."""
 
 
-@frozen
-class PartForm:
+class PartForm(Record):
     """A term of the memory equation, as :class:`~hwcalc.engines.budget.BudgetPart`."""
 
     name: str
@@ -100,8 +101,7 @@ class PartForm:
         return amount.amounts[gpu] if isinstance(amount, PerGpu) else amount
 
 
-@frozen
-class Blocks:
+class Blocks(Record):
     """What a pool of blocks holds of a budget: whole blocks of ``bytes``, without those that no sequence gets.
 
     17 bytes in blocks of 4, of which one is nobody's, hold 12.
@@ -122,8 +122,7 @@ class Pool(Protocol):
         """Whether so many sequences of a replica fit into the bytes that a GPU has left for the cache."""
 
 
-@frozen
-class Pools:
+class Pools(Record):
     """Several pools that are made of one budget, by a rule of the engine.
 
     ``demands`` are the units that one sequence takes of each pool, as terms, and ``capacities`` says how many units each has by the bytes
@@ -146,8 +145,7 @@ class Pools:
         return held
 
 
-@frozen
-class HostRoom:
+class HostRoom(Record):
     """Memory of the host that must be there beside the GPUs: for parts with the section :data:`HOST`, which lie on no GPU.
 
     ``room`` is low, expected and high. If it is ``shared``, the GPUs take what they need of it as well.
@@ -157,8 +155,7 @@ class HostRoom:
     shared: bool = False
 
 
-@frozen
-class MemoryForm:
+class MemoryForm(Record):
     """The memory equation of one family of requests.
 
     ``usable`` is what may be used of a GPU: low, expected and high. A cache fits if the ``blocks`` that are left hold it, or the ``pools``

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import TypeAlias
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.amounts import Constant, Largest, Measured
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
@@ -20,7 +22,6 @@ from hwcalc.engines.ranks import DEALT
 from hwcalc.engines.request import is_plain
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers
-from hwcalc.formulas.frozen import record
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.calibration import overheads_kind
@@ -119,7 +120,7 @@ def general_curve(opened: Opened, gpus: Iterable[tuple[Group, ...]]) -> Curve | 
         once_bytes=once[0],
         total_once_bytes=_once(opened.stack.groups, held) + sum(tensor.bytes for tensor in opened.extras if tensor.once),
     )
-    return curve if len(set(once)) == 1 else StagedCurve(**vars(curve), once_on=once)
+    return curve if len(set(once)) == 1 else StagedCurve(**asdict(curve), once_on=once)
 
 
 def asked_curve(opened: Opened) -> Curve | None:
@@ -172,10 +173,9 @@ def _alike(
             continue
         sizes[stairs] = sizes.get(stairs, 0) + tensor.position_bytes
         rules.setdefault(stairs, tensor.span.text)
-    # A sweep makes thousands.
-    alike = {"kind": kind, "layers": layers, "count": count, "unit_tokens": 1}
     return tuple(
-        record(Term, {**alike, "unit_bytes": size, "stairs": (stairs,), "rule": rules[stairs]}) for stairs, size in sizes.items()
+        Term(kind=kind, layers=layers, count=count, unit_tokens=1, unit_bytes=size, stairs=(stairs,), rule=rules[stairs])
+        for stairs, size in sizes.items()
     )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.request import UNSHARED
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.formulas import LayerKind, Stack

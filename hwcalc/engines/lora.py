@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
 __all__ = ["Lora", "parse_lora"]
@@ -21,8 +21,7 @@ _ALLOWED: Final = (
 )
 
 
-@frozen
-class Lora:
+class Lora(Record):
     """``count`` adapters of rank ``rank`` on the GPU at once, attached to the linear layers that ``targets`` names."""
 
     rank: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from hwcalc.formulas.arithmetic import ceiled, floored, largest, smaller
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import stairs_at
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ class Moment(NamedTuple):
     products: tuple[Product, ...]
 
 
-@frozen
-class Fullest:
+class Fullest(Record):
     """The largest of the moments, rounded ``up`` or down to whole bytes. At most ``chunk`` tokens are processed at once."""
 
     moments: tuple[Moment, ...]

@@ -8,7 +8,7 @@ from typing import Final
 
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import DType
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_packed, packed_names
 from hwcalc.text import brief, shown
 
@@ -29,8 +29,7 @@ AUTO: Final = "auto"
 """The value of ``--dtype`` that stands for the default of the engine."""
 
 
-@frozen
-class EngineOption:
+class EngineOption(Record):
     """One option of an engine, under the engine's own name. ``check`` parses a value; it is called with the name and the text."""
 
     name: str
@@ -39,8 +38,7 @@ class EngineOption:
     check: Callable[[str, str], object]
 
 
-@frozen
-class Choices:
+class Choices(Record):
     """What is offered of an engine where people look and choose: formats with other bytes than the default, those that people run.
 
     Whoever offers them leaves out what the engine refuses for a model. ``options`` are engine options that every request there has.

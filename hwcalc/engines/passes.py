@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwcalc.formulas.arithmetic import floored, larger, smaller
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Pass", "passed_tokens"]
 
@@ -15,8 +15,7 @@ def passed_tokens(tokens: int, sequences: int, chunk: int | None) -> int:
     return most
 
 
-@frozen
-class Pass:
+class Pass(Record):
     """A forward pass: ``int(element_bytes x passed x width + sequences x logits x logit_bytes)``.
 
     ``passed`` are the tokens that are processed at once: all, or at most ``chunk`` of them (but one for each sequence). The products are

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import model_width
@@ -20,7 +22,7 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Layer, LayerNumbers, Stack
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import Effect, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import Beside, beside_of
@@ -44,8 +46,7 @@ Layers = range | LayerNumbers
 _SCORED: Final = "the cache of a layer is whole until the policy has cut it, layer after layer"
 
 
-@frozen
-class Peaks:
+class Peaks(Record):
     """Bytes on the fullest GPU. ``cache`` is what the plan counts, the most between steps or within one.
 
     ``scored`` is the cache while the last layer of the prompt is scored, and ``beside`` what lies beside it then; ``held`` lies beside

@@ -7,10 +7,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, cast
 
+from msgspec.structs import replace
+
 from hwcalc.engines.request import Family, Request
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Stack
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -26,8 +28,7 @@ OpenedT = TypeVar("OpenedT")
 T = TypeVar("T")
 
 
-@frozen
-class Support:
+class Support(Record):
     """Whether an engine has a policy, and how; or what it would take."""
 
     offered: bool
@@ -40,8 +41,7 @@ class Support:
     """Variables with their values that it reads."""
 
 
-@frozen
-class PagedGroup:
+class PagedGroup(Record):
     """Layers that share one block table. ``layers`` are the numbers of those that the policy cuts, and ``whole`` says that these are all.
 
     ``block_size`` counts tokens on all ranks together, and ``page_bytes`` is a block of all its layers on one rank. ``counted`` says how

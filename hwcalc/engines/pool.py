@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
-
-from hwcalc.engines.steps import Step, late_steps
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
-__all__ = ["LATE_TEXTS", "PoolGroup", "PoolInfo", "Try"]
+__all__ = ["PoolGroup", "PoolInfo", "Try"]
 
 
-@frozen
-class PoolGroup:
+class PoolGroup(Record):
     """Layers that share one block table: how many, what they take of a block, and how many blocks one request needs.
 
     ``page_bytes`` is what a block takes of one layer, null where the layers differ; ``block_bytes`` of all the group's layers. ``steps``
@@ -28,39 +24,22 @@ class PoolGroup:
     page_bytes: int | None
     block_bytes: int
     blocks_per_request: int
-    steps: tuple[Step, ...] = field(default=(), late=late_steps)
+    steps: tuple[Step, ...] = ()
 
 
-LATE_TEXTS: Final = "_texts"
-"""Under this name a change keeps the calls that write its texts, by field."""
-
-
-def _late(name: str) -> Callable[[Any], str]:
-    def text(made: Any) -> str:
-        texts = vars(made)[LATE_TEXTS]
-        written: str = texts[name]()
-        # What it took to write it need not stay in memory.
-        texts[name] = written.__str__
-        return written
-
-    return text
-
-
-@frozen
-class Try:
+class Try(Record):
     """A change that would make it start; it was planned again before it was written here.
 
     ``command`` is a whole command line of kvplan, quoted for a shell, and empty where only the engine is told. ``flag`` has the engine's
     own flags for what changes; it is empty where no flag does it, such as another GPU. ``effect`` says what changes and what that gives.
     """
 
-    flag: str = field(late=_late("flag"))
-    effect: str = field(late=_late("effect"))
-    command: str = field(default="", late=_late("command"))
+    flag: str
+    effect: str
+    command: str = ""
 
 
-@frozen
-class PoolInfo:
+class PoolInfo(Record):
     """An engine's pool for a byte budget per GPU, counted as its own log counts; what an engine lacks is null.
 
     ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many
@@ -85,7 +64,7 @@ class PoolInfo:
     message: str | None
     requires: tuple[Try, ...]
     definition: Definition
-    steps: tuple[Step, ...] = field(default=(), late=late_steps)
+    steps: tuple[Step, ...] = ()
     at_once: int | None = None
     """Requests of ``seq`` tokens that fit at once, where ``max_requests`` is the engine's own limit for any length."""
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.families import kept
 from hwcalc.engines.model_dtypes import plain_format
 from hwcalc.engines.request import ALONE, Parallel
@@ -18,7 +20,7 @@ from hwcalc.engines.shards import Rank, Sharding, has_few_blocks, once_of_few
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
 from hwcalc.formulas.formats import FP32, WeightFormat
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 
@@ -28,8 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes", "stages_of"]
 
 
-@frozen
-class RankBytes:
+class RankBytes(Record):
     """Bytes on the fullest rank: low, expected and high, and their source in words."""
 
     low: int

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+
+from msgspec import field
+from msgspec.structs import asdict, replace
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import field, fields, frozen, record, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -26,8 +30,7 @@ _UNKNOWN: Final[Any] = object()
 """Stands for an answer that is not kept yet; ``None`` may be one."""
 
 
-@frozen
-class Parallel:
+class Parallel(Record):
     """The sizes of tensor, pipeline, data, decode-context and expert parallelism, each from 1 to 4,096."""
 
     tp: int = 1
@@ -37,7 +40,7 @@ class Parallel:
     ep: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
+        for name, value in asdict(self).items():
             if not 1 <= value <= MOST_RANKS:
                 raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {MOST_RANKS:,}.")
 
@@ -57,7 +60,6 @@ class Parallel:
         return self.ep if self.ep > 1 else self.group
 
 
-@frozen
 class Servers(Parallel):
     """A layout whose replicas are servers of their own: each has all experts."""
 
@@ -70,8 +72,7 @@ ALONE: Final = Parallel()
 """A single GPU."""
 
 
-@frozen
-class Hardware:
+class Hardware(Record):
     """The accelerator, and how much of its memory may be used. ``None`` means that the user does not say."""
 
     gpu: Gpu | None = None
@@ -85,8 +86,7 @@ class Hardware:
     """Whether measurements of the user replace estimates."""
 
 
-@frozen
-class Sharing:
+class Sharing(Record):
     """What sequences have in common: the first ``prefix`` tokens of all, and the prompt of the samples or beams of one request."""
 
     prefix: int = 0
@@ -112,8 +112,7 @@ UNSHARED: Final = Sharing()
 """Every sequence by itself."""
 
 
-@frozen
-class Request:
+class Request(Record):
     """A parsed request. ``dtype`` is the text of ``--dtype``, or ``None`` for the default of the engine."""
 
     seq: int
@@ -185,9 +184,9 @@ class Request:
         """All values by the names of the options, with those of :class:`Parallel` and :class:`Hardware` on the same level."""
         asked, sharing = self.policy, self.sharing
         return {
-            **vars(self),
-            **vars(self.parallel),
-            **vars(self.hardware),
+            **asdict(self),
+            **asdict(self.parallel),
+            **asdict(self.hardware),
             "policy": None if asked is None else asked.chosen.text,
             "policy_rules": None if asked is None else asked.rules,
             "compaction": None if asked is None else asked.compaction,
@@ -211,8 +210,8 @@ class Request:
 
 
 _GROUPED: Final[Mapping[str, frozenset[str]]] = {
-    "parallel": frozenset(Parallel.__annotations__),
-    "hardware": frozenset(Hardware.__annotations__),
+    "parallel": frozenset(Parallel.__struct_fields__),
+    "hardware": frozenset(Hardware.__struct_fields__),
 }
 
 
@@ -223,7 +222,11 @@ class Family:
     """
 
     request: Request
-    family: dict[Hashable, Any]
+
+    @cached_property
+    def family(self) -> dict[Hashable, Any]:
+        """The shared answers of the family, by key (:meth:`shared`)."""
+        return {}
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
         """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
@@ -234,9 +237,9 @@ class Family:
 
     def sibling(self, request: Request) -> Self:
         """Another request of the same family. It is not checked."""
-        own = vars(self)
-        values = {each.name: own[each.name] if each.init else each.default_factory() for each in fields(self)}
-        return record(type(self), values | {"request": request, "family": self.family})
+        sibling: Self = replace(cast("Any", self), request=request)
+        vars(sibling)["family"] = self.family
+        return sibling
 
     def with_request(self, request: Request) -> Self:
         """The sibling with this request; the same one if it is no other."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Protocol
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Counts", "Room"]
 
@@ -23,8 +23,7 @@ class Counts(Protocol):
         ...
 
 
-@frozen
-class Room:
+class Room(Record):
     """The room for requests of ``least_tokens`` or more, in blocks of ``block_bytes``; without ``block_bytes`` the model has no cache.
 
     A data-parallel replica has so many ``schedulers``. At most ``most_requests`` run at once.

@@ -13,9 +13,10 @@ from collections.abc import Set as AbstractSet
 from functools import cached_property, lru_cache
 from typing import ClassVar, Final, Literal, TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
-from hwcalc.formulas.frozen import record, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
@@ -279,4 +280,4 @@ def _rows(weight: Weight, rows: int) -> Weight:
 
 
 def _shaped(weight: Weight, shape: tuple[int, ...]) -> Weight:
-    return record(Weight, {**vars(weight), "shape": shape})
+    return replace(weight, shape=shape)

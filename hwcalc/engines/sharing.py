@@ -11,11 +11,13 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
+from msgspec.structs import replace
+
 from hwcalc.engines.policies import Dropping, EngineOfPolicy, Support
 from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import Run
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Encoder, Kept, Span
 
 __all__ = [
@@ -35,8 +37,7 @@ OpenedT = TypeVar("OpenedT")
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
-@frozen
-class Together:
+class Together(Record):
     """The sequences that are alive at once, as an engine keeps them.
 
     ``lengths`` has the tokens of requests, longest first, and how many requests have so many. ``prefix`` and ``prompt`` are 0 in
@@ -174,8 +175,7 @@ def held_blocks(lengths: Iterable[tuple[Blocks, int, int]], copies: int) -> Held
     return min(ways, key=lambda held: held.total)
 
 
-@frozen
-class SharedBlocks:
+class SharedBlocks(Record):
     """Blocks of one group of layers: ``shared`` of the prefix, which lie ``copies`` times in the pools; those of each ``request`` behind it;
     the ``own`` ones of each sequence; the ``copied`` ones, which have the same tokens as those of another branch; and ``total`` of all.
     """

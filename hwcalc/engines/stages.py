@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part
 from hwcalc.model import ModelSpec
 
@@ -20,8 +20,7 @@ _RUN_BY_LAYERS: Final = frozenset({"attention", "mlp", "moe"})
 """Kinds of blocks inside layers. A block of such a kind without layer numbers is shared by many layers (Zamba): every stage has it."""
 
 
-@frozen
-class Tables:
+class Tables(Record):
     """Model types for which an engine builds tables on every stage, whether the stage uses them or not."""
 
     all: frozenset[str] = frozenset()

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from hwcalc.formulas import DType, Role
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Once, Span
 
 __all__ = ["Dtypes", "Run", "StoredTensor", "beside_layers", "bytes_of"]
 
 
-@frozen
-class Dtypes:
+class Dtypes(Record):
     """The format of each role. ``kv`` spells the formats of keys and values as in ``--dtype``."""
 
     kv: str
@@ -42,8 +41,7 @@ class Run(NamedTuple):
         return (-(-self.end // ranks) - -(-self.start // ranks)) * self.copies
 
 
-@frozen
-class StoredTensor:
+class StoredTensor(Record):
     """One tensor of one layer as the engine stores it for the whole batch.
 
     ``shape`` is the shape of one position, and ``positions`` how many one sequence keeps. ``bytes`` is exact for all sequences of the

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
@@ -45,7 +47,6 @@ from hwcalc.formulas import (
     Span,
     SparseIndexer,
 )
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, Note
 from hwcalc.text import brief
 

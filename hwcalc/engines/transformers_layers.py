@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
@@ -42,7 +44,6 @@ from hwcalc.formulas import (
     Window,
 )
 from hwcalc.formulas.attention import key_value_tensors
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
 __all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "room_tokens", "static_tokens", "version_numbers"]

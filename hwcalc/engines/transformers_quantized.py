@@ -16,7 +16,7 @@ from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
@@ -26,8 +26,7 @@ BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
 """Backend -> the bit widths that it supports."""
 
 
-@frozen
-class CacheQuantization:
+class CacheQuantization(Record):
     """The checked options of a quantized cache."""
 
     backend: str

@@ -22,7 +22,7 @@ from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, cut_inputs, cut_
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
@@ -34,8 +34,7 @@ __all__ = ["TRANSFORMERS", "ShardPlan", "TransformersRank", "TransformersRules",
 _INNER: Final = ("text", "vision", "audio")
 
 
-@frozen
-class ShardPlan:
+class ShardPlan(Record):
     """The modules that are cut for a model type, by the ends of their paths."""
 
     outputs: frozenset[str] = frozenset()

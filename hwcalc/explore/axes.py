@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import field
+
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.options import Choices
 from hwcalc.engines.request import Parallel
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 __all__ = [
@@ -59,8 +61,7 @@ def plan_options(engine: str) -> dict[str, Any]:
     return {"engine": engine, "engine_options": dict(choices_of(engine).options)}
 
 
-@frozen
-class PageLayout:
+class PageLayout(Record):
     """So many GPUs, of which ``tp`` share each layer."""
 
     count: int
@@ -79,8 +80,7 @@ def _layouts(counts: tuple[int, ...]) -> tuple[PageLayout, ...]:
     )
 
 
-@frozen
-class PageAxes:
+class PageAxes(Record):
     """What can be chosen on one page, for all its models."""
 
     gpus: tuple[str, ...] = GPUS

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
 from hwcalc.explore.axes import GPUS, LEAST_TOKENS, MOST_TOKENS, PageAxes, PageLayout
 from hwcalc.explore.html import Html, html_of, json_text
 from hwcalc.explore.payload import PageModel, payload_of
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Words, each_model, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each, with_dimensions
 from hwcalc.model import ModelSpec, Note
@@ -42,8 +44,7 @@ _FIXED: Final = ("memory_utilization", "margin", "encoder_seq")
 """Options of a plan that the page has no control for: every state has them."""
 
 
-@frozen
-class Page:
+class Page(Record):
     """A page, and what to say beside it. ``payload`` is the JSON text of another model with the choices of this page."""
 
     html: Html

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby, product
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import Amount, Constant, Early, Fullest, Largest, Measured, MemoryForm, PartForm, Pass, PerGpu, Term
 from hwcalc.engines.moments import Moment
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.forms import form_of
 

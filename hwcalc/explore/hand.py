@@ -19,7 +19,7 @@ from hwcalc.explore.encode import Place, Pools, cell_of, drawn_form, every, grid
 from hwcalc.explore.polynomials import DIMENSIONS, Dimensions, Fit, Irregular, merged, on_rank
 from hwcalc.explore.runs import usual_request
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
@@ -99,8 +99,7 @@ def _own(model: ModelSpec) -> dict[str, int] | str:
     return {"layers": len(model.stack), "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
 
 
-@frozen
-class _Family:
+class _Family(Record):
     """The model with other dimensions. Those that are not ``free`` stay as they are."""
 
     own: Dimensions

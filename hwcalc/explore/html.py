@@ -15,7 +15,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["MAIN", "Html", "assemble", "bundle", "html_of", "json_text", "page_files"]
 
@@ -33,8 +33,7 @@ _ESCAPED: Final = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"}
 """What could end the element of the payload, as JSON writes it."""
 
 
-@frozen
-class Html:
+class Html(Record):
     """A page: its text, and the policy that it states, for a server to send as a header too."""
 
     text: str

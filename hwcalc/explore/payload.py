@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.explore.axes import LEAST_TOKENS, PageAxes, choices_of
@@ -12,7 +14,7 @@ from hwcalc.explore.encode import Pools, title_of
 from hwcalc.explore.hand import Changed, hand_of
 from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Verdict
 from hwcalc.sources.progress import tell
@@ -34,8 +36,7 @@ MOST_BY_HAND: Final = 20
 _NOT_BY_HAND: Final = f"By hand the page has its first {MOST_BY_HAND} models: name this one before others."
 
 
-@frozen
-class PageModel:
+class PageModel(Record):
     """A model of the page. ``argument`` and ``words`` name it on a command line; the bare equation has words only."""
 
     spec: ModelSpec
@@ -67,7 +68,7 @@ def payload_of(
         "first": dict(first or {}),
         "lengths": {"least": LEAST_TOKENS, "most": axes.most_tokens},
         "batches": list(axes.batches),
-        "layouts": [vars(layout) for layout in axes.layouts],
+        "layouts": [asdict(layout) for layout in axes.layouts],
         "verdicts": {verdict.value: {"words": verdict.text, "meaning": verdict.meaning} for verdict in Verdict},
         "gpus": list(map(_gpu, axes.gpus)),
         "engines": list(map(_engine, axes.engines)),

@@ -24,10 +24,12 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from msgspec import field
+
 from hwcalc.documents import error_document
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.explore.live import BusyError
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record, repr_without
 from hwcalc.text import shown
 
 __all__ = ["HOST", "MOST_CONNECTIONS", "Request", "Server", "Site", "respond"]
@@ -58,8 +60,7 @@ _ALWAYS: Final[Mapping[str, str]] = {
 }
 
 
-@frozen
-class Site:
+class Site(Record):
     """What is served. ``policy`` is the page's Content-Security-Policy, which is sent as a header too.
 
     ``models`` and ``payload`` give JSON texts; ``payload`` raises :class:`~hwcalc.errors.KvplanError` for a model that it does not
@@ -72,19 +73,20 @@ class Site:
     payload: Callable[[str], bytes]
 
 
-@frozen
-class Request:
+class Request(Record):
     """One request, and where it arrived."""
 
     method: str
     target: str
     headers: Message
     port: int
-    token: str = field(repr=False)
+    token: str
+
+    def __repr__(self) -> str:
+        return repr_without(self, "token")
 
 
-@frozen
-class Reply:
+class Reply(Record):
     """The answer to a request."""
 
     status: HTTPStatus

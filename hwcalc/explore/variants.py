@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import KvplanError
 from hwcalc.explore.encode import Pools, drawn_form
 from hwcalc.explore.runs import accepted, sentence
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Full, Window
 from hwcalc.planner.strategies_heads import head_what_ifs, with_kinds
 

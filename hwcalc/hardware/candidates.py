@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -18,8 +18,7 @@ __all__ = ["EVERY", "Candidate", "gpu_candidates", "instance_candidates"]
 EVERY: Final = "all"
 
 
-@frozen
-class Candidate:
+class Candidate(Record):
     """One kind of hardware. ``name`` is the value for ``--gpu``, ``instance`` the value for ``--instance``.
 
     ``count`` is the number of accelerators of an instance.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def gpu_in_sight() -> bool:
     return any(os.access(path, os.F_OK) for path in _DEVICES)
 
 
-@frozen
-class FoundGpu:
+class FoundGpu(Record):
     """One accelerator as an interface reports it."""
 
     name: str

@@ -10,8 +10,10 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.hardware.detect import PROBES, FoundGpu
 from hwcalc.hardware.host import EXAMPLE, this_machine
 from hwcalc.model import Note
@@ -28,8 +30,7 @@ _SAME = 100
 """If a reading differs from the profile by at most 1/100, only the driver is different."""
 
 
-@frozen
-class LocalGpus:
+class LocalGpus(Record):
     """The first kind of accelerator of this machine, how many of this kind there are, and the accelerators of other kinds."""
 
     first: FoundGpu

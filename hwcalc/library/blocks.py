@@ -9,11 +9,13 @@ from itertools import islice
 from operator import index
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.planner.values import read_flag
 from hwcalc.policies.blocks import (
@@ -38,8 +40,7 @@ _MOST_TOKENS: Final = 2**21
 _MOST_HEADS: Final = 2**20
 
 
-@frozen
-class Compaction:
+class Compaction(Record):
     """How survivors move together: ``copies`` of slots of one head of one layer, and slots of the whole table that change.
 
     ``in_order`` is ``None`` where it depends on the survivors. Averages are rounded.
@@ -50,8 +51,7 @@ class Compaction:
     in_order: bool | None
 
 
-@frozen
-class FreeBlocks(Answer):
+class FreeBlocks(Answer, Record):
     """Blocks of a sequence of ``tokens`` tokens of which ``kept`` stay in each head.
 
     ``nominal`` blocks would be filled by the dropped tokens; ``free`` are free as they lie: exact for given survivors, else expected for a
@@ -86,7 +86,7 @@ class FreeBlocks(Answer):
         """One row."""
         parts = {"repack": self.repack, "fill": self.fill}
         own = {name: value for name, value in self.to_dict().items() if name not in parts}
-        return [own | {f"{name}_{key}": value for name, part in parts.items() for key, value in vars(part).items()}]
+        return [own | {f"{name}_{key}": value for name, part in parts.items() for key, value in asdict(part).items()}]
 
     __repr__ = Answer.__repr__
 

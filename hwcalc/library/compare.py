@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice, product
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
 
 from hwcalc._version import __version__
 from hwcalc.answers import Answer
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines import every_engine
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
+from hwcalc.library.keywords import CompareOptions
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
 from hwcalc.library.plan import engine_of, open_loaded, option_draft
@@ -25,11 +26,6 @@ from hwcalc.planner.plan import plan_opened
 from hwcalc.planner.policy_options import with_policy
 from hwcalc.planner.result import Plan, Verdict
 
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hwcalc.library.keywords import CompareOptions
-
 __all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
 
 MOST_VARIANTS: Final = 60
@@ -37,8 +33,7 @@ AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "policy", "se
 """The fields that may differ between variants. The last one changes fastest."""
 
 
-@frozen
-class Variant:
+class Variant(Record):
     """One plan's headline figures; null is unknown or not planned, and ``error`` says why nothing was planned.
 
     ``cache_ratio`` is the cache in times of the first variant that was planned. What is said of the accelerator is per GPU; ``low`` and
@@ -93,8 +88,7 @@ class Variant:
     error: str | None = None
 
 
-@frozen
-class Comparison(Answer):
+class Comparison(Answer, Record):
     """Variants in the order of the lists; ``varying`` names the fields that tell them apart."""
 
     schema_version: str

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from msgspec.structs import replace
 
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.library.explained import numbers_in, shown
 from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.model import Definition
@@ -24,21 +26,19 @@ from hwcalc.text import TIMES
 
 __all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "explained"]
 
-if TYPE_CHECKING:
-    from typing import Unpack
+from typing import Unpack
 
-    from hwcalc.engines.base import Opened
-    from hwcalc.formulas import LayerKind
-    from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
-    from hwcalc.library.keywords import PlanOptions
-    from hwcalc.library.load import ModelLike
+from hwcalc.engines.base import Opened
+from hwcalc.formulas import LayerKind
+from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
+from hwcalc.library.keywords import PlanOptions
+from hwcalc.library.load import ModelLike
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _BRACKETS = re.compile(r"\([^()]*\)")
 
 
-@frozen
-class TensorExplanation:
+class TensorExplanation(Record):
     """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``.
 
     Where an engine keeps blocks, ``block_formula`` = ``block_numbers`` says what one block of one layer takes on a GPU. Both are empty if
@@ -60,8 +60,7 @@ class TensorExplanation:
     blocks: int | None = None
 
 
-@frozen
-class KindExplanation:
+class KindExplanation(Record):
     """One kind of layer: what it keeps and why, its numbers, its tensors and their sum."""
 
     kind: str
@@ -75,8 +74,7 @@ class KindExplanation:
     source: str
 
 
-@frozen
-class Explanation(Answer):
+class Explanation(Answer, Record):
     """A plan, an explanation of each kind of its layers, and one of everything else.
 
     ``sections`` are those of :data:`~hwcalc.library.explained.SECTIONS` that are known: without hardware there are only weights.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import TIMES
 
 if TYPE_CHECKING:
@@ -53,16 +53,14 @@ _PRODUCT: Final = re.compile(r"\w+(?: x \w+)*")
 _FUNCTIONS: Final = frozenset({"floor", "ceil", "max", "min", "round", "x"})
 
 
-@frozen
-class Symbol:
+class Symbol(Record):
     """A symbol of the formulas and its meaning."""
 
     name: str
     meaning: str
 
 
-@frozen
-class ExplainedFigure:
+class ExplainedFigure(Record):
     """``formula`` = ``numbers`` = ``result``. Without a formula the result is the source's own figure.
 
     ``figure`` is the place of the result in the document of the plan, such as ``memory.weights.bytes``. ``low`` and ``high`` are the ends
@@ -81,8 +79,7 @@ class ExplainedFigure:
     source: str
 
 
-@frozen
-class ExplainedLimit:
+class ExplainedLimit(Record):
     """A solver's answer: the largest ``value`` that fits, what it needs of what there is, and what the next one would need.
 
     ``figure`` is the place of the answer in the document of the plan; ``end`` is the end of the budget that it goes by. ``needs`` and
@@ -103,8 +100,7 @@ class ExplainedLimit:
     limiting: str | None
 
 
-@frozen
-class QuotedFormula:
+class QuotedFormula(Record):
     """A formula that is often quoted, what it gives for this model, and what it passes over. ``actual`` is what the plan says instead."""
 
     subject: str
@@ -115,8 +111,7 @@ class QuotedFormula:
     ignores: tuple[str, ...]
 
 
-@frozen
-class ExplainedSection:
+class ExplainedSection(Record):
     """One part of the memory equation, in order: what it is, its figures, and sentences about them."""
 
     name: str

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Unpack
+
+from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import AT_HOME
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.candidates import candidates, sources
 from hwcalc.library.fit_order import alike, best_of_families, ordered
 from hwcalc.library.fit_search import Search
 from hwcalc.library.fit_wishes import Wishes
+from hwcalc.library.keywords import FitOptions
 from hwcalc.library.lists import texts
+from hwcalc.model import Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
 from hwcalc.planner.runnables import Runnables
 from hwcalc.planner.values import AUTO, read_flag
+from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import parse_tokens
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hwcalc.library.keywords import FitOptions
-    from hwcalc.model import Note
-    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["DEFAULT_SEQ", "fit"]
 

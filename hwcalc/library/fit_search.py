@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.candidates import Candidate, unread
 from hwcalc.library.fit_order import Found
 from hwcalc.library.fit_quick import Quick, quick

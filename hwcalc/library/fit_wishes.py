@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.lists import texts, words
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_parameters
@@ -19,8 +19,7 @@ __all__ = ["MODALITIES", "Wishes"]
 MODALITIES: Final = ("text", "vision", "audio")
 
 
-@frozen
-class Wishes:
+class Wishes(Record):
     """Which models are wanted."""
 
     words: tuple[str, ...] = ()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict, fields
+
 from hwcalc.engines.llamacpp.assignment import weigh
 from hwcalc.engines.llamacpp.bends import curves_of
 from hwcalc.engines.llamacpp.curves import Sizes, step_of
 from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.engines.llamacpp.tensors import loaded_groups
-from hwcalc.formulas.frozen import fields
 from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_share import WeightShare
@@ -62,8 +63,8 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
 def _hparams(model: ModelSpec) -> dict[str, Any]:
     """The hyperparameters that are not as their defaults. Those by layer are packed."""
     read = hparams_of(model)
-    values = {each.name: getattr(read, each.name) for each in fields(read)}
-    given = {each.name: values[each.name] for each in fields(read) if values[each.name] != each.default}
+    defaults = {each.name: each.default for each in fields(read)}
+    given = {name: value for name, value in asdict(read).items() if value != defaults[name]}
     return {name: packed(value) if isinstance(value, tuple) else value for name, value in given.items()}
 
 

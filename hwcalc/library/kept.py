@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hwcalc.answers import Answer
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note
 from hwcalc.policies.base import Effect, Extra
 from hwcalc.policies.prefill_peak import Peak
@@ -15,8 +15,7 @@ from hwcalc.units import human_bytes
 __all__ = ["Kept", "MaskedPairs"]
 
 
-@frozen
-class MaskedPairs:
+class MaskedPairs(Record):
     """Pairs of keys and values that are stored without weight, in all layers and heads. ``definition`` is that of their division."""
 
     low: int
@@ -24,8 +23,7 @@ class MaskedPairs:
     definition: Definition
 
 
-@frozen
-class Kept(Answer):
+class Kept(Answer, Record):
     """What a policy keeps of a prompt and of the text behind it.
 
     Lengths are tokens in each head of a layer, one number for each layer of the model; a layer without a cache of its own has 0. Where the text

@@ -1,6 +1,6 @@
 """The types of the keywords that functions with ``**options`` take, for type checkers.
 
-This module is not imported when the program runs. A test compares it with the table in :mod:`hwcalc.planner.options`.
+A test compares them with the table in :mod:`hwcalc.planner.options`.
 """
 
 from __future__ import annotations

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.stored import kind_title, stored
 from hwcalc.planner.result import Plan
 
 __all__ = ["LayerBytes", "layer_bytes"]
 
 
-@frozen
-class LayerBytes:
+class LayerBytes(Record):
     """One layer: the title of its kind and its bytes, for all planned sequences. A layer of several kinds has that of the largest."""
 
     number: int

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import IO, Any
+from typing import IO, Annotated, Any
+
+from msgspec.structs import asdict
 
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec, RawModel
 from hwcalc.parsers.limits import MAX_NAME
 from hwcalc.parsers.parse import parse
@@ -19,11 +21,28 @@ from hwcalc.text import message as safe_message
 
 __all__ = ["Missing", "ModelLike", "load", "load_each", "load_model", "with_dimensions"]
 
-ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
+
+class _Readable:
+    """How pydantic recognises an open file: by its ``read``."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: object) -> Any:
+        """The check as pydantic takes it."""
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(cls._checked)
+
+    @staticmethod
+    def _checked(value: Any) -> Any:
+        if not hasattr(value, "read"):
+            raise ValueError("is no open file")
+        return value
 
 
-@frozen
-class Missing:
+ModelLike = str | os.PathLike[str] | Mapping[str, Any] | Annotated[IO[str] | IO[bytes], _Readable] | ModelSpec
+
+
+class Missing(Record):
     """A model among several that could not be read. It becomes a row with the reason."""
 
     id: str
@@ -134,7 +153,7 @@ def _described(model: Any, access: Access, revision: str | None, *, headers: boo
     from hwcalc.sources import resolve, resolve_stream
 
     if isinstance(model, (str, os.PathLike)):
-        return resolve(model, revision=revision, weights=headers, **vars(access))
+        return resolve(model, revision=revision, weights=headers, **asdict(access))
     if hasattr(model, "read"):
         return resolve_stream(model)
     raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")

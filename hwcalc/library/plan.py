@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Opened
@@ -11,9 +11,7 @@ from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.context import open_request
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan
 
 __all__ = [
     "ModelLike",

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from hwcalc.errors import UsageError
+from hwcalc.library.keywords import RecommendOptions
 from hwcalc.library.lists import texts, words
+from hwcalc.library.load import ModelLike
+from hwcalc.model import Note
+from hwcalc.planner.offers import Recommendation
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hwcalc.library.keywords import RecommendOptions
-    from hwcalc.library.load import ModelLike
-    from hwcalc.model import Note
-    from hwcalc.planner.offers import Recommendation
 
 __all__ = ["recommend"]
 
@@ -45,7 +41,8 @@ def recommend(
     ``also``, unless ``every`` is true. ``any_layout`` tries odd numbers of GPUs and any tp x pp x dp as well. ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """
-    from hwcalc.formulas.frozen import replace
+    from msgspec.structs import replace
+
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options

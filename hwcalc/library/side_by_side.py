@@ -9,7 +9,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.causes import Cause, causes, growth_bytes, request_bytes, stored_words
 from hwcalc.engines.request import Request
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import fields, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
@@ -17,8 +17,7 @@ from hwcalc.planner.result import Plan
 __all__ = ["EngineRow", "SideBySide", "flat_row"]
 
 
-@frozen
-class EngineRow:
+class EngineRow(Record):
     """What one engine makes of a workload that others plan too.
 
     ``stores`` is what it keeps, by format; ``cache_is`` and ``pool_is`` are what its numbers are. ``growth_bytes`` are those that a token
@@ -91,7 +90,7 @@ def flat_row(row: EngineRow | None) -> dict[str, Any]:
     >>> flat_row(None)["reasons"] is None
     True
     """
-    values = {each.name: None if row is None else getattr(row, each.name) for each in fields(EngineRow)}
+    values = {name: None if row is None else getattr(row, name) for name in EngineRow.__struct_fields__}
     reasons = (
         None if row is None or row.reasons is None else "; ".join(f"{cause.words}: {cause.bytes:+,} B" for cause in row.reasons)
     )

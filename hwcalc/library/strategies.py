@@ -6,18 +6,21 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Unpack
+
+from msgspec.structs import replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
-from hwcalc.formulas.frozen import replace
+from hwcalc.library.keywords import StrategiesOptions
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, Note
-from hwcalc.planner.asked import take_options
+from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.strategies import Setting, pair_counts, setting_of, strategies_of
 from hwcalc.planner.strategies_engine import block_sizes, engine_strategy
@@ -26,13 +29,6 @@ from hwcalc.planner.strategies_load import Lengths, rounded
 from hwcalc.planner.strategies_result import Strategies
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_share, parse_tokens
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from hwcalc.engines.base import Opened
-    from hwcalc.library.keywords import StrategiesOptions
-    from hwcalc.planner.asked import Asked
 
 __all__ = ["strategies"]
 

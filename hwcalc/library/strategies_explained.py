@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
 from hwcalc.model import Definition
 from hwcalc.planner.strategies_words import ENGINE, NAMES, WORDS

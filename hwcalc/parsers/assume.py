@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, Note, RawModel
 from hwcalc.parsers.class_table import class_defaults
 from hwcalc.parsers.config import Config
@@ -47,8 +47,7 @@ _TRIED: Final = 12
 """How many of the nearest types are tried on the file."""
 
 
-@frozen
-class Assumption:
+class Assumption(Record):
     """What ``--assume`` says, checked: the types that it may stand for, in no order. ``plain`` is plain attention."""
 
     text: str

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import asdict
+
 from hwcalc.formulas import CrossAttention, Layer, NoCache
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Switch, Weighed, switched, tied_head
@@ -43,8 +45,7 @@ def no_cache(config: Config, key: str) -> Reading:
     )
 
 
-@frozen
-class Bert:
+class Bert(Record):
     """How a model type differs from BERT."""
 
     token_types: bool = True
@@ -75,7 +76,7 @@ class Bert:
         if not config.flag("is_decoder"):
             return no_cache(config, "is_decoder")
         dims = shared_heads(config)
-        layer: Layer = (dims.full(), CrossAttention(**vars(dims))) if cross else (dims.full(),)
+        layer: Layer = (dims.full(), CrossAttention(**asdict(dims))) if cross else (dims.full(),)
         return Reading(layers=(layer,) * config.number_of_layers(), config=config)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:

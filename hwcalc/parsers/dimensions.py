@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import ConfigError, KvplanError, UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Weight, WeightRole, Weights
 from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import MAX_LAYERS, Config

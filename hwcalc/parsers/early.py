@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import NoCache
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, embedding, gated_mlp, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.bert import GIT_TEXT, no_cache, shared_heads

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import FullAttention, Layer, SharedCache
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, LayerKind, SparseIndexer
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, gated_mlp, linear, parameter
 from hwcalc.formulas.weights_state import kimi_delta_attention
 from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms
@@ -35,8 +37,7 @@ Types = Callable[[Config, Config | None, int], list[str]]
 """Gives the type of each layer, by the config, its ``linear_attn_config`` and the number of layers."""
 
 
-@frozen
-class DeltaFamily:
+class DeltaFamily(Record):
     """One of the models above: what it has where the file does not say, and how it differs."""
 
     types: Types

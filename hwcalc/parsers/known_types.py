@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.formulas import FAMILIES, KINDS, Layer
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.parsers.aliases import ALIASES
 from hwcalc.parsers.registry import known_families
 
@@ -58,8 +58,7 @@ Family = frozenset[str]
 """The kinds of layers of a model, by their short names."""
 
 
-@frozen
-class KnownType:
+class KnownType(Record):
     """A model type: the combinations of layers that its models have, as ``mamba2+gqa``, and the keys its parser asks for."""
 
     model_type: str

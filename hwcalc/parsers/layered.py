@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import asdict, replace
+
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SparseIndexer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, linear, parameter
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed, rms_norms
@@ -187,7 +188,7 @@ def _read_mllama(config: Config) -> Reading:
     count = config.number_of_layers()
     dims = attention_dims(config)
     images = set(config.integers("cross_attention_layers") or [])
-    cross = CrossAttention(**vars(dims))
+    cross = CrossAttention(**asdict(dims))
     return Reading(
         layers=tuple((cross,) if index in images else (dims.full(),) for index in range(count)),
         config=config,

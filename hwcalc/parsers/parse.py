@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import Layer, Stack
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelSpec, Note, Parameters, RawModel, qualified
 from hwcalc.parsers.config import Config

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from msgspec import field
+
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.cross import CrossAttention
-from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.hybrid import Layer
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, WeightRole, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Named, Weighed, repeated
 from hwcalc.parsers.reading import AttentionDims
@@ -72,8 +74,7 @@ def projections(
     return tuple(weight for key, name in names.items() for weight in linear(f"{path}.{name}", *shapes[key], bias=key in biased))
 
 
-@frozen
-class Attends:
+class Attends(Record):
     """The matrices of a layer's attention: the names of their tensors. Their dims are those of the layer's cache."""
 
     path: str

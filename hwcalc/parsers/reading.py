@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from msgspec import field
+from msgspec.structs import asdict, replace
+
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.attention import AttentionKind, FullAttention
-from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.kind import LayerKind
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
 from hwcalc.text import shown
@@ -39,8 +42,7 @@ __all__ = [
 ]
 
 
-@frozen
-class Reading:
+class Reading(Record):
     """The layers that a config describes. ``config`` is the level that describes the language model."""
 
     layers: tuple[Layer, ...]
@@ -71,8 +73,7 @@ class Family(Protocol):
         """
 
 
-@frozen
-class Readers:
+class Readers(Record):
     """A family made of two functions. Without ``weights``, nobody counts the weights of its models."""
 
     layers: Callable[[Config], Reading]
@@ -87,8 +88,7 @@ class Readers:
         return None if self.weights is None else self.weights(config, top, reading)
 
 
-@frozen
-class AttentionDims:
+class AttentionDims(Record):
     """Heads and widths of one attention layer."""
 
     num_attention_heads: int
@@ -98,13 +98,13 @@ class AttentionDims:
 
     def full(self) -> FullAttention:
         """These dims, every token kept."""
-        return FullAttention(**vars(self))
+        return FullAttention(**asdict(self))
 
     def sliding(self, window: int) -> SlidingAttention:
         """These dims, the last ``window`` tokens kept."""
         from hwcalc.formulas.sliding import SlidingAttention
 
-        return SlidingAttention(**vars(self), window=window)
+        return SlidingAttention(**asdict(self), window=window)
 
     def within(self, window: int | None) -> FullAttention | SlidingAttention:
         """These dims, full where ``window`` is ``None``."""
@@ -114,13 +114,13 @@ class AttentionDims:
         """These dims, one chunk kept."""
         from hwcalc.formulas.sliding import ChunkedAttention
 
-        return ChunkedAttention(**vars(self), chunk=chunk)
+        return ChunkedAttention(**asdict(self), chunk=chunk)
 
     def sink(self, sink: int, window: int) -> SinkAttention:
         """These dims, the first ``sink`` and the last ``window`` tokens kept."""
         from hwcalc.formulas.sink import SinkAttention
 
-        return SinkAttention(**vars(self), sink=sink, window=window)
+        return SinkAttention(**asdict(self), sink=sink, window=window)
 
 
 def equal_dims(heads: int, kv_heads: int | None, head_dim: int) -> AttentionDims:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Readers, Reading
 from hwcalc.parsers.registry import known_family
 
 
-@frozen
-class Relabelled:
+class Relabelled(Record):
     """A whole file that is read as another model type."""
 
     model_type: str

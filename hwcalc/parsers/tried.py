@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.hybrid import Layer
+from hwcalc.formulas.record import Record
 from hwcalc.parsers.aliases import ALIASES
 from hwcalc.parsers.bearing import bears_on_memory, weighs
 from hwcalc.parsers.config import Config
@@ -42,8 +44,7 @@ _OF_HEADS: Final = re.compile(r"^(num_key_value_heads|num_kv_heads|(qk_)?head_di
 """Keys that :data:`_DIMENSIONS` judges by the layers, whatever a type says of them."""
 
 
-@frozen
-class Trial:
+class Trial(Record):
     """How well a known type reads a file that is not its own. ``kinds`` are the kinds of layers that it gives."""
 
     kinds: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.find import architecture_of, find_language_model
@@ -29,8 +31,7 @@ def language_config(raw: RawModel, assume: str | None = None) -> Config:
     return understood(raw, Config(raw.config), architecture_of(raw.config), assume)[0].reading.config
 
 
-@frozen
-class Read:
+class Read(Record):
     """A config as one family read it. ``weighed`` says whether the weights may be counted as that family's."""
 
     family: Family

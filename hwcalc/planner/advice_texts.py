@@ -5,12 +5,10 @@ What it gives takes as long to find out as whether it helps, and a short answer 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import LATE_TEXTS, Try
-from hwcalc.formulas.frozen import record
+from hwcalc.engines.pool import Try
 from hwcalc.planner import solve
 from hwcalc.planner.advice_tries import chosen_sizes
 from hwcalc.planner.change import PARALLEL, Offer, flags_of
@@ -23,7 +21,7 @@ __all__ = ["Texts"]
 
 
 class Texts:
-    """The texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
+    """Writes the texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
 
     def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
         # Nothing of what was tried in vain: a plan may be kept for long.
@@ -31,13 +29,8 @@ class Texts:
         self._before: dict[bool, int] = {}
 
     def of(self, offer: Offer) -> Try:
-        """A change with its texts, each of which is written when it is read."""
-        texts = {
-            "flag": partial(self._flag, offer),
-            "effect": partial(self._effect, offer),
-            "command": partial(self._command, offer),
-        }
-        return record(Try, {LATE_TEXTS: texts})
+        """A change with its texts."""
+        return Try(flag=self._flag(offer), effect=self._effect(offer), command=self._command(offer))
 
     def _flag(self, offer: Offer) -> str:
         return flags_of(self.opened, {**chosen_sizes(self.opened, self.line, offer.change), **offer.change.settings})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import remember, remembered
 from hwcalc.engines.request import Parallel
@@ -86,7 +88,7 @@ class Tries:
         request = self.opened.request
         gpu = settings.get("gpu", request.hardware.gpu)
         # What the user already has on this GPU is the user's own choice.
-        chosen: Mapping[str, Any] = vars(request) | settings if "gpu" in settings else settings
+        chosen: Mapping[str, Any] = asdict(request) | settings if "gpu" in settings else settings
         eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
         return not eight or computes_fp8(gpu)
 
@@ -97,4 +99,4 @@ def chosen_sizes(opened: Opened, line: CommandLine, change: Change) -> Sizes:
         return {}
     settings = {**line.given, **change.settings}
     given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
-    return vars(sizes_for(opened.engine, opened.model, settings["gpu"], settings.get("gpus"), given))
+    return asdict(sizes_for(opened.engine, opened.model, settings["gpu"], settings.get("gpus"), given))

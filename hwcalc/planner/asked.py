@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import field
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record, repr_without
 from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
 from hwcalc.text import brief, shown
 
@@ -20,17 +22,18 @@ if TYPE_CHECKING:
 __all__ = ["Access", "Asked", "read_options", "take_options"]
 
 
-@frozen
-class Access:
+class Access(Record):
     """How models are fetched: only from this machine or also from the Hub, with which token and from which address."""
 
     offline: bool = False
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     endpoint: str | None = None
 
+    def __repr__(self) -> str:
+        return repr_without(self, "token")
 
-@frozen
-class Asked:
+
+class Asked(Record):
     """The parsed options of a plan. Numbers are parsed, but the names of models and GPUs have not been looked up.
 
     ``given`` has the names of the options that the user gave; every other field has its default. ``assume``, ``revision`` and the

@@ -10,11 +10,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
 from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.values import is_auto
@@ -27,8 +29,7 @@ _NEAR: Final = 0.04
 _NAMED: Final = "Or name a format: --weights q4_k_m."
 
 
-@frozen
-class Choice:
+class Choice(Record):
     """A format in which the engine runs the model, its bytes on the fullest GPU, and the request opened with all weights on the GPU."""
 
     name: str | None

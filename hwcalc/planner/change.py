@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.saving import Cost, Saving
 from hwcalc.planner import layouts
@@ -136,7 +138,7 @@ def layouts_of(opened: Opened, gpus: int) -> Iterator[Sizes]:
 
 def sizes_of(found: Layout) -> Sizes:
     """The parallel sizes of a layout that a solver found."""
-    return dict(vars(found))
+    return dict(asdict(found))
 
 
 def at_least(opened: Opened) -> int:
@@ -151,7 +153,7 @@ def at_least(opened: Opened) -> int:
 
 def layout_of(request: Request) -> Sizes:
     """The parallel sizes of a request."""
-    sizes = vars(request.parallel)
+    sizes = asdict(request.parallel)
     return {name: sizes[name] for name in PARALLEL}
 
 
@@ -162,7 +164,7 @@ def count_of(layout: Sizes) -> int:
 
 def flags_of(opened: Opened, settings: Mapping[str, Any]) -> str:
     """The settings in the spelling of the engine."""
-    parallel = vars(opened.request.parallel)
+    parallel = asdict(opened.request.parallel)
     words: list[str] = []
     for name, value in opened.engine.own_settings(opened, settings).items():
         if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):

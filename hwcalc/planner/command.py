@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from msgspec.structs import asdict
+
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.options import OPTIONS, PlanOption
@@ -22,8 +24,7 @@ _NO_ADDRESS = ("stdin", "python")
 _PLACES: Final = {row.name: place for place, row in enumerate(OPTIONS)}
 
 
-@frozen
-class CommandLine:
+class CommandLine(Record):
     """What a plan was asked for: the word for the model, ``None`` for the bare equation, and the options that are not the default."""
 
     model: str | None
@@ -67,7 +68,7 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
     given = dict(options)
     if asked is not None:
         given |= {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given}
-        given |= vars(asked.access)
+        given |= asdict(asked.access)
     return CommandLine(model=_model_word(spec, model), given=given)
 
 

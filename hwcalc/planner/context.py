@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import UNSHARED, Hardware, Parallel, Request, Sharing
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.layouts import has_experts

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Plan
 
 __all__ = ["Change", "Difference", "KeyChange", "compare", "key_changes"]
 
 
-@frozen
-class KeyChange:
+class KeyChange(Record):
     """One key of the config. ``None`` with ``in_a`` false is a key that the file does not have."""
 
     key: str
@@ -23,8 +22,7 @@ class KeyChange:
     b: Any
 
 
-@frozen
-class Change:
+class Change(Record):
     """One figure of both plans, and B minus A; null is unknown."""
 
     name: str
@@ -33,8 +31,7 @@ class Change:
     difference: int | None
 
 
-@frozen
-class Difference:
+class Difference(Record):
     """Two models side by side, planned the same way. A definition says what the figures of that model are, as in a plan."""
 
     schema_version: str

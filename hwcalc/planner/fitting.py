@@ -11,7 +11,7 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
@@ -34,8 +34,7 @@ _WITH_HOST: Final = 1 + HOST_SHARE + 1
 """More times the memory of the GPUs than GPU and host together can be expected to have: one more, for what is sold as less than it has."""
 
 
-@frozen
-class Hosting:
+class Hosting(Record):
     """What all models are planned with: the engine, the hardware, and what is asked for."""
 
     engine: Engine
@@ -117,8 +116,7 @@ def _judged(opened: Opened) -> Fitted:
     )
 
 
-@frozen
-class Fitted:
+class Fitted(Record):
     """A model in its best format. Bytes are those of the fullest GPU."""
 
     opened: Opened

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import MemoryForm
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.solve import last_yes
 from hwcalc.planner.verdict import UNLIMITED, Verdict
 

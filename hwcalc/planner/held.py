@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["DeviceInfo", "PerGpu"]
 
 
-@frozen
-class PerGpu:
+class PerGpu(Record):
     """The fullest GPU. Null is unknown or not planned: activations and overhead need hardware."""
 
     weights: int | None
@@ -19,8 +18,7 @@ class PerGpu:
     total: int | None
 
 
-@frozen
-class DeviceInfo:
+class DeviceInfo(Record):
     """What one device holds: ``gpu0``, ``gpu1``, and ``host`` for the memory of the host.
 
     ``layers`` are the blocks that lie there, and ``experts`` those of which it has the experts alone. ``output`` says whether it has the

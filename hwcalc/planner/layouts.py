@@ -13,10 +13,11 @@ from functools import lru_cache
 from math import gcd, prod
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.request import Parallel
 from hwcalc.formulas import LayerKind
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec
 from hwcalc.planner.verdict import Layout

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import asdict
+
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.text import shown
@@ -33,8 +35,7 @@ LARGEST_MOST: Final = 64
 DEFAULT_SORT: Final = "memory"
 
 
-@frozen
-class Offer:
+class Offer(Record):
     """Hardware that would do, planned. Bytes are those of the fullest GPU; null is unknown.
 
     ``also`` names the larger instances of the same cloud and accelerator that would do as well. ``total_bytes`` is what programs see of
@@ -87,8 +88,7 @@ class Figures(NamedTuple):
     warnings: tuple[Note, ...]
 
 
-@frozen
-class Recommendation(Answer):
+class Recommendation(Answer, Record):
     """What would do, in the order of ``sort`` with what is sure first, and what was left out.
 
     ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do
@@ -133,14 +133,13 @@ class Recommendation(Answer):
     def records(self) -> list[dict[str, Any]]:
         left_out = ("also", "notes")
         return [
-            {name: document_of(value) for name, value in vars(offer).items() if name not in left_out} for offer in self.offers
+            {name: document_of(value) for name, value in asdict(offer).items() if name not in left_out} for offer in self.offers
         ]
 
     __repr__ = Answer.__repr__
 
 
-@frozen
-class Wishes:
+class Wishes(Record):
     """Which offers are wanted, and in which order.
 
     ``strict`` leaves out what is not sure to fit. A ``limit`` of 0 lists every offer. ``every`` lists instances with the same accelerator

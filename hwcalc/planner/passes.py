@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from hwcalc.engines.base import Opened
 from hwcalc.formulas import LatentAttention, Stack
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Passes", "passes_of", "whole_passes"]
 
 
-@frozen
-class Passes:
+class Passes(Record):
     """``decode`` are the layers with the tokens that a step reads, and ``prompt`` those of a prompt of ``prompt_tokens`` tokens.
 
     ``beside_bytes`` are read in a step for each sequence beside the cache, on one rank: the keys of pages.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict, replace
+
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
@@ -14,7 +16,6 @@ from hwcalc.engines.request import UNSHARED
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import no_blocks, without_effect
@@ -172,7 +173,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         encoder_seq=opened.encoder_tokens if has_cross(opened.model) else None,
         kv_dtype=opened.dtypes.kv,
         state_dtype=opened.dtypes.state if has_states else None,
-        **vars(request.parallel),
+        **asdict(request.parallel),
         memory_utilization=hardware.memory_utilization,
         kv_memory=hardware.kv_memory,
         margin=None if hardware.margin is None else float(hardware.margin),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.devices import TensorGroup
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import FLOATS, WeightFormat
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weights
 from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.stored_weights import StoredWeights, WeightPart, WeightsInfo

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.policies import PagedGroup
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.planner.policy_result import PolicyBlocks
 from hwcalc.policies.base import Choice, Chosen
@@ -31,8 +33,7 @@ __all__ = ["policy_blocks"]
 _DIGITS: Final = 3
 
 
-@frozen
-class _Cut:
+class _Cut(Record):
     """The largest cut of one group: tokens before it, and behind it in each layer."""
 
     group: PagedGroup

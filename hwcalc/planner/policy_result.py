@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec import field
+
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import Effect, Extra
 from hwcalc.policies.quality import Quality
@@ -14,8 +16,7 @@ from hwcalc.policies.quality import Quality
 __all__ = ["PolicyBlocks", "PolicyInfo", "PolicyLayers"]
 
 
-@frozen
-class PolicyLayers:
+class PolicyLayers(Record):
     """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,
     within a step before it cuts, and at the end; ``read`` are those that a decode step reads behind the prompt, null where it reads all.
     """
@@ -28,8 +29,7 @@ class PolicyLayers:
     read: int | None
 
 
-@frozen
-class PolicyBlocks:
+class PolicyBlocks(Record):
     """What the policy gives back of the blocks of one sequence at its largest cut, in all groups of layers that it cuts.
 
     ``held`` blocks have the ``before`` tokens; ``nominal`` are as many as the dropped tokens would fill. Without compaction a block goes
@@ -59,8 +59,7 @@ class PolicyBlocks:
     steps: tuple[Step, ...] = ()
 
 
-@frozen
-class PolicyInfo:
+class PolicyInfo(Record):
     """A cache policy at work on the planned sequences.
 
     ``offered`` says whether the engine has it, ``support`` how, or what it would take; the plan of a policy that the engine lacks is as if

@@ -10,11 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import asdict
+
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve_gpus
 from hwcalc.planner.auto_weights import refuse_auto
@@ -130,8 +132,7 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
     ]
 
 
-@frozen
-class _OneGpu:
+class _OneGpu(Record):
     """A GPU for which the request was opened by itself: the questions of :class:`~hwcalc.planner.recommend_alike.AlikeGpu`."""
 
     opened: Opened
@@ -259,7 +260,7 @@ class _Search:
             most = max(self._counts(candidate), default=0)
             for layout in layouts(opened, most, node, any_layout=self.any_layout) if most else ():
                 try:
-                    changed = opened.changed(**vars(layout))
+                    changed = opened.changed(**asdict(layout))
                     budget = changed.budget
                     if budget is None or budget.requested_bytes <= 0:
                         break
@@ -323,7 +324,7 @@ def _on(match: _Match, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a plan on the hardware of a match."""
     layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    return {**options, **hardware, **vars(layout)}
+    return {**options, **hardware, **asdict(layout)}
 
 
 _OF_POOL: Final = frozenset({"per-replica"})
@@ -353,7 +354,7 @@ def _offer(match: _Match, plan: Figures, common: Sequence[Note]) -> Offer:
         instance=match.candidate.instance,
         also=match.also,
         gpus=match.layout.gpus,
-        **vars(match.layout),
+        **asdict(match.layout),
         verdict=plan.verdict,
         total_bytes=match.total_bytes,
         usable_bytes=plan.usable_bytes,

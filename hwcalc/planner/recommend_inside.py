@@ -6,11 +6,12 @@ from collections.abc import Hashable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.costs import memory_of, outside_kind
 from hwcalc.engines.forms import MemoryForm, PartForm
 from hwcalc.engines.loaded import outside
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner import forms
 from hwcalc.planner.offers import Figures
 from hwcalc.planner.planned_weights import weights_of

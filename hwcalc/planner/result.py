@@ -6,24 +6,24 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from msgspec import field
 
 from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 from hwcalc.planner.held import DeviceInfo, PerGpu
+from hwcalc.planner.policy_result import PolicyInfo
+from hwcalc.planner.sharing_result import SharingInfo
 from hwcalc.planner.speed_result import SpeedInfo
 from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.units import human_bytes
-
-if TYPE_CHECKING:
-    from hwcalc.planner.policy_result import PolicyInfo
-    from hwcalc.planner.sharing_result import SharingInfo
 
 __all__ = [
     "NO_VERDICT",
@@ -55,8 +55,7 @@ NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
 
 
-@frozen
-class LayerInfo:
+class LayerInfo(Record):
     """One layer kind, how often the model has it, and its numbers."""
 
     kind: str
@@ -65,8 +64,7 @@ class LayerInfo:
     dims: dict[str, int | bool]
 
 
-@frozen
-class ParametersInfo:
+class ParametersInfo(Record):
     """Parameter counts; null is unknown."""
 
     total: int | None
@@ -75,8 +73,7 @@ class ParametersInfo:
     definition: str
 
 
-@frozen
-class ModelInfo:
+class ModelInfo(Record):
     """The model as it was read, and where from."""
 
     id: str
@@ -93,8 +90,7 @@ class ModelInfo:
     dtype: str | None
 
 
-@frozen
-class RequestInfo:
+class RequestInfo(Record):
     """What was planned, defaults filled in."""
 
     engine: str
@@ -130,8 +126,7 @@ class RequestInfo:
     """What the engine makes of seq, batch and options, where it rounds them: for llama.cpp ``n_ctx`` and the like."""
 
 
-@frozen
-class TensorInfo:
+class TensorInfo(Record):
     """One cached tensor of one layer kind. ``bytes`` is for all its layers and the whole batch.
 
     They are the product of batch, count, positions and shape in the dtype's blocks; where an engine stores it otherwise,
@@ -152,8 +147,7 @@ class TensorInfo:
     bytes: int
 
 
-@frozen
-class CacheInfo:
+class CacheInfo(Record):
     """What the cache takes.
 
     ``bytes_per_token`` is the growth of one sequence from ``seq`` to ``seq`` + 1 tokens by the formulas,
@@ -176,16 +170,14 @@ class CacheInfo:
     read_bytes_per_step: int
 
 
-@frozen
-class CacheShare:
+class CacheShare(Record):
     """The cache as it stands in the sum."""
 
     bytes: int
     definition: Definition
 
 
-@frozen
-class Share:
+class Share(Record):
     """One line of the sum that is not exact: low, expected (``bytes``) and high."""
 
     bytes: int
@@ -194,8 +186,7 @@ class Share:
     definition: Definition
 
 
-@frozen
-class OverheadInfo:
+class OverheadInfo(Record):
     """What a process takes beside weights, cache and activations, part by part."""
 
     bytes: int
@@ -205,8 +196,7 @@ class OverheadInfo:
     parts: tuple[BudgetPartInfo, ...]
 
 
-@frozen
-class BudgetPartInfo:
+class BudgetPartInfo(Record):
     """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from.
 
     ``section`` is the line of the sum that it belongs to: weights, activations or overhead; ``definition`` is exact, estimate or
@@ -223,8 +213,7 @@ class BudgetPartInfo:
     steps: tuple[Step, ...]
 
 
-@frozen
-class BudgetInfo:
+class BudgetInfo(Record):
     """What a GPU has left for the cache: what may be used of what programs see, minus the parts.
 
     ``margin_bytes`` is left alone on purpose and not in ``requested_bytes``, which is ``utilization`` of ``total_bytes``, rounded up, less
@@ -243,8 +232,7 @@ class BudgetInfo:
     high: int
 
 
-@frozen
-class FitInfo:
+class FitInfo(Record):
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
     ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of
@@ -286,8 +274,7 @@ class FitInfo:
     all_layers: int | None = None
 
 
-@frozen
-class MemoryInfo:
+class MemoryInfo(Record):
     """The sum for one copy of the model; null where a part is unknown. Activations and overhead need hardware.
 
     Both are those of one GPU times the GPUs of a copy. ``per_gpu`` is the fullest GPU. For engines that place layers on devices, they
@@ -303,8 +290,7 @@ class MemoryInfo:
     devices: tuple[DeviceInfo, ...] = ()
 
 
-@frozen
-class Plan(Answer):
+class Plan(Answer, Record):
     """The answer. ``pool`` and ``fit`` are null without hardware or a byte budget, or where the engine has no pool."""
 
     schema_version: str

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import asdict
+
 from hwcalc.answers import Answer
 from hwcalc.documents import document_of
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 
 __all__ = ["Runnable", "Runnables", "Unread"]
 
 
-@frozen
-class Runnable:
+class Runnable(Record):
     """A model in the best format that fits, planned. Bytes are those of the fullest GPU; null is unknown.
 
     ``also`` are ids with the same figures: the model on another page, in another format, or before it was taught to follow
@@ -64,8 +65,7 @@ class Runnable:
         return self.gpu_layers == self.all_layers and not self.host_experts
 
 
-@frozen
-class Unread:
+class Unread(Record):
     """A model that is on this machine and could not be read, and why."""
 
     id: str
@@ -74,8 +74,7 @@ class Unread:
     hint: str
 
 
-@frozen
-class Runnables(Answer):
+class Runnables(Answer, Record):
     """The models that run, the best of each family first, the families in the order of their best.
 
     Of ``considered`` models, ``filtered`` are not what was asked for, ``refused`` the engine does not run or their size is not known, ``short`` are made for
@@ -110,6 +109,6 @@ class Runnables(Answer):
         return f"{self.gpus} x {self.gpu}, {self.seq:,} tokens x {self.batch:,}, {self.engine}: {found:,} models run{best}"
 
     def records(self) -> list[dict[str, Any]]:
-        return [{name: document_of(value) for name, value in vars(model).items() if name != "also"} for model in self.models]
+        return [{name: document_of(value) for name, value in asdict(model).items() if name != "also"} for model in self.models]
 
     __repr__ = Answer.__repr__

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.request import Request
 from hwcalc.engines.steps import Step, step
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.sharing_result import SharingInfo
 from hwcalc.units import MOST_TOKENS
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.steps import Step
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 __all__ = ["SharedBlocks", "SharingInfo"]
 
 
-@frozen
-class SharingInfo:
+class SharingInfo(Record):
     """Tokens that several sequences have in common, and what keeping them once saves.
 
     ``sequences`` are all that are alive: ``batch`` x ``samples`` x ``beams``; ``lengths`` are their tokens and how many requests have as many,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.devices import check_stages
 from hwcalc.engines.request import MOST_RANKS, Parallel
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Engine

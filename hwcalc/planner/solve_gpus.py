@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import asdict, replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.families import tried
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.tries import Tried
 from hwcalc.planner.verdict import Layout
@@ -22,8 +24,7 @@ MOST_SEARCHED: Final = 512
 """The most GPUs among which the fewest are searched for where a request for more fits: each node takes up to 75 ms."""
 
 
-@frozen
-class Found:
+class Found(Record):
     """A layout that holds the planned sequences, and whether it does so even at the high end of the estimates."""
 
     layout: Layout
@@ -108,7 +109,7 @@ def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Tried] | None:
     dealt = layout if layout.ep == layout.tp * layout.dp else replace(layout, ep=layout.tp * layout.dp)
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
-        changed = Tried.of(opened, {**vars(each), "dcp": 1})
+        changed = Tried.of(opened, {**asdict(each), "dcp": 1})
         if changed is None:
             continue
         if not opened.engine.splits_layers:

@@ -22,17 +22,17 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT
 from hwcalc.engines.calibration import measurements
 from hwcalc.engines.devices import DeviceReads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.steps import LATE_STEPS, Step, step
+from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Role
-from hwcalc.formulas.frozen import record, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.passes import Passes
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
@@ -112,24 +112,19 @@ def _info(work: Work, gpu: Gpu, bandwidth: float | None, measured: Measurement |
     """The bound where no layer is divided."""
     times = work.on(gpu, bandwidth)
     decode, prompt = work.decode, work.prompt
-    return record(
-        SpeedInfo,
-        {
-            "definition": Definition.BOUND if measured is None else Definition.MEASURED,
-            "decode_tokens_per_s_bound": times.decode_tokens_per_s,
-            "decode_step_s_bound": times.step_s,
-            "bound_by": times.bound_by,
-            "prefill_s_bound": times.prefill_s,
-            "prefill_bound_by": times.prefill_by,
-            "weight_bytes_per_step": int(decode.weight_bytes),
-            "cache_bytes_per_step": int(decode.cache_bytes),
-            "flops_per_step": int(sum(decode.flops.values())),
-            "prefill_flops": int(sum(prompt.flops.values())),
-            "source": _SOURCE
-            if measured is None
-            else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
-            LATE_STEPS: partial(_steps, decode, prompt, gpu, bandwidth, batch=work.batch, pp=work.pp),
-        },
+    return SpeedInfo(
+        definition=Definition.BOUND if measured is None else Definition.MEASURED,
+        decode_tokens_per_s_bound=times.decode_tokens_per_s,
+        decode_step_s_bound=times.step_s,
+        bound_by=times.bound_by,
+        prefill_s_bound=times.prefill_s,
+        prefill_bound_by=times.prefill_by,
+        weight_bytes_per_step=int(decode.weight_bytes),
+        cache_bytes_per_step=int(decode.cache_bytes),
+        flops_per_step=int(sum(decode.flops.values())),
+        prefill_flops=int(sum(prompt.flops.values())),
+        source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
+        steps=_steps(decode, prompt, gpu, bandwidth, batch=work.batch, pp=work.pp),
     )
 
 

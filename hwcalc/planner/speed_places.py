@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from hwcalc.engines.devices import HOST, DeviceReads
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.weight_share import Use, WeightShare
 
 if TYPE_CHECKING:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from hwcalc.engines.steps import Step, late_steps
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.engines.steps import Step
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 __all__ = ["SpeedInfo"]
 
 
-@frozen
-class SpeedInfo:
+class SpeedInfo(Record):
     """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
 
     ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is
@@ -33,4 +32,4 @@ class SpeedInfo:
     flops_per_step: int | None
     prefill_flops: int | None
     source: str
-    steps: tuple[Step, ...] = field(late=late_steps)
+    steps: tuple[Step, ...]

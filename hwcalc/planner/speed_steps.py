@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.steps import Step, step
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.speed_rates import fastest
 from hwcalc.planner.weight_share import Use
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 __all__ = ["StoredWeights", "WeightPart", "WeightsInfo"]
 
 
-@frozen
-class StoredWeights:
+class StoredWeights(Record):
     """The parameters of a block in one format. ``scale_bytes`` is what the format keeps beside their ``bits``; it is in ``bytes``."""
 
     format: str
@@ -19,8 +18,7 @@ class StoredWeights:
     bytes: int
 
 
-@frozen
-class WeightPart:
+class WeightPart(Record):
     """One kind of block: how many layers have it, its parameters, and what they take. ``mtp`` is not in the total.
 
     ``formats`` says how they are stored; their bytes add up to ``bytes``.
@@ -34,8 +32,7 @@ class WeightPart:
     formats: tuple[StoredWeights, ...]
 
 
-@frozen
-class WeightsInfo:
+class WeightsInfo(Record):
     """What the weights take. ``exact`` is the checkpoint's own figure, ``estimate`` parameters x format.
 
     Null is unknown. ``high`` counts the multi-token-prediction layers of the checkpoint as well.

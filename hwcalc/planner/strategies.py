@@ -10,12 +10,14 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.transformers_offload import is_offloaded, offloaded_gpu_bytes
 from hwcalc.formulas.flops import pairs_cached, pairs_recomputed, scores_recomputed
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.paging import most_unused
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Chunk, Sink, Window
 from hwcalc.model import Definition
 from hwcalc.planner.strategies_cost import Cost, costs
@@ -42,8 +44,7 @@ _FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = (
 _BILLION: Final = 10**9
 
 
-@frozen
-class Setting:
+class Setting(Record):
     """What all strategies of a request have in common. ``definition`` is that of bytes at full length."""
 
     opened: Opened

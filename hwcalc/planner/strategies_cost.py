@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.flops import decode_work, pairs_cached, passes_work, prefill_work, selected_tokens, steps_work
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.planner.speed import speed_bound
 from hwcalc.planner.speed_work import cache_bytes_read
 from hwcalc.planner.strategies_steps import named, with_sum
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Cost", "costs"]
 
 
-@frozen
-class Cost:
+class Cost(Record):
     """The operations of the last step and of all passes, alone for attention and with the weights, and what the step reads."""
 
     attention_step: int
@@ -38,8 +37,7 @@ class Cost:
     steps: tuple[Step, ...]
 
 
-@frozen
-class _Weights:
+class _Weights(Record):
     """Operations with the weights: of each token, of each pass (for its last token) and of the encoder, which passes once."""
 
     token: int
@@ -142,8 +140,7 @@ def _with_weights(
     return attention + size, (first, whole)
 
 
-@frozen
-class _Counted:
+class _Counted(Record):
     """Counts operations of attention, kind by kind."""
 
     opened: Opened

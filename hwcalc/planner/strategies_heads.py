@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import LatentAttention, Role, Stack
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Part
 from hwcalc.planner.strategies_load import cells_of
 from hwcalc.planner.strategies_result import HeadChoice
@@ -24,8 +26,7 @@ _PROJECTIONS: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "
 _FUSED: Final = frozenset({"qkv_proj", "qkv", "query_key_value", "c_attn", "Wqkv", "kv_proj", "wqkv", "W_pack"})
 
 
-@frozen
-class HeadWhatIf:
+class HeadWhatIf(Record):
     """The model with other key/value heads, or with its latent multiplied out. ``change`` makes its kinds of layers."""
 
     name: str

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LayerKind, Role
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.paging import paged_positions, paged_sum, stored_sum
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ _GROWING: Final = (Full, Kept, Window, Chunk, Sink, Strided)
 """Spans of tensors that get longer by one place, which a cache that grows by concatenation copies."""
 
 
-@frozen
-class Cell:
+class Cell(Record):
     """The tensors of one kind of layer that keep the same places: in ``count`` layers, a row of ``rows`` bytes for each place and tensor."""
 
     kind: LayerKind
@@ -56,8 +55,7 @@ class Cell:
         return self.span.positions(prompt) + stored_sum(self.span, tokens) - stored_sum(self.span, prompt)
 
 
-@frozen
-class Lengths:
+class Lengths(Record):
     """How many sequences there are, how long they become, and how long they are now.
 
     ``now`` are lengths with how many sequences have each; or ``uniform`` the shortest and the longest length, all of them equally likely.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from hwcalc.answers import Answer
 from hwcalc.engines.steps import Step
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 
@@ -16,8 +16,7 @@ __all__ = ["HeadChoice", "HostLink", "PairCounts", "Strategies", "Strategy"]
 _MOST: Final = 2**63 - 1
 
 
-@frozen
-class Strategy:
+class Strategy(Record):
     """One way of allocating the cache of all sequences.
 
     ``full_bytes`` is what lies on the device between steps when every sequence has all its tokens, ``held_bytes`` with the lengths asked
@@ -55,8 +54,7 @@ class Strategy:
     steps: tuple[Step, ...]
 
 
-@frozen
-class HeadChoice:
+class HeadChoice(Record):
     """The same model with other key/value heads, or with its latent multiplied out; ``own`` is as published.
 
     ``share`` is of the model's own bytes. ``parameters_difference`` counts projections of keys and values; null is not known.
@@ -70,8 +68,7 @@ class HeadChoice:
     parameters_difference: int | None
 
 
-@frozen
-class PairCounts:
+class PairCounts(Record):
     """Pairs of tokens that full attention works on in one layer and head, for one sequence that grows from the prompt to ``tokens`` tokens.
 
     ``recomputed`` begins anew in each pass and ``cached`` does not; both count what a causal mask leaves. ``recomputed_scores`` counts whole
@@ -88,8 +85,7 @@ class PairCounts:
     quoted_recomputed: int
 
 
-@frozen
-class HostLink:
+class HostLink(Record):
     """The link between host and accelerator: what the profile says of it, and GB/s in one direction by its specification."""
 
     name: str
@@ -97,8 +93,7 @@ class HostLink:
     source: str
 
 
-@frozen
-class Strategies(Answer):
+class Strategies(Answer, Record):
     """The strategies for one model, length and number of sequences.
 
     ``lengths`` says in words which lengths ``held_bytes`` is about: those given, a share ``fill`` of the full length, or a distribution.

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.steps import Number, Step, step
-from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.paging import paged_positions
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Chunk, Full, Span, Window
 from hwcalc.planner.strategies_load import Cell, Lengths, rounded
 
@@ -23,8 +25,7 @@ MOST_LENGTHS: Final = 6
 """The most lengths that a formula names one by one."""
 
 
-@frozen
-class Places:
+class Places(Record):
     """How many places of a cell all sequences have: ``formula`` on ``terms`` is ``total``."""
 
     formula: str

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from msgspec.structs import asdict
+
+from hwcalc.formulas.record import Record
 
 __all__ = ["UNLIMITED", "Layout", "Verdict"]
 
@@ -73,8 +75,7 @@ _MEANINGS: Final = {
 }
 
 
-@frozen
-class Layout:
+class Layout(Record):
     """The parallel sizes of a layout. ``ep`` reuses the GPUs of ``tp`` and ``dp``."""
 
     tp: int = 1
@@ -90,4 +91,4 @@ class Layout:
     @property
     def text(self) -> str:
         """The sizes above one: ``tp 8, pp 2``; empty for a single GPU."""
-        return ", ".join(f"{name} {size:,}" for name, size in vars(self).items() if size > 1)
+        return ", ".join(f"{name} {size:,}" for name, size in asdict(self).items() if size > 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Use", "WeightShare", "expected_share"]
 
@@ -29,8 +29,7 @@ class Use(enum.StrEnum):
     """Tokens of the encoder, before the first decode step."""
 
 
-@frozen
-class WeightShare:
+class WeightShare(Record):
     """The weights of one format and use: parameters and bytes of all copies and layers together.
 
     A token uses ``active`` of ``copies``: of the experts of a layer, or of the rows of a table.

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final, Unpack
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.keywords import PlanOptions
 from hwcalc.library.lists import each_model
 from hwcalc.library.load import ModelLike
@@ -26,8 +26,7 @@ MOST_MODELS: Final = 12
 """Lines that can be told apart."""
 
 
-@frozen
-class Picture:
+class Picture(Record):
     """A picture of some models. ``chart`` has its numbers."""
 
     chart: Chart

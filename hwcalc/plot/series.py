@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.layer_bytes import LayerBytes, layer_bytes
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
@@ -40,8 +40,7 @@ class Mark(NamedTuple):
     y: int
 
 
-@frozen
-class Line:
+class Line(Record):
     """Values over sequence lengths. ``low`` and ``high`` are the ends of an estimate; ``minor`` is a part of the line before it."""
 
     label: str
@@ -53,16 +52,14 @@ class Line:
     mark: Mark | None = None
 
 
-@frozen
-class Profile:
+class Profile(Record):
     """The cache of each layer of one model, for all planned sequences."""
 
     label: str
     layers: tuple[LayerBytes, ...]
 
 
-@frozen
-class Chart:
+class Chart(Record):
     """One picture. ``caption`` says by which rules, in which format and for what; ``remarks`` what it leaves out."""
 
     kind: str

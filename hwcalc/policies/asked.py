@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import KVPRESS, Chosen
 
 __all__ = ["COMPACTIONS", "FILL", "NO_COMPACTION", "REPACK", "AskedPolicy"]
@@ -18,8 +18,7 @@ NO_COMPACTION: Final = "none"
 COMPACTIONS: Final = (REPACK, FILL, NO_COMPACTION)
 
 
-@frozen
-class AskedPolicy:
+class AskedPolicy(Record):
     """A policy with the rules that it follows, and what becomes of the blocks of a paged cache."""
 
     chosen: Chosen

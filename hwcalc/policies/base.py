@@ -6,7 +6,10 @@ import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import field, frozen, replace
+from msgspec import field
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
 from hwcalc.model import Definition
 
@@ -81,8 +84,7 @@ class Role(enum.StrEnum):
     """It has rules of its own for prefill and decoding, and stands alone."""
 
 
-@frozen
-class Count:
+class Count(Record):
     """A number of tokens. ``low`` and ``high`` differ where it depends on the text, which is not known."""
 
     low: int
@@ -103,8 +105,7 @@ class Count:
         return Count(low=rule(self.low), high=rule(self.high))
 
 
-@frozen
-class Masked:
+class Masked(Record):
     """Pairs of one layer that are stored without weight: how many in all, and in each key/value head.
 
     ``split`` is a division of the high total over the heads that adds up: the true one where every head is known, else an even one.
@@ -115,8 +116,7 @@ class Masked:
     split: tuple[int, ...]
 
 
-@frozen
-class Left:
+class Left(Record):
     """What is left in one layer: tokens stored in each head, pairs masked, tokens that a decode step reads."""
 
     stored: Count
@@ -124,8 +124,7 @@ class Left:
     read: Count | None = None
 
 
-@frozen
-class LayerShape:
+class LayerShape(Record):
     """The attention of one layer. ``index`` is its place among all layers of the model."""
 
     index: int
@@ -134,8 +133,7 @@ class LayerShape:
     head_dim: int
 
 
-@frozen
-class Setting:
+class Setting(Record):
     """What a policy is told: the layers that it acts on, the attention kernel, the rules, and the size of an element.
 
     ``attention`` is the kernel that was asked for, or the one that fits the policy.
@@ -153,8 +151,7 @@ class Setting:
     """Sequences that go through one prefill: the batch under kvpress, one in an engine that serves requests."""
 
 
-@frozen
-class State:
+class State(Record):
     """The cache behind a policy. ``hidden`` are the tokens of the prompt that went through the model.
 
     ``ranges`` are the kept positions, from start to end, where the rule alone says which they are.
@@ -172,8 +169,7 @@ class State:
         return replace(self, layers=layers, ranges=ranges)
 
 
-@frozen
-class Scored:
+class Scored(Record):
     """What a scorer is asked to score: so many keys, for so many queries whose hidden states are at hand."""
 
     keys: int
@@ -182,8 +178,7 @@ class Scored:
     decoding: bool = False
 
 
-@frozen
-class Start:
+class Start(Record):
     """Where decoding starts: tokens in one layer, those of the prompt, and the steps to come."""
 
     length: int
@@ -193,8 +188,7 @@ class Start:
     setting: Setting
 
 
-@frozen
-class Extra:
+class Extra(Record):
     """Memory beside the cache while a policy works: for one layer at a time unless it says ``all layers``.
 
     ``lasting`` stays between steps; all else is there while a layer is computed or scored. ``by_query`` is made of the queries of
@@ -211,8 +205,7 @@ class Extra:
     by_query: bool = False
 
 
-@frozen
-class PolicyOption:
+class PolicyOption(Record):
     """One option of a policy: ``kind`` is a reader of :mod:`hwcalc.policies.reading`."""
 
     name: str
@@ -224,8 +217,7 @@ class PolicyOption:
     hidden: bool = False
 
 
-@frozen
-class InPrefill:
+class InPrefill(Record):
     """What kvpress's code of a policy makes itself while a prompt is read, as far as that was counted.
 
     ``bytes`` are of so many tokens of the prompt and so many keys of a layer; without it they are less than those of the MLP.
@@ -244,8 +236,7 @@ class InPrefill:
     """The policies inside with the length of each layer that they see; by default each sees the whole prompt."""
 
 
-@frozen
-class Policy:
+class Policy(Record):
     """One policy: facts, and the functions that say what it leaves.
 
     ``prefill`` gives the cache behind the prefill. A scorer has ``check``, which raises an error where it cannot score, and ``budget``, the
@@ -303,8 +294,7 @@ class Policy:
     definition: Definition = Definition.ENGINE
 
 
-@frozen
-class Chosen:
+class Chosen(Record):
     """A policy with the values of its options. Values may be chosen policies again."""
 
     policy: Policy

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import exp, fsum, inf, log, log1p
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Count
 
 __all__ = [
@@ -191,8 +191,7 @@ def free_range_of(tokens: int, choosers: Mapping[int, int], block: int, *, growi
     return Count(low=max(0, held - survivors), high=held - blocks_of(most, block))
 
 
-@frozen
-class Compacted:
+class Compacted(Record):
     """A cache behind a compaction, with the numbers by their names in TriAttention's code and its logs.
 
     ``survivor_moves`` are survivors that change their slot, and ``copies`` slots that must be written for that.

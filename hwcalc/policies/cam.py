@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, Start, State
 from hwcalc.policies.counting import check_scores
@@ -22,8 +22,7 @@ def _untouched(chosen: Chosen, state: State, setting: Setting) -> State:
     return state
 
 
-@frozen
-class _Merges(Walk):
+class _Merges(Walk, Record):
     """A cut to the target, just so many tokens, in the first step that is above it and ``interval`` steps behind the last cut.
 
     Steps count on while the cache is not above the target. A target of one token cuts in each step.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import EAGER, Chosen, Count, Masked, Scored, Setting, State
 from hwcalc.text import shown
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, Start, State
 from hwcalc.policies.counting import check_attention, check_scores, kept, scorer_budget, searched_ratio
@@ -50,8 +50,7 @@ def _cut(base: Chosen, length: int, target: int, buffered: int, start: Start) ->
     return scorer_budget(base, ratio, length, start.setting.layers[start.layer].index, start.setting.depth)
 
 
-@frozen
-class _Cuts(Walk):
+class _Cuts(Walk, Record):
     """A token a step; every ``interval`` steps a cut to the target of that step. With a target of one token each step cuts.
 
     ``target_of`` never falls. ``share`` says that it is a share of the text, which grows.

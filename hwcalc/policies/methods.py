@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 from hwcalc.policies.base import (
     EAGER,

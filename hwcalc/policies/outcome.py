@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import EAGER, SDPA, Chosen, Count, Extra, Left, Role, Setting, Start, State
 from hwcalc.policies.repeated import budgeted
 from hwcalc.policies.scratch import eager_scores
@@ -33,8 +35,7 @@ MOST_STEPS: Final = 1_000_000
 """Decode steps that are followed one by one, in all layers that differ together."""
 
 
-@frozen
-class Course:
+class Course(Record):
     """The length of a layer over the decode steps: at the end, the most behind a step and within one, each cut, and each length."""
 
     last: int
@@ -102,8 +103,7 @@ def ends_of(chosen: Chosen | None, length: int, layer: int, prompt: int, steps: 
     return ends_of_steps(start, walk)
 
 
-@frozen
-class Beside:
+class Beside(Record):
     """Bytes beside the cache at their most, in the prefill and while text is generated, and what they are of."""
 
     prefill: int

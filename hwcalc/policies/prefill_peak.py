@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import EAGER, KVPRESS, Chosen, InPrefill, LayerShape, Role, Setting, State
 from hwcalc.policies.scratch import looking, repeats, weight_bytes
@@ -26,16 +26,14 @@ _FLASH_QUERIES: Final = ((768, 256), (192, 64), (0, 32))
 """Tiles of torch's attention on the CPU: keys, and queries from so many tokens on."""
 
 
-@frozen
-class Widths:
+class Widths(Record):
     """The widths of a decoder layer: hidden states, and the gated MLP."""
 
     hidden: int
     mlp: int
 
 
-@frozen
-class Peak:
+class Peak(Record):
     """The most bytes at once above the weights. They differ where the text decides how many tokens are kept or masked."""
 
     low: int
@@ -67,8 +65,7 @@ def peak_of(chosen: Chosen | None, prompt: int, state: State, setting: Setting, 
     return Peak(low=low, high=high, definition=Definition.MEASURED if known else Definition.ESTIMATE)
 
 
-@frozen
-class _Prefill:
+class _Prefill(Record):
     """One prefill of so many tokens. ``ends`` are the tokens left of each layer, and the pairs masked in it."""
 
     chosen: Chosen | None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Quality", "quality_of"]
 
 
-@frozen
-class Quality:
+class Quality(Record):
     """One published figure: accuracy in percent with ``budget`` tokens, beside that of the whole cache."""
 
     policy: str

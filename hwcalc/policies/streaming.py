@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.policies.base import Chosen, Setting, State
 from hwcalc.policies.options import BUDGET, DIVIDE, SINKS
 from hwcalc.policies.repeated import repeated

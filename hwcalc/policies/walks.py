@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Start
 
 __all__ = ["CutAbove", "CutAtLengths", "CutEachStep", "Ends", "Growing", "Walk", "ends_of_steps", "larger", "sawtooth"]
 
 
-@frozen
-class Ends:
+class Ends(Record):
     """What the decode steps of a layer come to: its length at the end, the most behind a step and within one, and the first of the largest
     cuts, from so many tokens to so many; ``None`` if nothing is cut.
     """
@@ -28,15 +26,15 @@ class Ends:
         return self.largest is not None
 
 
-class Walk(ABC):
+class Walk:
     """The length of a layer in each decode step, before and behind its cut; and :meth:`ends`, which follows from the rule at once."""
 
-    @abstractmethod
-    def __iter__(self) -> Iterator[tuple[int, int]]: ...
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        raise NotImplementedError
 
-    @abstractmethod
     def ends(self) -> Ends:
         """The same as :func:`ends_of_steps` of all steps."""
+        raise NotImplementedError
 
 
 def ends_of_steps(start: Start, steps: Iterable[tuple[int, int]]) -> Ends:
@@ -69,8 +67,7 @@ def sawtooth(start: Start, first: int, budget: int, every: int) -> Ends:
     )
 
 
-@frozen
-class Growing(Walk):
+class Growing(Walk, Record):
     """One token a step, and nothing is cut."""
 
     start: Start
@@ -84,8 +81,7 @@ class Growing(Walk):
         return Ends(last=last, most=last, most_within=last)
 
 
-@frozen
-class CutEachStep(Walk):
+class CutEachStep(Walk, Record):
     """Where a step goes over the budget, ``drop`` tokens go, or as many as are over."""
 
     start: Start
@@ -114,8 +110,7 @@ class CutEachStep(Walk):
         return Ends(last=last, most=max(before - 1, most), most_within=max(before, within), largest=(before, after))
 
 
-@frozen
-class CutAtLengths(Walk):
+class CutAtLengths(Walk, Record):
     """Cut to the budget in the step behind the one at which the whole text, dropped tokens too, has a multiple of ``every`` tokens.
 
     With a prompt of 100 and 128, 128: the text has 128 tokens behind step 28, and step 29 goes from 129 to 128.
@@ -142,8 +137,7 @@ class CutAtLengths(Walk):
         return sawtooth(self.start, due + every * -(min(0, due - above) // every), self.budget, every)
 
 
-@frozen
-class CutAbove(Walk):
+class CutAbove(Walk, Record):
     """Cut to the budget in the step that reaches the budget and ``every`` tokens."""
 
     start: Start

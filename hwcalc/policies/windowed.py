@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import PAPER, Chosen, Effect, Extra, Policy, PolicyOption, Role, Scored, Setting, State
 from hwcalc.policies.counting import check_attention, check_model_scores, each_layer, kept
 from hwcalc.policies.options import BUDGET, DIVIDE, RATIO, WINDOW, quality

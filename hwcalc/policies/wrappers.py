@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import (
     Choice,
     Chosen,

@@ -25,7 +25,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.probe.settings import AllocatorSettings
 from hwcalc.units import MIB
 
@@ -44,8 +44,7 @@ class AllocatorFullError(MemoryError):
     """The device has no room for another segment, even after all unused segments went back to the driver."""
 
 
-@frozen
-class Statistics:
+class Statistics(Record):
     """The counters of ``torch.cuda.memory_stats``: bytes of blocks handed out, of segments held, and of requests."""
 
     allocated_bytes: int

@@ -16,7 +16,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.probe.result import Environment  # the JSON Schema needs the class at run time
@@ -48,8 +48,7 @@ _FUSED_WIDTH: Final = 256
 """The widest head, in the formats of ``_FUSED``, for which torch's fused attention supports fewer key heads than query heads."""
 
 
-@frozen
-class Timing:
+class Timing(Record):
     """Bytes moved in the best time; ``bytes`` of a copy are those read and those written."""
 
     bytes: int
@@ -62,8 +61,7 @@ class Timing:
         return self.bytes / self.seconds / 1e9
 
 
-@frozen
-class BandwidthResult:
+class BandwidthResult(Record):
     """What was measured on one device. ``planned_bytes`` is what the rank's cache takes, of which ``read.bytes`` were read.
 
     ``attention`` is ``None`` where torch's attention cannot run over this cache, and ``attention_message`` says why.
@@ -212,8 +210,7 @@ def _copy(size: int, device: Device, repeats: int) -> Timing:
         return _best(lambda: held[1].copy_(held[0]), 2 * (size // 4 * 4), device, repeats)
 
 
-@frozen
-class _AttentionLayer:
+class _AttentionLayer(Record):
     """One attention layer on one rank. The values of a latent layer are the first part of its keys."""
 
     heads: int

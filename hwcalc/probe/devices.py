@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 from hwcalc.probe.result import Environment
 from hwcalc.probe.settings import environment_words
@@ -42,8 +42,7 @@ class NoDeviceError(KvplanError):
     type: ClassVar[str] = "no-device"
 
 
-@frozen
-class Counters:
+class Counters(Record):
     """Bytes as the device counts them; ``None`` if it does not count them."""
 
     allocated: int | None = None

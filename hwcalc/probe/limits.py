@@ -14,7 +14,7 @@ from typing import Final
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.probe.allocator import predict
@@ -34,8 +34,7 @@ _POOL_SIZES: Final = frozenset({"num_gpu_blocks_override"})
 """Engine options that fix the size of a pool. They are dropped, because the search looks for that size."""
 
 
-@frozen
-class Try:
+class Try(Record):
     """One number that was tried, the bytes that it takes, and what came of it."""
 
     value: int
@@ -43,8 +42,7 @@ class Try:
     outcome: str
 
 
-@frozen
-class MaxResult:
+class MaxResult(Record):
     """The largest number found, and the arithmetic beside it.
 
     ``value`` allocated; ``expected`` is the largest that the allocator's rules put into ``usable_bytes``; ``solver`` is the planner's

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import WINDOW, Change, Small
 from hwcalc.probe.live_search import smaller
@@ -29,8 +29,7 @@ _TOLERANCE: Final = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
 """The allowed difference of logits as a share of the largest logit: some hundred rounding errors of the format."""
 
 
-@frozen
-class LiveLayer:
+class LiveLayer(Record):
     """Bytes of one layer's cache for the whole batch, planned and held."""
 
     layer: int
@@ -40,8 +39,7 @@ class LiveLayer:
     measured_bytes: int
 
 
-@frozen
-class LiveResult:
+class LiveResult(Record):
     """What was run, and how it compares. Where ``status`` is ``not run``, ``reason`` says why and the numbers are zero.
 
     Bytes are of the small model for ``batch`` sequences of ``prompt_tokens + decode_tokens``. ``measured_bytes`` counts the elements
@@ -294,7 +292,7 @@ def _judged(result: LiveResult) -> LiveResult:
         )
     elif not result.control_difference > result.tolerance:
         wrong.append("a lost cache would not be seen in the logits")
-    from hwcalc.formulas.frozen import replace
+    from msgspec.structs import replace
 
     return replace(result, status=DIFFERS, reason="; ".join(wrong)) if wrong else result
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from hwcalc.formulas import Stack
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["MOST_LAYERS", "WINDOW", "Change", "Small", "clean", "pick_layers", "shrink"]
 
@@ -123,8 +123,7 @@ _SINGLE: Final = frozenset({"num_key_value_heads", "num_global_key_value_heads",
 """Keys that are not divided if they are 1: a single key/value head."""
 
 
-@frozen
-class Change:
+class Change(Record):
     """A number of the config that was made smaller."""
 
     key: str
@@ -132,8 +131,7 @@ class Change:
     now: str
 
 
-@frozen
-class Small:
+class Small(Record):
     """The small config, and the changes that lead to it."""
 
     config: Mapping[str, Any]

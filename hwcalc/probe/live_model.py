@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import clean
 from hwcalc.text import brief, shown
@@ -37,8 +37,7 @@ class NotRun(Exception):  # noqa: N818 - a reason, not an error
     """A model cannot be run here; the message says why."""
 
 
-@frozen
-class RunOutput:
+class RunOutput(Record):
     """The results of a run: the cache object, and logits of the last tokens, ``[batch, tokens, vocabulary]``.
 
     ``cached`` are logits of decoding with the cache; ``anew`` are those of the whole sequence, computed without a cache.

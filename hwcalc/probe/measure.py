@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.allocation import Allocation
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.devices import Counters, Device, is_out_of_memory

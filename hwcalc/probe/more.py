@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.probe.bandwidth import BandwidthResult
 from hwcalc.probe.limits import MaxResult
@@ -26,8 +26,7 @@ __all__ = ["SEARCHES", "More", "MoreOptions", "accelerator_of", "check_alone", "
 SEARCHES = ("batch", "seq")
 
 
-@frozen
-class MoreOptions:
+class MoreOptions(Record):
     """Which further measurements to make; ``search`` is ``batch`` or ``seq``."""
 
     live: bool = False
@@ -41,8 +40,7 @@ class MoreOptions:
         return self.live or self.bandwidth or self.policy or self.search is not None
 
 
-@frozen
-class More:
+class More(Record):
     """Their results; null was not asked for. ``notes`` say what was kept where."""
 
     live: LiveResult | None
@@ -116,7 +114,8 @@ def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | No
 
 def _bandwidth(opened: Opened, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
     """Measure the bandwidth, and save it for the accelerator that was measured, even if the plan is for another."""
-    from hwcalc.formulas.frozen import replace
+    from msgspec.structs import replace
+
     from hwcalc.probe.bandwidth import LEAST_KEPT_BYTES, measure_bandwidth, save_bandwidth
 
     gpu = None if device.kind == "cpu" else accelerator_of(device, notes)

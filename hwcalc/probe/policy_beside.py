@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen, replace
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.policies.base import Chosen, Extra, LayerShape, Setting
 from hwcalc.policies.outcome import extras_of
@@ -26,8 +28,7 @@ _MEASURED: Final = 0.02
 _FLOATS: Final = {4: "float32", 2: "bfloat16", 8: "float64"}
 
 
-@frozen
-class _Scoring:
+class _Scoring(Record):
     """One layer that is scored, of ``setting.batch`` sequences of so many tokens."""
 
     chosen: Chosen

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Chosen, Setting
 from hwcalc.policies.outcome import course_of
 from hwcalc.probe.devices import Device
@@ -39,8 +39,7 @@ Lengths = list[tuple[dict[int, int], dict[int, int]]]
 """For each step the length of each layer, grown and then cut."""
 
 
-@frozen
-class Survivors:
+class Survivors(Record):
     """Which tokens stay. ``ranges`` are those of the prompt where the rule says it; else they are chosen at random from ``seed``."""
 
     seed: int
@@ -60,8 +59,7 @@ class Survivors:
         return places.expand(heads, stay)
 
 
-@frozen
-class Sizes:
+class Sizes(Record):
     """Bytes of the cache: with the fullest layer of the prefill whole, with the copies of its cut, behind the prompt, at the most while
     text is generated, with the copy that a growing tensor or a cut makes, and at the end.
     """
@@ -74,8 +72,7 @@ class Sizes:
     end: int
 
 
-@frozen
-class Measured:
+class Measured(Record):
     """What was measured of real tensors, in as many steps as there was time for."""
 
     sizes: Sizes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.planner.policy_result import PolicyBlocks
 from hwcalc.policies.asked import COMPACTIONS, FILL, NO_COMPACTION, REPACK
 from hwcalc.probe.devices import Device
@@ -41,8 +41,7 @@ def planned_blocks(planned: PolicyBlocks) -> dict[str, float]:
     return {HELD: planned.held, COMPACTED: planned.free_compacted, MOST: planned.most, STEADY: planned.steady}
 
 
-@frozen
-class Pages:
+class Pages(Record):
     """What was counted: ``heads`` of ``all_heads`` of a layer in each group were really moved, in ``steps`` of the decode steps."""
 
     figures: tuple[PolicyFigure, ...]
@@ -53,8 +52,7 @@ class Pages:
     steps: int
 
 
-@frozen
-class _Group:
+class _Group(Record):
     """The largest cut of a group, as the policy says it: tokens before it, and what stays in each layer.
 
     ``loaded`` tokens of the prompt are in the cache before the first cut, and ``first`` behind it.
@@ -198,8 +196,7 @@ def _free(groups: Sequence[_Group], planned: PolicyBlocks, device: Device, *, gr
     )
 
 
-@frozen
-class _Moved:
+class _Moved(Record):
     heads: int
     freed: int
     copies: Mapping[str, tuple[int, ...]]
@@ -256,8 +253,7 @@ def _deviation(how: str, group: _Group) -> float:
     return sqrt(alone * (alone + 1))
 
 
-@frozen
-class _Walk:
+class _Walk(Record):
     most: int
     steady: int
     steps: int

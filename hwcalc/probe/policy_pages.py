@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.policies.asked import FILL, REPACK
 from hwcalc.probe.devices import Device
 
@@ -23,16 +23,14 @@ Ranges = Sequence[tuple[int, int]]
 """Positions from start to end."""
 
 
-@frozen
-class Layer:
+class Layer(Record):
     """One layer of a paged cache: heads that choose each for itself, and the bytes of a head in a slot."""
 
     heads: int
     width: int
 
 
-@frozen
-class Cut:
+class Cut(Record):
     """What a compaction did: slots copied of each head, and blocks given back."""
 
     copies: tuple[int, ...]

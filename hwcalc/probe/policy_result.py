@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["AT_RANDOM", "BLOCKS", "BYTES", "BY_THE_RULE", "SLOTS", "PolicyFigure", "PolicyRun"]
 
@@ -15,8 +15,7 @@ BLOCKS: Final = "blocks"
 SLOTS: Final = "slots"
 
 
-@frozen
-class PolicyFigure:
+class PolicyFigure(Record):
     """One number in its unit. It agrees from ``least`` to ``most``; both are null where it is for information."""
 
     name: str
@@ -50,8 +49,7 @@ class PolicyFigure:
         return self.measured is not None and self.least <= self.measured <= self.most
 
 
-@frozen
-class PolicyRun:
+class PolicyRun(Record):
     """What a policy left of real tensors, beside what the plan says of it.
 
     ``survivors`` says how they were chosen: ``by the rule`` where it says which stay, else ``at random`` from ``seed``. ``steps`` is how

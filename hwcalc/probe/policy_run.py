@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.request import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.planner.policy import policy_info
 from hwcalc.planner.policy_result import PolicyInfo
 from hwcalc.probe.devices import Device, is_out_of_memory
@@ -47,8 +47,7 @@ SEED: Final = 0
 WHOLE, BEHIND, MOST, END = "cache, one layer whole", "cache behind the prompt", "cache at the most", "cache at the end"
 
 
-@frozen
-class _Part:
+class _Part(Record):
     """The part of a plan that fits: so many sequences, and the first layers."""
 
     plan: Plan
@@ -129,8 +128,7 @@ def _policy_of(opened: Opened) -> tuple[Evicted, AskedPolicy]:
     return evicted, asked
 
 
-@frozen
-class _Ran:
+class _Ran(Record):
     """What a run came to, and how it was made smaller."""
 
     figures: tuple[PolicyFigure, ...]

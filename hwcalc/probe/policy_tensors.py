@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Chosen
 
 __all__ = ["Piece", "Plan", "plan_of"]
@@ -18,8 +20,7 @@ def _at(opened: Opened, stage: int, lengths: Mapping[int, int]) -> dict[str, All
     return {one.name: one for one in opened.holding(lengths).allocation(stage)}
 
 
-@frozen
-class Piece:
+class Piece(Record):
     """One tensor of one layer. ``axis`` is that of the tokens; null where its size does not follow their number evenly.
 
     ``first`` is the tensor of the whole prompt, ``last`` that of the whole text, if nothing is dropped.
@@ -36,8 +37,7 @@ class Piece:
         return (*self.first.shape[: self.axis], length, *self.first.shape[self.axis + 1 :])
 
 
-@frozen
-class Plan:
+class Plan(Record):
     """What is planned of each layer of one stage, for one number of sequences.
 
     ``kept`` are the tokens behind the prompt of each layer on which the policy acts.

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ _TIMEOUT: Final = timedelta(minutes=10)
 _MOST: Final = 2**16
 
 
-@frozen
-class World:
+class World(Record):
     """The rank of this process, from the variables that ``torchrun`` sets. ``local_size`` processes run on this machine."""
 
     rank: int
@@ -30,8 +29,7 @@ class World:
     local_size: int
 
 
-@frozen
-class Failed:
+class Failed(Record):
     """A rank that could not measure, with the fields of its error."""
 
     rank: int

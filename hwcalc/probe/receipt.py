@@ -16,7 +16,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines.base import Opened
 from hwcalc.errors import ConfigError, KvplanError, UnwritableFileError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import RawModel
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.options import OPTIONS
@@ -38,8 +38,7 @@ _ALWAYS: Final = ("seq", "batch", "engine")
 _ALLOCATOR: Final = ("memory_allocated", "memory_reserved")
 
 
-@frozen
-class Receipt:
+class Receipt(Record):
     """``arguments`` are those of the request that are not the default; ``model_config`` is the model's config, whole, as is a draft's."""
 
     schema_version: str
@@ -52,8 +51,7 @@ class Receipt:
     more: More | None
 
 
-@frozen
-class Verified:
+class Verified(Record):
     """A receipt planned again. ``comparisons`` are today's predictions beside the bytes that were measured then."""
 
     schema_version: str

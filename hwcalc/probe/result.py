@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 
 __all__ = [
@@ -19,8 +19,7 @@ __all__ = [
 MEASURED, OUT_OF_MEMORY, REFUSED = "measured", "out of memory", "refused"
 
 
-@frozen
-class Environment:
+class Environment(Record):
     """Where it was measured. ``date`` is UTC; ``allocator`` is what ``PYTORCH_ALLOC_CONF`` says; null is unknown or does not apply."""
 
     device: str
@@ -35,8 +34,7 @@ class Environment:
     date: str
 
 
-@frozen
-class TensorResult:
+class TensorResult(Record):
     """One tensor of a rank. ``measured_bytes`` is its storage's; null where it was not allocated."""
 
     name: str
@@ -47,8 +45,7 @@ class TensorResult:
     measured_bytes: int | None
 
 
-@frozen
-class Compared:
+class Compared(Record):
     """One figure. A difference is measured minus predicted; beyond ``tolerance_bytes`` it is a disagreement.
 
     ``tolerance_bytes`` is null where the figure is for information: nothing is concluded from it.
@@ -80,8 +77,7 @@ class Compared:
         return abs(self.difference_bytes) <= self.tolerance_bytes
 
 
-@frozen
-class RankResult:
+class RankResult(Record):
     """What one rank allocated.
 
     ``outcome`` is ``measured``, ``out of memory`` or ``refused`` (more than was free beside the reserve; nothing was allocated).
@@ -106,8 +102,7 @@ class RankResult:
     agrees: bool
 
 
-@frozen
-class Probed:
+class Probed(Record):
     """The answer of the whole probe: every rank that was measured, and whether all of it is as predicted."""
 
     model: str

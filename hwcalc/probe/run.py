@@ -10,7 +10,7 @@ from typing import Any
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.probe.devices import Device, default_reserve, open_device
 from hwcalc.probe.measure import measure
@@ -22,8 +22,7 @@ from hwcalc.text import shown
 __all__ = ["ProbeOptions", "probe"]
 
 
-@frozen
-class ProbeOptions:
+class ProbeOptions(Record):
     """What to measure on. ``scale`` and ``max_bytes`` limit the allocation; ``reserve_bytes`` of the device stay free."""
 
     device: str | None = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from msgspec.structs import asdict
+
+from hwcalc.formulas.record import Record
 from hwcalc.units import MIB
 
 __all__ = ["VARIABLES", "AllocatorSettings", "environment_settings", "environment_words", "parse_settings"]
@@ -38,8 +40,7 @@ _LEAST_LIMIT_MB: Final = 20
 """torch refuses smaller values."""
 
 
-@frozen
-class AllocatorSettings:
+class AllocatorSettings(Record):
     """Settings of the allocator. ``unmodelled`` lists settings that the model does not know; with any, predictions are not exact."""
 
     expandable_segments: bool = False
@@ -63,7 +64,7 @@ def environment_settings(environment: Mapping[str, str]) -> AllocatorSettings:
     """The settings that torch would read from these environment variables."""
     settings = parse_settings(environment_words(environment))
     if _UNCACHED in environment:
-        return AllocatorSettings(**vars(settings) | {"unmodelled": (*settings.unmodelled, _UNCACHED)})
+        return AllocatorSettings(**asdict(settings) | {"unmodelled": (*settings.unmodelled, _UNCACHED)})
     return settings
 
 

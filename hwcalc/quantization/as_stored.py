@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import field
+
 from hwcalc.formulas.formats import WeightFormat
-from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.weights import Block, Weight
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.ggml import GGML
@@ -15,11 +16,10 @@ from hwcalc.quantization.tensor_names import placed
 __all__ = ["stored_scheme"]
 
 
-@frozen
 class AsStored(Scheme):
     """Each tensor of each layer in its own type."""
 
-    types: Mapping[tuple[str, int], WeightFormat] = field(default_factory=dict, repr=False)
+    types: Mapping[tuple[str, int], WeightFormat] = field(default_factory=dict)
 
     def formats(self, block: Block, weight: Weight, unquantised: WeightFormat) -> list[tuple[int, WeightFormat]]:
         """The types of a tensor, each with its number of layers."""

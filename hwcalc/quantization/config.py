@@ -11,6 +11,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.formats import (
     AWQ,
     BNB4,
@@ -27,7 +29,6 @@ from hwcalc.formulas.formats import (
     TERNARY,
     WeightFormat,
 )
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import WeightRole
 from hwcalc.quantization.names import MOST_NAMES, Names, read_names
 from hwcalc.quantization.scheme import QUANTISED_ROLES, Rule, Scheme

@@ -6,13 +6,15 @@ two. Vectors, norms, routers and convolutions stay in 32 bits. Towers lie in a f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Final
+
+from msgspec import field
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.formats import BF16
-from hwcalc.formulas.frozen import field, frozen, record
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.gguf_names import gguf_stem
@@ -54,8 +56,7 @@ Pieces = Mapping[tuple[str, Part, str], Mapping[int, "tuple[Piece, ...]"]]
 """(kind of block, part, path) -> number of the layer in its block -> pieces."""
 
 
-@frozen
-class Piece:
+class Piece(Record):
     """A weight of one layer, or a part of it, in a tensor of the file: its family, its layer there, and how many numbers it is."""
 
     family: int
@@ -63,26 +64,22 @@ class Piece:
     elements: int
 
 
-_LATE_PIECES: Final = "_pieces"
-
-
-def _late_pieces(made: Any) -> Pieces:
-    pieces: Pieces = vars(made)[_LATE_PIECES]()
-    return pieces
-
-
-@frozen
-class Conversion:
+class Conversion(Record):
     """The file, and where the weights of the model lie in it."""
 
     families: tuple[Family, ...]
     facts: MixFacts
-    pieces: Pieces = field(late=_late_pieces)
+    read_pieces: Callable[[], Pieces]
     mtp_from: int
     """The number of the first layer for multi-token prediction."""
 
     kept: Mapping[int, str] = field(default_factory=dict)
     """Families that the checkpoint has in four bits, and that stay so unless a mix makes them smaller."""
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The pieces of each weight, by its layers."""
+        return self.read_pieces()
 
     @cached_property
     def placed(self) -> tuple[Placed, ...]:
@@ -126,15 +123,12 @@ def _converted(model: ModelSpec) -> Conversion:
         for (stem, shape, form), layers in families.items()
     )
     made = (*made, *made_tensors(model, made)) if made else made
-    return record(
-        Conversion,
-        {
-            "families": made,
-            "facts": _facts(model, made, trunk),
-            "mtp_from": trunk,
-            "kept": _kept(model, sources),
-            _LATE_PIECES: partial(_pieces, rows),
-        },
+    return Conversion(
+        families=made,
+        facts=_facts(model, made, trunk),
+        mtp_from=trunk,
+        kept=_kept(model, sources),
+        read_pieces=partial(_pieces, rows),
     )
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.formats import FP16, FP32, WeightFormat
-from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.converted import Conversion, Piece, converted
@@ -39,7 +40,6 @@ def mix(name: str, model: ModelSpec) -> Mix:
 _MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT, WeightRole.HEAD, WeightRole.EMBEDDING)
 
 
-@frozen
 class Mix(Scheme):
     """One mix of llama.cpp for one model."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
@@ -20,8 +22,7 @@ from hwcalc.quantization.tensor_names import whole_name
 __all__ = ["FileTensor", "file_groups", "file_tensors", "gguf_file", "mix_bytes", "usual_imatrix"]
 
 
-@frozen
-class FileTensor:
+class FileTensor(Record):
     """One tensor of a file. ``layer`` is -1 outside the layers; ``shape`` has the row length first."""
 
     name: str
@@ -173,7 +174,9 @@ def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weigh
     prefix = f"{facts.arch}."
     nextn = _whole(keys.get(f"{prefix}nextn_predict_layers"))
     pieces = {} if counted is None else _pieces(counted, families)
-    return Conversion(families=families, facts=facts, pieces=pieces, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all))
+    return Conversion(
+        families=families, facts=facts, read_pieces=lambda: pieces, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all)
+    )
 
 
 def _pieces(counted: Weights, families: Sequence[Family]) -> dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]]:

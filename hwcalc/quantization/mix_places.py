@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.tensor_names import whole_name
 
@@ -53,8 +53,7 @@ _CATEGORIES: Final = (
 """A part of the name -> the category (``tensor_get_category``). Values include the fused projections, as there."""
 
 
-@frozen
-class Family:
+class Family(Record):
     """The tensors of a file that have one name and one shape: ``attn_q.weight`` in layers 0 to 31. ``shape`` has the row length first.
 
     ``layers`` is empty for a tensor outside the layers, whose ``stem`` is the whole name. ``type`` is the type before quantisation.
@@ -84,8 +83,7 @@ class Family:
         return (self.elements if elements is None else elements) // block * size
 
 
-@frozen
-class MixFacts:
+class MixFacts(Record):
     """What the rule asks of the model beside its tensors, with the names of llama.cpp."""
 
     arch: str
@@ -102,8 +100,7 @@ class MixFacts:
         return _LAYERS_OF_70B.get(self.arch) == self.n_layer_all
 
 
-@frozen
-class Place:
+class Place(Record):
     """What the rule asks of one tensor: what it is, and where among those of its category it stands."""
 
     category: str
@@ -124,8 +121,7 @@ class Place:
     eight_bits: bool = False
 
 
-@frozen
-class Typed:
+class Typed(Record):
     """The tensors of a family that get one type. ``layers`` is empty outside the layers."""
 
     family: int
@@ -133,8 +129,7 @@ class Typed:
     layers: tuple[int, ...]
 
 
-@frozen
-class Placed:
+class Placed(Record):
     """The tensors of a family that stand in one place. ``place`` is ``None`` for tensors that keep their type."""
 
     family: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen, record
+from hwcalc.formulas.record import Record
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.mix_names import MIXES
 from hwcalc.quantization.mix_places import Family, MixFacts, Place, Placed, Typed
@@ -47,8 +47,7 @@ def _type_by(chooser: _Chooser, place: Place, columns: int) -> str | None:
     return "f16" if columns % BLOCKS[smaller][0] else smaller
 
 
-@frozen
-class _Chooser:
+class _Chooser(Record):
     """The rule of one mix for one model."""
 
     name: str
@@ -181,7 +180,7 @@ def typed(families: Sequence[Family], found: Iterable[Placed], facts: MixFacts, 
     for one in found:
         family = families[one.family]
         form = None if one.place is None else _type_by(chooser, one.place, family.shape[0])
-        answers.append(record(Typed, {"family": one.family, "type": form or family.type, "layers": one.layers}))
+        answers.append(Typed(family=one.family, type=form or family.type, layers=one.layers))
     return tuple(answers)
 
 

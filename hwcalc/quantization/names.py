@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import product
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Part
 
 __all__ = ["MOST_COMPARED", "MOST_NAMES", "Names", "read_names"]
@@ -48,8 +48,7 @@ _NO_LOSS: Final = re.compile(r"norm|bias|gate$|router|embed|head|conv|rotary|sin
 Pattern = re.Pattern[str]
 
 
-@frozen
-class Names:
+class Names(Record):
     """The modules that a config names. ``numbered`` maps (part, layer) to names and patterns for the rest after the number."""
 
     literal: frozenset[str] = frozenset()

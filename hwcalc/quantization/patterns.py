@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final, NoReturn
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
 __all__ = ["Pattern", "compiled"]
@@ -29,8 +29,7 @@ Set = tuple[frozenset[str], bool]
 """Characters, and whether all others are meant."""
 
 
-@frozen
-class _State:
+class _State(Record):
     """What leads on: a set of characters to one state, or nothing to several. ``end`` is an end of the text that must be here."""
 
     accepts: Set | None
@@ -195,8 +194,7 @@ class _Piece:
         self.value: Any = value
 
 
-@frozen
-class Pattern:
+class Pattern(Record):
     """A pattern as an automaton, whose first state is ``start`` and whose last is 0."""
 
     states: tuple[_State, ...]

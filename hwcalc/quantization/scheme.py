@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.formats import (
     AWQ,
     BNB4,
@@ -22,7 +24,7 @@ from hwcalc.formulas.formats import (
     NVFP4,
     WeightFormat,
 )
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.quantization.names import MOST_COMPARED, Names
 
@@ -38,8 +40,7 @@ QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
 _TEXT: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 
 
-@frozen
-class Rule:
+class Rule(Record):
     """One format and the weights that get it: those with these roles that ``only`` names and ``never`` does not name."""
 
     format: WeightFormat
@@ -75,8 +76,7 @@ class Portion(NamedTuple):
     bytes: int
 
 
-@frozen
-class Scheme:
+class Scheme(Record):
     """Rules in order. The first rule that takes a weight decides its format; all other weights stay unquantised."""
 
     name: str

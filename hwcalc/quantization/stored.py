@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.formats import BF16, FLOATS
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Part, WeightRole, Weights
 from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.quantization.planned import planned_scheme

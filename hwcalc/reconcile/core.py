@@ -10,7 +10,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import LogError, UnknownNameError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelSpec, Note
@@ -92,8 +92,7 @@ def reconcile(
     return _reconciled(spec, log, choices, keywords)
 
 
-@frozen
-class _Choices:
+class _Choices(Record):
     """What the user chose: how to read the log, and what to do with the result. ``engine`` is as the user named it."""
 
     dialect: Dialect | None
@@ -105,8 +104,7 @@ class _Choices:
     assume: str | None
 
 
-@frozen
-class _Log:
+class _Log(Record):
     """A log that was read: its facts, its dialect, the number of its lines, and notes about it."""
 
     given: LogLike
@@ -117,8 +115,7 @@ class _Log:
     notes: tuple[Note, ...]
 
 
-@frozen
-class _Inputs:
+class _Inputs(Record):
     """The inputs of the plan. ``stated`` and ``stated_options`` come from the log; ``keywords`` and ``options`` come from the user,
     and win. Engine options are kept apart from keywords of the plan.
     """

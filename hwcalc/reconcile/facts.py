@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
 from hwcalc.units import GIB, KIB, MIB
 
@@ -28,8 +28,7 @@ _FRACTION = re.compile(r"\.([0-9]{1,20})", re.ASCII)
 _UNIT = re.compile(r"[ ]{0,2}(GiB|GB|MiB|MB|KiB|KB|bytes|B|%|x|tokens)(?![A-Za-z])")
 
 
-@frozen
-class PrintedNumber:
+class PrintedNumber(Record):
     """A number in a text: its digits without the point, the number of decimals, its unit, and the position behind it."""
 
     digits: int
@@ -43,8 +42,7 @@ class PrintedNumber:
         return self.digits if self.decimals == 0 else self.digits / 10**self.decimals
 
 
-@frozen
-class Fact:
+class Fact(Record):
     """One thing that a log states. ``low`` and ``high`` are what it may have been before it was rounded; ``text`` is the beginning of the line,
     without secrets.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hwcalc.documents import document_of
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact
 from hwcalc.reconcile.rows import Row
@@ -14,8 +14,7 @@ from hwcalc.reconcile.unread import UnreadLine
 __all__ = ["Input", "Reconciliation", "Saved"]
 
 
-@frozen
-class Input:
+class Input(Record):
     """What was planned with, and who said so: ``log`` with its line, ``option``, ``default``, or ``assumed`` if nobody named a GPU."""
 
     name: str
@@ -24,16 +23,14 @@ class Input:
     line: int | None
 
 
-@frozen
-class Saved:
+class Saved(Record):
     """Where ``--calibrate`` wrote what it took from the log: bytes by name."""
 
     path: str
     values: dict[str, int]
 
 
-@frozen
-class Reconciliation:
+class Reconciliation(Record):
     """A log beside a plan of the same thing.
 
     ``rows`` are the figures that both have, ``facts`` everything that the log states, ``within`` whether no row lies further apart than

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.reconcile.facts import Fact
 
 __all__ = ["Number", "Range", "Row", "compared", "spread"]
@@ -10,8 +10,7 @@ __all__ = ["Number", "Range", "Row", "compared", "spread"]
 Number = int | float
 
 
-@frozen
-class Range:
+class Range(Record):
     """A prediction: the expected value, the least and the most."""
 
     low: Number
@@ -19,8 +18,7 @@ class Range:
     high: Number
 
 
-@frozen
-class Row:
+class Row(Record):
     """A figure of the log beside the plan's.
 
     ``low`` to ``high`` is the range of the prediction: of an estimate its own, of an exact rule what the rounding of the log's budget

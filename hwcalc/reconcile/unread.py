@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.masking import masked
 from hwcalc.text import printable
 
@@ -37,8 +37,7 @@ def about_memory(text: str) -> bool:
     return _NO_SIZE.search(text, 0, _SEARCHED) is None
 
 
-@frozen
-class UnreadLine:
+class UnreadLine(Record):
     """A line that was not understood, cut and without secrets."""
 
     line: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.report.colors import UNSURE, VERDICT_COLORS
@@ -36,8 +36,7 @@ _INSTEAD: Final = {"hub-unreachable": "gguf-not-read"}
 _DEFAULTS: Final = ("default-seq", "default-encoder-seq", "default-dtype", "default-gpu", "default-margin")
 
 
-@frozen
-class Lines:
+class Lines(Record):
     """Labelled lines: those of the answer, and those that say how it comes about."""
 
     answer: tuple[tuple[str, str], ...]

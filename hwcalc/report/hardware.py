@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hwcalc.formulas.frozen import frozen
+from msgspec.structs import asdict
+
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["GpuInfo", "GpusDocument", "InstanceInfo", "InstancesDocument", "VisibleInfo", "gpu_info", "instance_info"]
 
 
-@frozen
-class VisibleInfo:
+class VisibleInfo(Record):
     """What a program sees of the memory, in bytes. Low and high differ where it is estimated, or where readings do."""
 
     low_bytes: int
@@ -25,8 +26,7 @@ class VisibleInfo:
     source: str
 
 
-@frozen
-class GpuInfo:
+class GpuInfo(Record):
     """One accelerator. Null is unknown. ``memory_marketing_gb`` is of 1,024 MiB each, bandwidth of 10^9 bytes a second.
 
     Rates are dense TFLOPS (TOPS for int8), and ``instances`` are the clouds' and boxes that have it.
@@ -62,16 +62,14 @@ class GpuInfo:
     instances: tuple[str, ...]
 
 
-@frozen
-class GpusDocument:
+class GpusDocument(Record):
     """What ``kvplan gpus --json`` prints."""
 
     schema_version: str
     gpus: tuple[GpuInfo, ...]
 
 
-@frozen
-class InstanceInfo:
+class InstanceInfo(Record):
     """One instance: ``count`` accelerators of one kind, or a ``fraction`` of one (1/8).
 
     ``visible_bytes_each`` is what a program is expected to see of the memory of each.
@@ -91,8 +89,7 @@ class InstanceInfo:
     user: bool
 
 
-@frozen
-class InstancesDocument:
+class InstancesDocument(Record):
     """What ``kvplan instances --json`` prints."""
 
     schema_version: str
@@ -121,7 +118,7 @@ def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuI
         torch_total_mib=gpu.torch_total_mib,
         torch_total_mib_seen=gpu.torch_total_mib_seen or (),
         torch_total_basis=gpu.torch_total_basis,
-        visible=None if visible is None else VisibleInfo(**vars(visible)),
+        visible=None if visible is None else VisibleInfo(**asdict(visible)),
         memory_bandwidth_gbps=gpu.memory_bandwidth_gbps,
         tflops_dense=dict(gpu.tflops_dense),
         interconnect=dict(gpu.interconnect),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hwcalc.formulas import Full, Kept, LayerNumbers, Role, Span
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 
@@ -16,8 +16,7 @@ _ALIKE: Final = 3
 """Lengths that a policy leaves in layers are told apart up to so many."""
 
 
-@frozen
-class LayerShare:
+class LayerShare(Record):
     """The bytes of all layers of one kind with one length rule, for the whole batch."""
 
     title: str

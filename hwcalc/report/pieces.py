@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["BOUND", "PIPED_WIDTH", "SCREEN", "Column", "Grid", "Piece", "Text", "cell_len", "is_simple", "longest_word"]
 
@@ -31,7 +31,6 @@ _SIMPLE: Final = (
 """First and last characters of ranges that take one column each, as the printable ones of ASCII do."""
 
 
-@frozen
 class Text:
     """Text in a style. ``parts`` have styles of their own: ``Text("model ", ("name", "bold"), style="dim")``."""
 
@@ -41,8 +40,9 @@ class Text:
     """Whether it stays on one line, whatever the width."""
 
     def __init__(self, *parts: str | tuple[str, str], style: str = "", whole: bool = False) -> None:
-        named = tuple((part, "") if isinstance(part, str) else part for part in parts)
-        self.__dict__.update(parts=named, style=style, whole=whole)
+        self.parts = tuple((part, "") if isinstance(part, str) else part for part in parts)
+        self.style = style
+        self.whole = whole
 
     @cached_property
     def plain(self) -> str:
@@ -55,8 +55,7 @@ class Text:
         return cell_len(self.plain)
 
 
-@frozen
-class Column:
+class Column(Record):
     """A column of a grid: as wide as its cells, or ``width`` columns of the terminal wide.
 
     Cells that are too long are wrapped at blanks. ``folds`` says that a word that is too long goes on in the next line; else it is cut.
@@ -71,8 +70,7 @@ class Column:
     folds: bool = True
 
 
-@frozen
-class Grid:
+class Grid(Record):
     """Rows of cells, one for each column. At most one column may both be wrapped and be as wide as its cells."""
 
     columns: tuple[Column, ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
 from hwcalc.probe.policy_result import AT_RANDOM, PolicyFigure, PolicyRun
@@ -26,8 +26,7 @@ _COLUMNS = ("figure", "predicted", "measured", "difference", "")
 _CSV = ("rank", "what", "name", "dtype", "shape", "predicted_bytes", "measured_bytes", "difference_bytes", "tolerance_bytes")
 
 
-@frozen
-class ProbeDocument:
+class ProbeDocument(Record):
     """What ``kvplan probe --json`` prints."""
 
     schema_version: str

@@ -1,8 +1,8 @@
-"""The JSON documents of commands that list something, and of errors, as dataclasses. ``kvplan schema`` derives from them."""
+"""The JSON documents of commands that list something, and of errors, as records. ``kvplan schema`` derives from them."""
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Effect
 from hwcalc.policies.quality import Quality
 from hwcalc.sources.listing import KnownModel
@@ -25,8 +25,7 @@ __all__ = [
 ]
 
 
-@frozen
-class ErrorInfo:
+class ErrorInfo(Record):
     """What went wrong. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""
 
     code: int
@@ -35,8 +34,7 @@ class ErrorInfo:
     hint: str
 
 
-@frozen
-class EmittedDocument:
+class EmittedDocument(Record):
     """What ``kvplan MODEL --emit E --json`` prints: the command as a shell takes it, and its words.
 
     ``environment`` are the variables that stand before them, or that the server needs; ``file`` is the text of the file that the command
@@ -53,40 +51,35 @@ class EmittedDocument:
     file: str | None = None
 
 
-@frozen
-class ErrorDocument:
+class ErrorDocument(Record):
     """What ``--json`` prints instead of an answer."""
 
     schema_version: str
     error: ErrorInfo
 
 
-@frozen
-class ModelsDocument:
+class ModelsDocument(Record):
     """What ``kvplan models --json`` prints."""
 
     schema_version: str
     models: tuple[KnownModel, ...]
 
 
-@frozen
-class TypeInfo:
+class TypeInfo(Record):
     """A known model type, and the combinations of layers that its models have: ``mamba2+gqa``. It keeps nothing: ``no cache``."""
 
     model_type: str
     families: tuple[str, ...]
 
 
-@frozen
-class TypesDocument:
+class TypesDocument(Record):
     """What ``kvplan models --types --json`` prints."""
 
     schema_version: str
     types: tuple[TypeInfo, ...]
 
 
-@frozen
-class OptionInfo:
+class OptionInfo(Record):
     """One of an engine's own knobs, set with ``--engine-option NAME=VALUE``."""
 
     name: str
@@ -94,8 +87,7 @@ class OptionInfo:
     help: str
 
 
-@frozen
-class EngineInfo:
+class EngineInfo(Record):
     """One engine. ``versions`` are those whose rules are known, newest first."""
 
     name: str
@@ -108,16 +100,14 @@ class EngineInfo:
     """Kind of layer -> whether the engine has a rule: ``yes``, ``no``, or that it keeps every token of those with a window."""
 
 
-@frozen
-class EnginesDocument:
+class EnginesDocument(Record):
     """What ``kvplan engines --json`` prints."""
 
     schema_version: str
     engines: tuple[EngineInfo, ...]
 
 
-@frozen
-class DTypeInfo:
+class DTypeInfo(Record):
     """One storage format: ``block_elements`` numbers take ``block_bytes`` bytes, scales included.
 
     A packed layout has no block of its own (null): ``parts`` names the format of each tensor role.
@@ -131,8 +121,7 @@ class DTypeInfo:
     source: str
 
 
-@frozen
-class DTypesDocument:
+class DTypesDocument(Record):
     """What ``kvplan dtypes --json`` prints."""
 
     schema_version: str
@@ -141,8 +130,7 @@ class DTypesDocument:
     """What ``--weights`` takes; empty where one dtype was asked for."""
 
 
-@frozen
-class PolicyOptionInfo:
+class PolicyOptionInfo(Record):
     """One option of a policy. ``default`` is empty where there is none, and ``kind`` says what it takes."""
 
     name: str
@@ -152,8 +140,7 @@ class PolicyOptionInfo:
     help: str
 
 
-@frozen
-class PolicyInfo:
+class PolicyInfo(Record):
     """One cache policy: what it keeps, what becomes of the rest, and what it costs. ``press`` is its class in kvpress, empty without one."""
 
     name: str
@@ -172,8 +159,7 @@ class PolicyInfo:
     quality: tuple[Quality, ...]
 
 
-@frozen
-class PoliciesDocument:
+class PoliciesDocument(Record):
     """What ``kvplan policies --json`` prints."""
 
     schema_version: str

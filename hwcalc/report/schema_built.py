@@ -1,10 +1,16 @@
-"""JSON Schemas of the documents, derived from their dataclasses by pydantic. ``scripts/build_schemas.py`` keeps them in a file."""
+"""JSON Schemas of the documents, derived from their records by pydantic. ``scripts/build_schemas.py`` keeps them in a file."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import field, make_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import NODEFAULT
 
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.formulas.record import Record
 
 __all__ = ["built_schema"]
 
@@ -92,13 +98,34 @@ def _add_explanation(schema: dict[str, Any]) -> None:
 def _of(class_: type) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
-    # A plan names these two only while types are checked, since most plans have neither; pydantic looks for names here.
-    from hwcalc.planner.policy_result import PolicyInfo  # noqa: F401
-    from hwcalc.planner.sharing_result import SharingInfo  # noqa: F401
-
-    schema: dict[str, Any] = TypeAdapter(class_).json_schema()
+    schema: dict[str, Any] = TypeAdapter(_as_dataclass(class_)).json_schema()
     _strict(schema)
     return schema
+
+
+@cache
+def _as_dataclass(record: type[Record]) -> type:
+    """A dataclass with the fields and the docstring of a record: pydantic derives the schema of a dataclass field by field."""
+    hints = get_type_hints(record)
+    names, defaults = record.__struct_fields__, record.__struct_defaults__
+    given = [NODEFAULT] * (len(names) - len(defaults)) + list(defaults)
+    fields = [
+        (name, _with_dataclasses(hints[name]), field() if default is NODEFAULT else field(default=None))
+        for name, default in zip(names, given, strict=True)
+    ]
+    return make_dataclass(
+        record.__name__, fields, kw_only=True, namespace={"__doc__": record.__doc__, "__module__": record.__module__}
+    )
+
+
+def _with_dataclasses(hint: Any) -> Any:
+    """A type in which dataclasses take the place of records."""
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return _as_dataclass(hint)
+    arguments = tuple(map(_with_dataclasses, get_args(hint)))
+    if not arguments or get_origin(hint) is Literal:
+        return hint
+    return Union[arguments] if isinstance(hint, UnionType) else get_origin(hint)[arguments]  # noqa: UP007 - of a number known when it runs
 
 
 _SIGNED: Final = {

@@ -6,7 +6,7 @@ from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import Strided
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.stored import kind_title
 from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, RequestInfo, SpeedInfo
 from hwcalc.planner.result import Share as ActivationShare
@@ -63,8 +63,7 @@ _HOST_COUNTS = 0.05
 """A part of the time that is said."""
 
 
-@frozen
-class Figure:
+class Figure(Record):
     """One headline number and its meaning."""
 
     name: str

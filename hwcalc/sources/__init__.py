@@ -12,8 +12,9 @@ import os
 import re
 from typing import IO, TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import find_entry, own_models
 from hwcalc.sources.built_in import profile_errors
 
@@ -14,8 +14,7 @@ __all__ = ["CatalogFacts", "facts_of", "modality_of", "own_facts"]
 _SENSES: Final = {"vision": ("vision_config", "vision_tower", "vit_config", "visual"), "audio": ("audio_config", "sound_config")}
 
 
-@frozen
-class CatalogFacts:
+class CatalogFacts(Record):
     """One model of the catalog. ``modality`` is ``text``, ``vision`` or ``audio``: what it takes beside text. ``None`` is unknown."""
 
     id: str

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from hwcalc.files import write_atomically
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note, WeightFacts
 
 __all__ = ["Kept", "cached_weights", "facts_folder", "keep_weights"]
@@ -26,8 +26,7 @@ _MOST_NOTES: Final = 8
 _LONGEST_NOTE: Final = 1000
 
 
-@frozen
-class Kept:
+class Kept(Record):
     """One reading of a commit. ``facts`` is ``None`` if the commit has no readable weight files."""
 
     facts: WeightFacts | None

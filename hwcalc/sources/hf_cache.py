@@ -11,7 +11,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.hf_folder import cache_place, commit_of, repository_folder
 from hwcalc.sources.wanted import Absent, Wanted

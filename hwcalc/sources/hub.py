@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
 from hwcalc.sources.facts_cache import cached_weights, keep_weights

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from hwcalc._version import __version__
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.sources.deadline import LateError, before, timely, unzipped
 from hwcalc.text import printable, shown
 
@@ -53,8 +53,7 @@ class _TryAgainError(Exception):
         self.wait = wait
 
 
-@frozen
-class Reply:
+class Reply(Record):
     """An answer of the Hub.
 
     ``code`` is the Hub's name of the error (``EntryNotFound``), ``commit`` is the commit of the answer, and ``file_bytes`` is

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import OLLAMA
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.sources.hf_cache import cached_ids
@@ -24,8 +24,7 @@ _FOLDERS: Final = ("~/.lmstudio/models", "~/.cache/lm-studio/models", "~/.cache/
 """Where LM Studio, its earlier releases and earlier releases of llama.cpp keep files."""
 
 
-@frozen
-class InstalledModel:
+class InstalledModel(Record):
     """A model in one file or several. ``name`` names it on a command line; ``path`` is its file, or the first of several.
 
     ``source`` is ``hf-cache``, ``ollama`` or ``folder``.

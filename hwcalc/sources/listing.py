@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
 from hwcalc.profiles.known_models import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
@@ -17,8 +17,7 @@ from hwcalc.text import printable
 __all__ = ["KnownModel", "known_ids", "list_known_models"]
 
 
-@frozen
-class KnownModel:
+class KnownModel(Record):
     """One model that can be planned by its id. ``None`` is unknown.
 
     ``source`` is where a plan would take it from: ``hf-cache``, ``user`` (the user's own folder) or ``catalog``. ``parameters``

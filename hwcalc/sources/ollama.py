@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.sources.document import read_document
 from hwcalc.text import operand, printable, shown
@@ -37,8 +39,7 @@ _LISTED: Final = 12
 _NUMBERS: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 
-@frozen
-class OllamaModel:
+class OllamaModel(Record):
     """A name as Ollama reads it, all parts filled in."""
 
     host: str

@@ -11,7 +11,7 @@ from typing import Any
 
 from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError, UnwritableFileError, UsageError
 from hwcalc.files import write_atomically
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
@@ -21,8 +21,7 @@ from hwcalc.text import printable, shown
 __all__ = ["Refreshed", "finite", "refresh"]
 
 
-@frozen
-class Refreshed:
+class Refreshed(Record):
     """The file that was written, and notes about it."""
 
     path: Path

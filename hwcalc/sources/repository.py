@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwcalc.errors import HubError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
 from hwcalc.sources.hub_client import HubClient, Reply
@@ -16,8 +16,7 @@ _PARALLEL = 8
 _WHOLE_COMMIT = 40
 
 
-@frozen
-class Listing:
+class Listing(Record):
     """The names of a repository's files, and the id of the base model (empty if the page does not name one)."""
 
     names: tuple[str, ...]

@@ -23,7 +23,7 @@ from math import prod
 from typing import Final
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import WeightFacts
 from hwcalc.sources.members import Members, NotJsonError
 
@@ -71,8 +71,7 @@ _PLACE = re.compile(rb"""\"([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+"([\ !\#-\[\]-~]*+)"[
 _FILE = re.compile(rb"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}/){0,4}[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors")
 
 
-@frozen
-class Header:
+class Header(Record):
     """The tensors of one file, added up per dtype. Both mappings have the same keys."""
 
     bytes_by_dtype: Mapping[str, int]

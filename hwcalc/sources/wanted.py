@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import RawModel
 from hwcalc.text import shown
 
@@ -16,8 +16,7 @@ __all__ = ["Absent", "Source", "Wanted", "split_revision"]
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
 
 
-@frozen
-class Wanted:
+class Wanted(Record):
     """A request for a model by its id.
 
     ``revision`` is a branch, a tag, a commit or the start of a commit; ``None`` means the main branch. ``token`` and ``endpoint``
@@ -28,10 +27,13 @@ class Wanted:
     id: str
     revision: str | None = None
     offline: bool = True
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     endpoint: str | None = None
     weights: bool = False
     file: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without(self, "token")
 
     @property
     def name(self) -> str:
@@ -39,8 +41,7 @@ class Wanted:
         return f"{self.id}:{self.file}" if self.file else self.id
 
 
-@frozen
-class Absent:
+class Absent(Record):
     """The answer of a source that does not have the model.
 
     ``place`` is where it looked, and ``remark`` is what the user should know about this place. If the source could not look at

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import WeightFacts
 from hwcalc.sources.progress import tell
 from hwcalc.sources.safetensors import LARGEST_INDEX, Header, add_up, header_end, read_header, read_index
@@ -26,8 +26,7 @@ LARGE: Final = 8 * 1024**2
 """Bytes above which only one header is in memory at a time. Published headers have at most some hundred KiB a file."""
 
 
-@frozen
-class FilePart:
+class FilePart(Record):
     """Some bytes of a file, and the size of the whole file if it is known."""
 
     data: bytes

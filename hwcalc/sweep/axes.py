@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen, replace
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
 from hwcalc.sweep.blocks import Column, SharedNumbers
 
 __all__ = ["Axes", "Piece"]
@@ -15,8 +17,7 @@ _ROWS: Final = 65_536
 """The most rows of one block, which limits the memory that a sweep takes."""
 
 
-@frozen
-class Piece:
+class Piece(Record):
     """Some lengths, each with some batches; the batch changes fastest. Alone, a length may be ``None``: nobody named one."""
 
     seqs: tuple[Any, ...]

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import fields, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.planner.result import Plan
 from hwcalc.sweep.records import SweepPoint
 
@@ -24,8 +24,8 @@ Value = str | int | None
 Column: TypeAlias = "Value | Sequence[Value] | Integers"
 """One value for all rows of a block, or a value for each row."""
 
-COLUMNS: Final = tuple(field.name for field in fields(SweepPoint))
-NUMBERS: Final = frozenset(field.name for field in fields(SweepPoint) if "int" in str(field.type))
+COLUMNS: Final = SweepPoint.__struct_fields__
+NUMBERS: Final = frozenset(name for name, kind in SweepPoint.__annotations__.items() if "int" in kind)
 """The columns with whole numbers; the others hold text."""
 
 
@@ -38,8 +38,7 @@ class SharedNumbers(list[int]):
         return list(map(str, self))
 
 
-@frozen
-class RowBlock:
+class RowBlock(Record):
     """``size`` rows. ``columns`` has all of :data:`COLUMNS`; ``None`` means unknown, not planned, or no error."""
 
     size: int

@@ -16,7 +16,7 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.formulas import Span
 from hwcalc.formulas.arithmetic import larger
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.plan import lasting_warnings
@@ -39,8 +39,7 @@ _WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
 _SPARE_BITS: Final = 10
 
 
-@frozen
-class Family:
+class Family(Record):
     """The requests of one setting, which differ in length and batch alone. ``form`` is that of a GPU, ``curve`` that of the cache."""
 
     opened: Opened
@@ -50,7 +49,7 @@ class Family:
     """The columns that are the same at every point."""
     warnings: tuple[str, ...]
     """The codes of the warnings that every point has."""
-    grown: dict[Span, int] = field(repr=False)
+    grown: dict[Span, int]
     """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
 
     def agrees(self, piece: Piece, refused: Any) -> bool:

@@ -9,8 +9,10 @@ from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import field
+
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.library.load import Missing
 from hwcalc.library.plan import engine_of, plan_loaded, request_of
 from hwcalc.model import ModelSpec
@@ -35,8 +37,7 @@ class Setting(NamedTuple):
     policy: Chosen | None
 
 
-@frozen
-class Grid:
+class Grid(Record):
     """Every combination of the lists.
 
     Without ``seqs``, each model is planned at its own maximum. A dtype of ``None`` is the default, a GPU of ``None`` is no GPU, a

@@ -1,14 +1,13 @@
-"""The document that ``kvplan sweep`` writes, as dataclasses."""
+"""The document that ``kvplan sweep`` writes, as records."""
 
 from __future__ import annotations
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["SweepDocument", "SweepPoint"]
 
 
-@frozen
-class SweepPoint:
+class SweepPoint(Record):
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
     Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of
@@ -46,8 +45,7 @@ class SweepPoint:
     error: str | None
 
 
-@frozen
-class SweepDocument:
+class SweepDocument(Record):
     """What ``kvplan sweep --json`` prints."""
 
     schema_version: str

@@ -11,7 +11,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_opened
@@ -25,8 +25,7 @@ _KEPT: Final = 8
 """Axes of which it is known what lies between two turns."""
 
 
-@frozen
-class Refusals:
+class Refusals(Record):
     """Which points of a piece are refused, and in which words: an array of text, ``None`` where a plan is made or if no point is."""
 
     texts: Any

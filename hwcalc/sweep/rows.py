@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from hwcalc._version import __version__
 from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, policies_of, words
 from hwcalc.library.load import ModelLike, load, load_each
 from hwcalc.library.plan import option_draft
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Sweep", "sweep"]
 
 
-@frozen
-class Sweep(Answer):
+class Sweep(Answer, Record):
     """A grid that is planned while it is iterated: row by row, or in :meth:`blocks` of many rows."""
 
     grid: Grid

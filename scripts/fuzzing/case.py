@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["CONFIG_HOME", "Case", "case_document", "case_from", "read_case", "write_files"]
 
@@ -16,8 +16,7 @@ CONFIG_HOME: Final = "home"
 """The folder of a case's files that is the user's configuration: profiles lie in ``home/kvplan/profiles``."""
 
 
-@frozen
-class Case:
+class Case(Record):
     """What a run of the program reads. ``files`` are paths below the current folder.
 
     A case of the corpus may also know what comes out: the exit status, and a text on standard output or standard error.

@@ -18,7 +18,7 @@ from typing import Final
 
 from hwcalc.cli import main
 from hwcalc.files import SUFFIX
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from scripts.fuzzing.case import CONFIG_HOME, Case, write_files
 from scripts.fuzzing.mutate import SECRET
 
@@ -65,8 +65,7 @@ _TOLD: Final = SECRET[:26]
 _LARGEST_OUTPUT: Final = 50 * 1000**2
 
 
-@frozen
-class Outcome:
+class Outcome(Record):
     """What a run said and took. ``status`` is ``None`` if an exception left the program."""
 
     status: int | None

@@ -20,7 +20,7 @@ from hwcalc.documents import document_of
 from hwcalc.errors import KvplanError
 from hwcalc.probe.devices import load_torch, open_device
 from hwcalc.probe.settings import VARIABLES
-from scripts.gpu_proof.record import Record, failed
+from scripts.gpu_proof.record import CaseRecord, failed
 from scripts.gpu_proof.run import Run
 from scripts.gpu_proof.steps import ALLOCATORS, STEPS
 
@@ -151,7 +151,7 @@ def _end(process: subprocess.Popen[bytes], until: float, errors: IO[bytes], step
         yield document_of(_broken(step, f"its process ended with status {status}: {text[-1]}"))
 
 
-def _broken(step: str, why: str) -> Record:
+def _broken(step: str, why: str) -> CaseRecord:
     return failed(f"process of {step}", why)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.hardware.detect import bounded_output
 from hwcalc.library.plan import load_model
 from hwcalc.model import Note
@@ -22,7 +24,7 @@ from hwcalc.probe.more import accelerator_of
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import GIB, MIB
-from scripts.gpu_proof.record import DIFFERS, Record, exact, failed, judged, known, skipped, within
+from scripts.gpu_proof.record import DIFFERS, CaseRecord, exact, failed, judged, known, skipped, within
 from scripts.gpu_proof.run import Run, cases
 
 __all__ = ["bandwidth_step", "context_step", "live_step", "smi_memory"]
@@ -52,8 +54,7 @@ def smi_memory() -> dict[str, dict[str, int]]:
     return found
 
 
-@frozen
-class _Reading:
+class _Reading(Record):
     """One look at the memory. ``used`` is of the whole GPU by nvidia-smi, the others are of this process."""
 
     stage: str
@@ -63,7 +64,7 @@ class _Reading:
     reserved: int | None = None
 
 
-def context_step(run: Run, smi: Callable[[], dict[str, dict[str, int]]] = smi_memory) -> Iterator[Record]:
+def context_step(run: Run, smi: Callable[[], dict[str, dict[str, int]]] = smi_memory) -> Iterator[CaseRecord]:
     """Open questions 1 and 3: what a context takes, before anything, after the first matrix product, after the first attention."""
     readings = [_Reading(stage=_START, smi=smi())]
     torch = run.load()
@@ -135,7 +136,7 @@ def _stages(torch: Any) -> dict[str, Callable[[], object]]:
     }
 
 
-def _stage_record(before: _Reading | None, reading: _Reading, mine: str | None) -> Record:
+def _stage_record(before: _Reading | None, reading: _Reading, mine: str | None) -> CaseRecord:
     """The numbers of one stage, and what has been added since the one before."""
     used = _used(reading, mine)
     figures = [known("used by nvidia-smi", used), known("free", reading.free)]
@@ -153,7 +154,7 @@ def _used(reading: _Reading, mine: str | None) -> int | None:
     return None if mine is None or mine not in reading.smi else reading.smi[mine]["used"]
 
 
-def _answers(at: Mapping[str, _Reading], torch: Any, mine: str | None) -> Iterator[Record]:
+def _answers(at: Mapping[str, _Reading], torch: Any, mine: str | None) -> Iterator[CaseRecord]:
     """The context, its growth and the workspaces beside the constants that plans use."""
     runtime = runtime_profile()
     context, kernels = runtime.estimate("context.cuda"), runtime.estimate("kernels")
@@ -186,7 +187,7 @@ _READ: Final = (
 )
 
 
-def bandwidth_step(run: Run) -> Iterator[Record]:
+def bandwidth_step(run: Run) -> Iterator[CaseRecord]:
     """The rate at which a cache is read, beside a plain copy, which is timed twice: by the host's clock and by the device's events."""
     device = run.opened()
     notes: list[Note] = []
@@ -196,7 +197,7 @@ def bandwidth_step(run: Run) -> Iterator[Record]:
         gpu = None
     copied = min(_COPY, run.usable_bytes(device) // 2)
 
-    def read(name: str, seq: int, batch: int, dtype: str, case: str) -> Record:
+    def read(name: str, seq: int, batch: int, dtype: str, case: str) -> CaseRecord:
         opened = open_request(load_model(name, offline=True), seq=seq, batch=batch, dtype=dtype)
         result = measure_bandwidth(opened, device, gpu=gpu, most_bytes=min(8 * GIB, run.usable_bytes(device)))
         if device.kind != "cuda":
@@ -224,7 +225,7 @@ def events_gbps(device: Device, size: int) -> float:
     return 2 * size / max(best, 1e-6) / 1e6
 
 
-def bandwidth_record(case: str, result: BandwidthResult, gpu: Gpu | None, events: float) -> Record:
+def bandwidth_record(case: str, result: BandwidthResult, gpu: Gpu | None, events: float) -> CaseRecord:
     """The rates, judged: no rate is above the memory's peak, and a read of the cache is about as fast as a copy."""
     peak = None if gpu is None or gpu.memory_bandwidth_gbps is None else float(gpu.memory_bandwidth_gbps)
     copy = result.copy.gbps
@@ -264,7 +265,7 @@ _OLDER: Final = ("transformers has no", "transformers does not take", "transform
 """How the reason begins if the installed library is too old for a model."""
 
 
-def live_step(run: Run, live: Callable[..., LiveResult] = run_live) -> Iterator[Record]:
+def live_step(run: Run, live: Callable[..., LiveResult] = run_live) -> Iterator[CaseRecord]:
     """Small real models on the device: the bytes of the cache object, and cached decoding against computing anew."""
     try:
         library()
@@ -273,13 +274,13 @@ def live_step(run: Run, live: Callable[..., LiveResult] = run_live) -> Iterator[
         return
     device = run.opened()
 
-    def one(name: str, dtype: str, cache: str, case: str) -> Record:
+    def one(name: str, dtype: str, cache: str, case: str) -> CaseRecord:
         return live_record(case, live(load_model(name, offline=True), device.label, dtype=dtype, cache=cache))
 
     yield from cases(run, [(case, partial(one, *given, case)) for given in _LIVE for case in (" ".join(given),)])
 
 
-def live_record(case: str, result: LiveResult) -> Record:
+def live_record(case: str, result: LiveResult) -> CaseRecord:
     """A model that the installed library does not know is skipped; one that is read otherwise, or breaks on the device, has failed."""
     if result.status == NOT_RUN:
         return (skipped if result.reason.startswith(_OLDER) else failed)(case, result.reason)

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.documents import document_of
 from hwcalc.engines.base import Opened
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.allocator import Allocator, predict
@@ -21,7 +22,7 @@ from hwcalc.probe.result import RankResult
 from hwcalc.probe.run import ProbeOptions, probe
 from hwcalc.units import GIB, MIB
 from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED, POOLED_DTYPE, TooLargeError, longest, operations
-from scripts.gpu_proof.record import DIFFERS, Figure, Record, exact, judged, known, skipped
+from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, exact, judged, known, skipped
 from scripts.gpu_proof.run import Case, Run, cases
 
 __all__ = ["allocator_step", "fill_step", "find_max_step", "free_step", "lists_step"]
@@ -44,7 +45,7 @@ def _probed(opened: Opened, run: Run, device: Device, *, fill: bool = False) -> 
     return result.ranks[0], result
 
 
-def _compared(case: str, opened: Opened, rank: RankResult, device: Device, **details: Any) -> Record:
+def _compared(case: str, opened: Opened, rank: RankResult, device: Device, **details: Any) -> CaseRecord:
     """The record of a probe: its comparisons, and the allocator's two counters, which must have been compared on a GPU."""
     figures = [
         Figure(
@@ -75,12 +76,12 @@ def _compared(case: str, opened: Opened, rank: RankResult, device: Device, **det
     return record if agrees else replace(record, status=DIFFERS)
 
 
-def allocator_step(run: Run) -> Iterator[Record]:
+def allocator_step(run: Run) -> Iterator[CaseRecord]:
     """Allocated and reserved bytes of twenty models in three dtypes, and of vLLM's pool for them, against the rules."""
     device = run.opened()
     most = min(_CAP, run.usable_bytes(device) // 2)
 
-    def one(name: str, engine: str, dtype: str, case: str) -> Record:
+    def one(name: str, engine: str, dtype: str, case: str) -> CaseRecord:
         opened = longest(name, engine, dtype, most, run.settings)
         rank, _ = _probed(opened, run, device)
         return _compared(case, opened, rank, device)
@@ -91,13 +92,13 @@ def allocator_step(run: Run) -> Iterator[Record]:
     yield from cases(run, [(case, partial(one, *given, case)) for case, given in named.items()])
 
 
-def lists_step(run: Run) -> Iterator[Record]:
+def lists_step(run: Run) -> Iterator[CaseRecord]:
     """Two hundred random lists of sizes, the counters after each allocation, tolerance 0."""
     device = run.opened()
     yield from cases(run, [(f"list {number}", partial(_list, number, run, device)) for number in range(LISTS)])
 
 
-def _list(number: int, run: Run, device: Device) -> Record:
+def _list(number: int, run: Run, device: Device) -> CaseRecord:
     """One list, in an allocator that holds nothing; the first step at which a counter is wrong, or the last one."""
     rules, case = Allocator(run.settings), f"list {number}"
     if run.settings.unmodelled:
@@ -145,7 +146,7 @@ def _counted(rules: Allocator, now: Counters) -> tuple[Figure, ...]:
     )
 
 
-def free_step(run: Run) -> Iterator[Record]:
+def free_step(run: Run) -> Iterator[CaseRecord]:
     """Whether free memory falls by exactly what is reserved, for one tensor of up to 128 GiB and for many small ones."""
     device = run.opened()
     with holding(device) as held:
@@ -164,7 +165,7 @@ def _write(held: Iterable[Any]) -> None:
         tensor.fill_(1)
 
 
-def _drop(case: str, sizes: list[int], run: Run, device: Device) -> Record:
+def _drop(case: str, sizes: list[int], run: Run, device: Device) -> CaseRecord:
     told = predict(sizes, run.settings).reserved_bytes
     usable = run.usable_bytes(device)
     if told > usable:
@@ -202,22 +203,22 @@ _FILLED: Final = (
 )
 
 
-def fill_step(run: Run) -> Iterator[Record]:
+def fill_step(run: Run) -> Iterator[CaseRecord]:
     """Every byte written and read back: some models, and a pool that takes all the memory that there is. Each with its receipt."""
     device = run.opened()
     most = min(_FILL_CAP, run.usable_bytes(device) // 2)
 
-    def filled(opened: Opened, case: str) -> Record:
+    def filled(opened: Opened, case: str) -> CaseRecord:
         rank, probed = _probed(opened, run, device, fill=True)
         record = _compared(
             case, opened, rank, device, filled=rank.filled, probe_receipt=document_of(make_receipt(opened, probed))
         )
         return record if rank.filled else replace(record, status=DIFFERS, why=record.why or "read back otherwise")
 
-    def some(name: str, engine: str, dtype: str, case: str) -> Record:
+    def some(name: str, engine: str, dtype: str, case: str) -> CaseRecord:
         return filled(longest(name, engine, dtype, most, run.settings), case)
 
-    def pool(case: str) -> Record:
+    def pool(case: str) -> CaseRecord:
         usable = run.usable_bytes(device)
         if usable < _LEAST_POOL:
             raise TooLargeError(f"it does not fit: {usable:,} bytes are usable")
@@ -242,11 +243,11 @@ _SEARCHES: Final = (
 )
 
 
-def find_max_step(run: Run) -> Iterator[Record]:
+def find_max_step(run: Run) -> Iterator[CaseRecord]:
     """The largest batch or sequence that allocates, against the planner's answer; and how near to the last byte one can come."""
     device = run.opened()
 
-    def search(name: str, engine: str, what: str, seq: int, case: str, *, reserve: int | None) -> Record:
+    def search(name: str, engine: str, what: str, seq: int, case: str, *, reserve: int | None) -> CaseRecord:
         opened = open_request(load_model(name, offline=True), seq=seq, engine=engine)
         if reserve is None:
             found = find_max(
@@ -265,7 +266,7 @@ def find_max_step(run: Run) -> Iterator[Record]:
             case, known(f"largest {what}", found.value), known(f"largest {what} by the rules", found.expected), left, **details
         )
 
-    todo: list[tuple[str, Callable[[], Record]]] = []
+    todo: list[tuple[str, Callable[[], CaseRecord]]] = []
     for given in _SEARCHES:
         case = f"{given[0]} {given[1]} {given[2]}"
         todo.append((case, partial(search, *given, case, reserve=None)))

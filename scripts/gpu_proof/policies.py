@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.documents import document_of
 from hwcalc.engines.base import Opened
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import Device
 from hwcalc.probe.policy_run import run_policy
-from scripts.gpu_proof.record import DIFFERS, Figure, Record, judged
+from scripts.gpu_proof.record import DIFFERS, CaseRecord, Figure, judged
 from scripts.gpu_proof.run import Case, Run, cases
 
 __all__ = ["policy_step"]
@@ -34,12 +35,12 @@ _SMALLER: Final = 8
 _SECONDS: Final = 30.0
 
 
-def policy_step(run: Run) -> Iterator[Record]:
+def policy_step(run: Run) -> Iterator[CaseRecord]:
     """Policies with real tensors: lengths and copies against the plan."""
     device = run.opened()
     usable = run.usable_bytes(device)
 
-    def ran(case: str, model: str, policy: str, engine: str, prompt: int, output: int) -> Record:
+    def ran(case: str, model: str, policy: str, engine: str, prompt: int, output: int) -> CaseRecord:
         if device.kind == "cpu" and prompt > 1_000:
             prompt //= _SMALLER
         asked = {"seq": prompt + output, "prompt": prompt, "policy": policy, "engine": engine, "offline": True}
@@ -53,7 +54,7 @@ def policy_step(run: Run) -> Iterator[Record]:
     yield from cases(run, todo)
 
 
-def _record(case: str, opened: Opened, device: Device, usable: int) -> Record:
+def _record(case: str, opened: Opened, device: Device, usable: int) -> CaseRecord:
     found = run_policy(opened, device, usable_bytes=usable, seconds=_SECONDS)
     figures = [
         Figure(name=one.name, predicted=one.predicted, measured=one.measured, least=one.least, most=one.most)

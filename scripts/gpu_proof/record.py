@@ -16,7 +16,7 @@ from typing import Any, Final
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.files import write_atomically
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = [
     "AGREES",
@@ -25,9 +25,9 @@ __all__ = [
     "MEASURED",
     "SKIPPED",
     "STATUSES",
+    "CaseRecord",
     "Figure",
     "Receipt",
-    "Record",
     "UnwritableError",
     "exact",
     "failed",
@@ -83,8 +83,7 @@ _OWN_WORDS: Final = frozenset(
 _LONGEST_WHY: Final = 300
 
 
-@frozen
-class Figure:
+class Figure(Record):
     """One number. It agrees if it lies from ``least`` to ``most``; both are ``None`` if it is for information."""
 
     name: str
@@ -123,8 +122,7 @@ def known(name: str, measured: float | None) -> Figure:
     return Figure(name=name, predicted=None, measured=measured)
 
 
-@frozen
-class Record:
+class CaseRecord(Record):
     """One case: what was done, what came of it, and why it is not more."""
 
     case: str
@@ -134,24 +132,24 @@ class Record:
     details: dict[str, Any]
 
 
-def judged(case: str, *figures: Figure, why: str = "", **details: Any) -> Record:
+def judged(case: str, *figures: Figure, why: str = "", **details: Any) -> CaseRecord:
     """The record of a case that was measured. It agrees if all its figures do."""
     wrong = [figure.name for figure in figures if not figure.agrees]
     status = DIFFERS if wrong else AGREES if any(figure.is_judged for figure in figures) else MEASURED
     reason = "; ".join(word for word in (why, ", ".join(wrong)) if word)
-    return Record(case=case, status=status, why=reason, figures=figures, details=details)
+    return CaseRecord(case=case, status=status, why=reason, figures=figures, details=details)
 
 
-def skipped(case: str, why: str) -> Record:
+def skipped(case: str, why: str) -> CaseRecord:
     """The record of a case that was not run."""
-    return Record(case=case, status=SKIPPED, why=why, figures=(), details={})
+    return CaseRecord(case=case, status=SKIPPED, why=why, figures=(), details={})
 
 
-def failed(case: str, error: BaseException | str) -> Record:
+def failed(case: str, error: BaseException | str) -> CaseRecord:
     """The record of a case that broke: the class of the error and the first line of its message."""
     lines = str(error).strip().splitlines() or [""]
     why = lines[0] if isinstance(error, str) else f"{type(error).__name__}: {lines[0]}"
-    return Record(case=case, status=FAILED, why=why[:_LONGEST_WHY], figures=(), details={})
+    return CaseRecord(case=case, status=FAILED, why=why[:_LONGEST_WHY], figures=(), details={})
 
 
 def scrubbed(value: Any) -> Any:
@@ -231,9 +229,9 @@ class Receipt:
         counts = self.counts
         return bool(counts[AGREES] or counts[DIFFERS] or counts[FAILED])
 
-    def add(self, record: Record | Mapping[str, Any]) -> None:
+    def add(self, record: CaseRecord | Mapping[str, Any]) -> None:
         """Keep a record and write what there is so far. Raises :class:`UnwritableError`."""
-        self.records.append(scrubbed(document_of(record) if isinstance(record, Record) else record))
+        self.records.append(scrubbed(document_of(record) if isinstance(record, CaseRecord) else record))
         self._write(self.part, complete=False)
 
     def finish(self) -> None:

@@ -7,23 +7,22 @@ from time import monotonic
 from typing import Any, Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.probe.devices import Device, default_reserve, open_device
 from hwcalc.probe.settings import AllocatorSettings, environment_settings
 from scripts.gpu_proof.cases import TooLargeError
-from scripts.gpu_proof.record import Record, failed, skipped
+from scripts.gpu_proof.record import CaseRecord, failed, skipped
 
 __all__ = ["Case", "Run", "cases"]
 
-Case = tuple[str, Callable[[], Record]]
+Case = tuple[str, Callable[[], CaseRecord]]
 """What a case is called, and what measures it."""
 
 _MOST_REASONS: Final = 3
 """After so many broken cases in a row a CUDA context is taken to be lost."""
 
 
-@frozen
-class Run:
+class Run(Record):
     """``load`` imports torch. ``most_bytes`` bounds what is allocated; ``until`` is when no further case may begin."""
 
     load: Callable[[], Any]
@@ -51,7 +50,7 @@ class Run:
         return usable if self.most_bytes is None else min(usable, self.most_bytes)
 
 
-def cases(run: Run, todo: Iterable[Case]) -> Iterator[Record]:
+def cases(run: Run, todo: Iterable[Case]) -> Iterator[CaseRecord]:
     """Run cases until the time is up. An error of one case is its record, and the others go on.
 
     A case that kvplan refuses to plan has no prediction that could be wrong: it is skipped, with the reason.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from scripts.gpu_proof.machine import bandwidth_step, context_step, live_step
 from scripts.gpu_proof.memory import allocator_step, fill_step, find_max_step, free_step, lists_step
 from scripts.gpu_proof.policies import policy_step
-from scripts.gpu_proof.record import Record
+from scripts.gpu_proof.record import CaseRecord
 from scripts.gpu_proof.run import Run
 
 __all__ = ["ALLOCATORS", "STEPS", "Step"]
@@ -19,14 +19,13 @@ ALLOCATORS: Final = {"default": None, "expandable": "expandable_segments:True"}
 _BOTH: Final = ("default", "expandable")
 
 
-@frozen
-class Step:
+class Step(Record):
     """``share`` is its part of the time; ``cpu`` says that it can be rehearsed without CUDA."""
 
     name: str
     what: str
     share: int
-    run: Callable[[Run], Iterator[Record]]
+    run: Callable[[Run], Iterator[CaseRecord]]
     allocators: tuple[str, ...] = ("default",)
     cpu: bool = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from typing import Any, Final
@@ -35,7 +34,7 @@ def _field(kind: type[LayerKind], name: str, hint: Any) -> st.SearchStrategy[Any
 def of(kind: type[LayerKind], **fixed: Any) -> st.SearchStrategy[LayerKind]:
     """One kind with any dimensions but the ``fixed`` ones."""
     hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.name not in fixed]
+    names = [name for name in kind.__struct_fields__ if name not in fixed]
     return st.builds(kind, **{name: _field(kind, name, hints[name]) for name in names}, **fixed)
 
 

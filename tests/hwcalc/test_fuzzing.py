@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from hwcalc.formulas.frozen import replace
 from scripts.fuzz import run_alone
 from scripts.fuzzing.case import Case, case_document, case_from, read_case
 from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from hwcalc import ModelSpec, Plan
 from hwcalc.formulas import (
@@ -146,7 +146,7 @@ def test_twice_the_heads_take_twice_the_bytes(kind: FullAttention, tokens: int, 
 def test_looking_back_less_never_takes_more(full: FullAttention, window: int, sink: int, tokens: int, dtype: str) -> None:
     """Window, chunk and sinks are never above full attention, and equal to it while nothing has been let go."""
     request = {"seq": tokens, "dtype": dtype}
-    dims = vars(full)
+    dims = asdict(full)
     sliding = total(SlidingAttention(**dims, window=window), **request)
     chunked = total(ChunkedAttention(**dims, chunk=window), **request)
     sinking = total(SinkAttention(**dims, sink=sink, window=window), **request)
@@ -160,7 +160,7 @@ def test_looking_back_less_never_takes_more(full: FullAttention, window: int, si
 @given(attention(CrossAttention), TOKENS, st.integers(0, 5_000))
 def test_cross_attention_is_as_long_as_the_encoder_input(kind: CrossAttention, tokens: int, encoded: int) -> None:
     """Decoded tokens add nothing; encoder tokens take what tokens of full attention take."""
-    full = FullAttention(**vars(kind))
+    full = FullAttention(**asdict(kind))
 
     assert total(kind, seq=tokens, encoder_seq=encoded) == (total(full, seq=encoded) if encoded else 0)
 

@@ -8,8 +8,10 @@ from functools import cached_property, lru_cache
 from math import frexp, ldexp
 from typing import TYPE_CHECKING, Final
 
+from msgspec import field
+
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.record import Record
 from hwcalc.quantization.tensor_names import ROTARY
 
 if TYPE_CHECKING:
@@ -24,8 +26,7 @@ PINNED: Final = "pinned"
 _NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 
 
-@frozen
-class Assignment:
+class Assignment(Record, cache_hash=True):
     """The device of each block and of the output layer; ``experts_on_host`` are blocks whose experts lie on the host.
 
     ``gpu_layers`` counts as llama.cpp does, the output with the blocks.
@@ -36,13 +37,6 @@ class Assignment:
     experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
     largest_moved: int = 0
     """Bytes of the largest tensor of a layer that patterns of the user have put in host memory."""
-
-    def __hash__(self) -> int:
-        # Kept beside the layers: what is known of devices is looked up by where the layers lie.
-        known: int | None = vars(self).get("_hash")
-        if known is None:
-            known = vars(self)["_hash"] = hash((self.blocks, self.output, self.experts_on_host, self.largest_moved))
-        return known
 
     @cached_property
     def gpu_layers(self) -> int:
@@ -115,8 +109,7 @@ def assign(blocks: int, gpu_layers: int, ends: tuple[float, ...]) -> Assignment:
     return Assignment(blocks=tuple(device(number) for number in range(blocks)), output=device(blocks))
 
 
-@frozen
-class Weighed:
+class Weighed(Record):
     """Bytes of tensors by where they lie. ``blocks`` are pairs: experts, and all else of a block.
 
     ``tied`` is the token embedding where it is the output as well: a GPU that has the output has a copy of it. ``overridden`` has what

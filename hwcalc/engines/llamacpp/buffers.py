@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.llamacpp.compute import host_moments_of, moments_of
 from hwcalc.engines.llamacpp.graph import FLOAT, OF_THE_HOST, PIPELINE_COPIES, Part, output_bytes
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ Sized = tuple[str, Any]
 """The name of a moment, and the bytes of the buffer that it would need."""
 
 
-@frozen
-class GpuPart:
+class GpuPart(Record):
     """The part of a model that a GPU runs, as far as its buffer depends on it; numbers or arrays, as in :class:`~...graph.Part`.
 
     ``from_host`` are the bytes of the largest tensor that is copied for a batch, or :data:`NOTHING_COPIED`, and ``full`` and ``sliding``
@@ -46,8 +45,7 @@ class GpuPart:
     sliding: int = 0
 
 
-@frozen
-class HostPart:
+class HostPart(Record):
     """What the host does: ``alone`` it runs everything, and ``partly`` it has weights of layers. ``helped``: a GPU multiplies with them."""
 
     alone: bool

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from math import ceil, floor
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
@@ -21,8 +22,7 @@ from hwcalc.engines.llamacpp.graph import (
     output_bytes,
 )
 from hwcalc.engines.llamacpp.sums import Sum
-from hwcalc.engines.steps import LATE_STEPS, Step, step
-from hwcalc.formulas.frozen import record, replace
+from hwcalc.engines.steps import Step, step
 from hwcalc.model import Definition
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
@@ -177,19 +177,16 @@ def output_buffer(read: Hparams, one: Settings) -> BudgetPart:
 
 def _estimated(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
     low, expected, high = ends
-    return record(
-        BudgetPart,
-        {
-            "name": "compute buffer",
-            "section": Section.ACTIVATIONS,
-            "low": low,
-            "expected": expected,
-            "high": high,
-            "source": f"fullest moment: {moment.name}; {error.source}",
-            "definition": Definition.ESTIMATE,
-            "grows": None,
-            LATE_STEPS: partial(_steps, moment, size, one, ends, error),
-        },
+    return BudgetPart(
+        name="compute buffer",
+        section=Section.ACTIVATIONS,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"fullest moment: {moment.name}; {error.source}",
+        definition=Definition.ESTIMATE,
+        grows=None,
+        steps=_steps(moment, size, one, ends, error),
     )
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.llamacpp.settings import Settings, rounded_up
 from hwcalc.engines.policies import Support
-from hwcalc.formulas.frozen import replace
 from hwcalc.parsers.gguf.hparams import Hparams
 from hwcalc.policies.base import Chosen, Effect
 

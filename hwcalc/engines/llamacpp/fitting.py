@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, assign
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import Table, either, every, last_good, smaller, some
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Fitting", "Run", "Runs", "fitted", "runs_of"]
 
@@ -60,8 +60,7 @@ def runs_of(assignment: Assignment, gpus: int) -> Runs:
     )
 
 
-@frozen
-class Fitting:
+class Fitting(Record):
     """What there is to fit. ``holds`` says whether a GPU holds what runs give it.
 
     ``experts`` says whether any block has them. ``ends`` has an end for each GPU; only those count to which a block goes if all do.

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, HOST, Amount, Constant, Curve, HostRoom, MemoryForm, PartForm, PerGpu, Term
 from hwcalc.engines.llamacpp.assignment import ON_HOST, PINNED
@@ -25,7 +27,6 @@ from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.engines.moments import Factor, Fullest, Moment, Product
 from hwcalc.engines.request import is_plain
 from hwcalc.formulas import LayerKind, LayerNumbers
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.llamacpp import llamacpp_profile
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.llamacpp.tensors import in_file_order
-from hwcalc.formulas.frozen import replace
 from hwcalc.quantization.planned import format_name
 from hwcalc.quantization.tensor_names import whole_name
 

@@ -15,7 +15,7 @@ from hwcalc.engines.llamacpp.placement import device_weights
 from hwcalc.engines.llamacpp.rules import Cells
 from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.formulas.arithmetic import Table, either, larger, smaller, some
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment, Weighed
@@ -33,8 +33,7 @@ Cache = Mapping[str, int]
 """By the name of a number of cells, the bytes of a cell of all layers; and the states of a sequence."""
 
 
-@frozen
-class Load:
+class Load(Record):
     """What a device has: bytes of weights, its cache, and the part of the model that it runs."""
 
     weights: int
@@ -222,8 +221,7 @@ class Devices:
         self.kv_on_host = opened.place_options.kv_on_host
 
 
-@frozen
-class _Left:
+class _Left(Record):
     """What runs leave to the host: how many blocks, the experts of how many others, and what of it a GPU copies for a batch."""
 
     blocks: int

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp import ollama_rules as rules
 from hwcalc.engines.llamacpp.engine import Llamacpp
@@ -18,7 +20,6 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.arithmetic import smaller
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, Settings, read_settings, settings_at
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Full, LayerKind, Stack
-from hwcalc.formulas.frozen import replace
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
 from hwcalc.quantization.planned import format_name

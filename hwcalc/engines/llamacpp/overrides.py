@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -21,8 +23,7 @@ HOST_BUFFER: Final = "CPU"
 _MOST_PATTERNS: Final = 256
 
 
-@frozen
-class Override:
+class Override(Record):
     """A pattern of ``-ot`` and the buffer type for the tensors that it finds."""
 
     pattern: str

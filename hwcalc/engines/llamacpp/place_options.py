@@ -12,7 +12,7 @@ from hwcalc.engines.devices import check_stages
 from hwcalc.engines.llamacpp.options import switch
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import brief
 from hwcalc.units import MIB, parse_bytes
 
@@ -93,8 +93,7 @@ PLACE_OPTIONS: Final = _options(
 )
 
 
-@frozen
-class PlaceOptions:
+class PlaceOptions(Record):
     """The options, parsed. ``n_gpu_layers`` is ``None`` where llama.cpp fits the layers by itself, and -1 for all."""
 
     n_gpu_layers: int | None

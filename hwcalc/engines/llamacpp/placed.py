@@ -19,7 +19,6 @@ from hwcalc.engines.llamacpp.loads import Devices, Load, cache_bytes, load_of_ru
 from hwcalc.engines.llamacpp.placement import ends_of
 from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.formulas.arithmetic import either, larger
-from hwcalc.formulas.frozen import frozen
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Assignment
@@ -159,7 +158,6 @@ class Places:
         return fitted(Fitting(blocks=layers.blocks, ends=ends_of(opened), experts=layers.has_experts, holds=holds))
 
 
-@frozen
 class PlacedCurve(Curve):
     """The cache of contexts: of all layers, and on the fullest GPU where these are placed."""
 
@@ -180,7 +178,6 @@ class PlacedCurve(Curve):
         return self.places.total_bytes(tokens, sequences)
 
 
-@frozen
 class PlacedForm(MemoryForm):
     """The memory equation of contexts, each with its layers where the engine puts them."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.devices import HOST, LATE_PARTS, DeviceShare, Placement
+from hwcalc.engines.devices import HOST, DeviceShare, Placement
 from hwcalc.engines.llamacpp.assignment import ON_HOST, PINNED, Assignment, Weighed, assign, splits, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
@@ -15,7 +16,6 @@ from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, LayerNumbers
-from hwcalc.formulas.frozen import record, replace
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
@@ -148,16 +148,13 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
     order = (*range(opened.gpus), ON_HOST)
     shares = tuple(
         # Advice asks for much that lies on GPUs alone: what the host needs for it, nobody reads.
-        record(
-            DeviceShare,
-            {
-                "device": HOST if device == ON_HOST else f"gpu{device}",
-                "layers": assignment.layers(device),
-                "output": assignment.output == device,
-                "weights_bytes": device_weights(opened, device, assignment, weighed),
-                "cache_bytes": cache_on(device, assignment, opened),
-                LATE_PARTS: partial(_parts, opened, assignment, device),
-            },
+        DeviceShare(
+            device=HOST if device == ON_HOST else f"gpu{device}",
+            layers=assignment.layers(device),
+            output=assignment.output == device,
+            weights_bytes=device_weights(opened, device, assignment, weighed),
+            cache_bytes=cache_on(device, assignment, opened),
+            parts=_parts(opened, assignment, device),
         )
         for device in order
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
+
 from hwcalc.engines.budget import Section
 from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
@@ -15,7 +17,6 @@ from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 

@@ -14,7 +14,7 @@ from hwcalc.engines.stored import Dtypes
 from hwcalc.errors import UsageError
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.arithmetic import larger, smaller
-from hwcalc.formulas.frozen import frozen, record
+from hwcalc.formulas.record import Record
 from hwcalc.parsers.gguf.hparams import Hparams
 
 __all__ = [
@@ -44,8 +44,7 @@ def rounded_up(count: int, multiple: int = CELLS) -> int:
     return -(-count // multiple) * multiple
 
 
-@frozen
-class Settings:
+class Settings(Record):
     """Everything that the sizes of a context depend on beside the model, with the names of llama.cpp.
 
     Those that follow from length and number of sequences are arrays where these are (:func:`settings_at`).
@@ -177,30 +176,27 @@ def _settings(options: Mapping[str, Any], read: Hparams, types: tuple[DType, DTy
     if row.keeps_flash_attention_off:
         asked_attention = False
     # A search makes very many.
-    return record(
-        Settings,
-        {
-            "n_ctx_asked": asked,
-            "n_ctx": per_stream if unified else per_stream * sequences,
-            "n_ctx_seq": per_stream,
-            "n_seq_max": sequences,
-            "kv_unified": unified,
-            "n_stream": 1 if shared else sequences,
-            "n_batch": n_batch,
-            "n_ubatch": n_ubatch,
-            "n_outputs": _outputs(options, n_batch, sequences, server=server),
-            "type_k": types[0],
-            "type_v": types[1],
-            "flash_attn": asked_attention is not False,
-            "flash_attn_asked": asked_attention,
-            "swa_full": swa_full,
-            "n_rs_seq": options.get("n_rs_seq", 0) if row.rollback else 0,
-            "load_mtp": options.get("load_mtp", False),
-            "drafts": drafts,
-            "cells_swa": per_stream if swa_full else rounded_up(smaller(per_stream, reach)),
-            "server": server,
-            "ollama": options.get("ollama", False),
-        },
+    return Settings(
+        n_ctx_asked=asked,
+        n_ctx=per_stream if unified else per_stream * sequences,
+        n_ctx_seq=per_stream,
+        n_seq_max=sequences,
+        kv_unified=unified,
+        n_stream=1 if shared else sequences,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        n_outputs=_outputs(options, n_batch, sequences, server=server),
+        type_k=types[0],
+        type_v=types[1],
+        flash_attn=asked_attention is not False,
+        flash_attn_asked=asked_attention,
+        swa_full=swa_full,
+        n_rs_seq=options.get("n_rs_seq", 0) if row.rollback else 0,
+        load_mtp=options.get("load_mtp", False),
+        drafts=drafts,
+        cells_swa=per_stream if swa_full else rounded_up(smaller(per_stream, reach)),
+        server=server,
+        ollama=options.get("ollama", False),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hwcalc.engines.devices import TensorGroup
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.tensor_names import part_of_layer, whole_name
 
@@ -22,8 +22,7 @@ __all__ = [
 ]
 
 
-@frozen
-class WeightTensor:
+class WeightTensor(Record):
     """One tensor. ``role`` is ``input``, ``output`` or ``layer``; ``layer`` is -1 for the first two."""
 
     name: str
@@ -47,8 +46,7 @@ class WeightTensor:
     """The buffer type that an override names; ``None`` without one."""
 
 
-@frozen
-class WeightGroup:
+class WeightGroup(Record):
     """Tensors that differ in their layer alone. ``layers`` is empty for a tensor outside the layers of the file."""
 
     stem: str

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-from hwcalc.formulas.frozen import record, replace
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.quantization.converted import Conversion
@@ -106,8 +107,8 @@ def _is_of_experts(name: str) -> bool:
 def _weight_group(family: Family, type_: str, layers: tuple[int, ...], told: dict[str, Any]) -> WeightGroup:
     size = family.bytes_as(type_)
     lazy = told["name"] in _LAZY and size > _LAZY_BYTES
-    first = record(WeightTensor, {**told, "type": type_, "bytes": size, "lazy": lazy})
-    return record(WeightGroup, {"stem": family.stem, "first": first, "layers": layers})
+    first = WeightTensor(**told, type=type_, bytes=size, lazy=lazy)
+    return WeightGroup(stem=family.stem, first=first, layers=layers)
 
 
 def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> tuple[int, ...]:

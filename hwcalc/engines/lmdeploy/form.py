@@ -13,14 +13,12 @@ from hwcalc.engines.lmdeploy.pool import most_tokens, pool_blocks, refusal
 from hwcalc.engines.request import is_plain
 from hwcalc.formulas import GatedDeltaNet, LayerNumbers
 from hwcalc.formulas.arithmetic import mapped
-from hwcalc.formulas.frozen import frozen
 
 __all__ = ["SessionPools", "plan_curve", "plan_form"]
 
 _NO_LAYERS: Final = LayerNumbers()
 
 
-@frozen
 class SessionPools(Pools):
     """A pool of blocks, and the tokens of the ``longest`` session that it is good for, by the bytes that are left for the cache."""
 

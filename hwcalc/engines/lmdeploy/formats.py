@@ -12,14 +12,13 @@ from typing import Final
 from hwcalc.engines.lmdeploy.classes import PYTORCH
 from hwcalc.engines.options import is_auto
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import brief, shown
 
 __all__ = ["FORMATS", "NONE", "KvFormat", "parse_policy", "read_format"]
 
 
-@frozen
-class KvFormat:
+class KvFormat(Record):
     """A ``quant_policy``: bits of a key and of a value, and how many numbers of the model's dtype a head adds to a token of each."""
 
     policy: int

@@ -28,7 +28,7 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 __all__ = ["KINDS", "Piece", "PoolLayout", "Shape", "aligned", "kept_by", "plan_layout", "pytorch_pieces", "turbomind_pieces"]
@@ -57,8 +57,7 @@ class Piece(NamedTuple):
     bytes: int
 
 
-@frozen
-class Shape:
+class Shape(Record):
     """The heads of a layer on one rank, and the widths of a key and of a value; ``index_dim`` is that of an indexer's key, or 0."""
 
     heads: int
@@ -67,8 +66,7 @@ class Shape:
     index_dim: int = 0
 
 
-@frozen
-class PoolLayout:
+class PoolLayout(Record):
     """The pool of one rank. ``layers`` have ``pieces`` each; ``states`` are those of one of ``state_layers``, without padding."""
 
     layers: int

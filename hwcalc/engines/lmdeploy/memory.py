@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import communication, estimated
 from hwcalc.engines.extra_models import beside
@@ -19,7 +21,6 @@ from hwcalc.engines.lmdeploy.pool import LEAST_BLOCKS, TOO_FEW
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 from hwcalc.profiles.engines import runtime_profile
 

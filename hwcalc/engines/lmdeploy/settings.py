@@ -16,7 +16,7 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.request import Request
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet, LatentAttention, SlidingAttention, SparseIndexer
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ _SPARE_SLOTS: Final = 2
 """A slot for the system, and one for rolling prefill."""
 
 
-@frozen
-class LmdeploySettings:
+class LmdeploySettings(Record):
     """What a request comes to. ``window`` is that of the whole model, outside of which blocks are freed; 0 is none.
 
     ``sparse`` says that latents are in the fp8 rows of FlashMLA, with the keys of an indexer beside. ``slots`` are those of recurrent

@@ -14,7 +14,7 @@ from hwcalc.engines.mistral_rs.models import STATE_COPIES
 from hwcalc.engines.mistral_rs.opened import slots_for
 from hwcalc.engines.mistral_rs.pool import blocks_of
 from hwcalc.formulas.arithmetic import larger, largest, mapped, smaller
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.mistral_rs.opened import MistralOpened
@@ -24,7 +24,6 @@ __all__ = ["paged_form", "slots_curve"]
 _OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
 
 
-@frozen
 class SlotsCurve(Curve):
     """A cache without pages, whose slots of states double as sequences come.
 
@@ -68,8 +67,7 @@ def slots_curve(opened: MistralOpened, curve: Curve) -> Curve:
     )
 
 
-@frozen
-class KeptFree(OwnAmount):
+class KeptFree(OwnAmount, Record):
     """What must stay free beside the other parts, at one end of the range of what is needed."""
 
     parts: tuple[PartForm, ...]

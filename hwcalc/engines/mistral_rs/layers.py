@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, STATE_COPIES, counts_states_as_attention, keeps_all_heads
 from hwcalc.engines.mistral_rs.opened import MistralOpened
 from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
@@ -31,7 +33,6 @@ from hwcalc.formulas import (
     SlidingAttention,
     Span,
 )
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.ssm import state_tensor
 from hwcalc.formulas.tensor import Once
 

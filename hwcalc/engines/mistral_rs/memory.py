@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.amounts import OwnAmount, passed_tokens
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import chunk_tokens, forward
@@ -20,7 +22,7 @@ from hwcalc.engines.mistral_rs.models import is_text
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.steps import step
 from hwcalc.formulas.arithmetic import larger, smaller
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:
@@ -37,8 +39,7 @@ _ONE_IN_FREE: Final = 50
 _SOURCE: Final = "mistral.rs 0.9.2 paged_attention/mod.rs device_memory_cap: 2 % of what is available, at least 512 MiB"
 
 
-@frozen
-class Scores(OwnAmount):
+class Scores(OwnAmount, Record):
     """Attention scores of each sequence: ``square_bytes`` for each pair of its tokens, of which there are at most 1,024."""
 
     square_bytes: int

@@ -10,7 +10,7 @@ from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, as_built, layer_types
 from hwcalc.engines.model_dtypes import model_dtype
 from hwcalc.engines.options import AUTO, integer_option, is_auto, parse_kv_dtype, share_option
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import brief
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ _OLDER: Final = {
 """Names of the Python package and of older servers -> those of ``mistralrs serve``."""
 
 
-@frozen
-class Settings:
+class Settings(Record):
     """What the options come to. ``memory_mb`` and ``context_tokens`` are null where a share of the GPU decides."""
 
     paged: bool
@@ -47,7 +46,6 @@ class Settings:
     fp8: bool
 
 
-@frozen
 class MistralOpened(Opened):
     """It also keeps the settings."""
 

@@ -17,7 +17,7 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Role
 from hwcalc.formulas.arithmetic import larger, smaller
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.units import MIB
 
@@ -29,8 +29,7 @@ _NO_BLOCKS: Final = (
 )
 
 
-@frozen
-class Pages:
+class Pages(Record):
     """The blocks of a rank. ``elements`` are those by which blocks are counted, of all layers, also with several pipeline stages.
 
     ``stages`` says for each pipeline stage what a block takes there, and what all slots of states.
@@ -77,8 +76,7 @@ def _pages(opened: MistralOpened) -> Pages:
     )
 
 
-@frozen
-class PageBlocks:
+class PageBlocks(Record):
     """The blocks that a budget makes, counted in whole MB, of which one is nobody's.
 
     ``state_bytes`` of a budget are for the states; ``wanted_mb`` is what the user asks for in place of all that is free. On Metal

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.mlx.models import CHUNKED, EXPANDED, INDEX_ONCE, LISTED, file_of
 from hwcalc.engines.mlx.options import Bits, bits_of, number_of, window_of
@@ -32,7 +34,6 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.formulas.frozen import replace
 
 __all__ = ["PREFILL_STEP", "RULES", "pieces", "quantized_at"]
 

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import SparseIndexer, Stack
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 
 __all__ = [

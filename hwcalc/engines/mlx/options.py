@@ -10,7 +10,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.mlx.models import OWN_CACHE, file_of
 from hwcalc.engines.options import EngineOption, integer_option, is_auto
 from hwcalc.errors import UnknownNameError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.text import brief
 
 __all__ = ["DECODE_CONCURRENCY", "FLOATS", "GROUPS", "OPTIONS", "Bits", "bits_of", "checked_dtype", "number_of", "window_of"]
@@ -75,8 +75,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
 )
 
 
-@frozen
-class Bits:
+class Bits(Record):
     """A quantized cache: bits of a number, numbers of a group, and the tokens from which on it is quantized."""
 
     bits: int

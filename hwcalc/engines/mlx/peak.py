@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.amounts import Amount, Asked, Constant
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
@@ -17,7 +19,6 @@ from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.engines.steps import step
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import Role
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 
 __all__ = ["parts"]

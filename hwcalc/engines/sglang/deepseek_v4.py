@@ -15,7 +15,7 @@ from hwcalc.engines.sglang.sizes import LOADED, Figures, Sizes, most_running, re
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, Stack
 from hwcalc.formulas.arithmetic import either, floored, larger
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = [
     "CompressedLayout",
@@ -50,8 +50,7 @@ class CompressedStage(NamedTuple):
     many: int
 
 
-@frozen
-class CompressedLayout:
+class CompressedLayout(Record):
     """The stages of the model, and what one row takes. ``window`` and ``index_head_dim`` are those of the model."""
 
     stages: tuple[CompressedStage, ...]

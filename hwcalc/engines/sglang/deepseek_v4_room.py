@@ -16,12 +16,10 @@ from hwcalc.engines.sglang.deepseek_v4 import (
 from hwcalc.engines.sglang.room import Demand, Room, around, with_a_window
 from hwcalc.engines.sglang.sizes import MOST_REQUESTS, Figures, Sizes
 from hwcalc.formulas.arithmetic import largest
-from hwcalc.formulas.frozen import frozen
 
 __all__ = ["CompressedRoom"]
 
 
-@frozen
 class CompressedRoom(Room):
     """The pools of DeepSeek-V4."""
 

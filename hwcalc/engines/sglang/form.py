@@ -17,14 +17,12 @@ from hwcalc.engines.sglang.opened import SglangOpened
 from hwcalc.engines.sglang.room import Demand, Room
 from hwcalc.formulas import CompressedAttention, LayerKind, LayerNumbers
 from hwcalc.formulas.arithmetic import larger
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hybrid import Group
 from hwcalc.formulas.stairs import Stair
 
 __all__ = ["PoolCurve", "plan_curve", "plan_form"]
 
 
-@frozen
 class PoolCurve(Curve):
     """The cache: the smallest pools that hold the sequences, on as many ``ranks`` as all ``dp`` replicas have.
 

@@ -26,7 +26,7 @@ from hwcalc.formulas import (
     SparseIndexer,
     Stack,
 )
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 __all__ = ["FULL", "KINDS", "SWA", "PoolLayout", "StageCells", "plan_layout", "stage_spans"]
@@ -39,8 +39,7 @@ _STATE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
 _LAYER_TYPES: Final = {"sliding_attention": SWA, "full_attention": FULL}
 
 
-@frozen
-class StageCells:
+class StageCells(Record):
     """What the layers of one stage take on a rank: bytes of a token in each pool, and of a slot in the pool of states.
 
     ``full_layers`` counts those whose tokens are all kept, as SGLang counts them for a draft. ``index_bytes`` are those of the indexers.
@@ -62,8 +61,7 @@ class StageCells:
         return self.full_bytes + self.workspace_bytes
 
 
-@frozen
-class PoolLayout:
+class PoolLayout(Record):
     """The stages of a model, the tensors of each kind of layer, and what its pools are divided by.
 
     ``window`` is the window as SGLang counts it; ``None`` without a pool of its own. ``states`` are elements of a state and its bytes, by kind.

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import communication, device_context, exact, ranked
 from hwcalc.engines.draft_weights import mtp_bytes_rank
@@ -23,7 +25,6 @@ from hwcalc.engines.sglang.settings import prompt_tokens
 from hwcalc.engines.sglang.weights import SGLANG
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention
-from hwcalc.formulas.frozen import replace
 from hwcalc.units import MIB
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
 from hwcalc.engines.sglang.models import is_compressed
@@ -12,7 +14,6 @@ from hwcalc.engines.sglang.room import Demand, PoolRoom, Room
 from hwcalc.engines.sglang.settings import SglangSettings, read_settings
 from hwcalc.engines.sglang.sizes import EVICTION_INTERVAL, Sizes, slots_per_request
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair, blocks_stair
 
 if TYPE_CHECKING:

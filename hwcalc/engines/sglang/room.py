@@ -6,7 +6,7 @@ a share, a little more memory may mean one slot more and fewer tokens: then it i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -29,7 +29,7 @@ from hwcalc.engines.sglang.sizes import (
     window_tokens,
 )
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, smaller, some
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["Demand", "PoolRoom", "Room", "around", "with_a_window"]
 
@@ -49,8 +49,7 @@ class Demand(NamedTuple):
     window_places: int
 
 
-@frozen
-class Room(ABC):
+class Room(Record):
     """The pools of any budget, for requests of one family."""
 
     settings: SglangSettings
@@ -168,7 +167,6 @@ def around(size: Any) -> tuple[int, int]:
     return floored(size - spread) - _FEW_BYTES, floored(size + spread) + _FEW_BYTES
 
 
-@frozen
 class PoolRoom(Room):
     """The pools of a model other than DeepSeek-V4."""
 

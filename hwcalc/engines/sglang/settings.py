@@ -23,7 +23,7 @@ from hwcalc.engines.sglang.models import (
 from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.states import STATE_RULES
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.text import shown
 
@@ -45,8 +45,7 @@ _LARGEST_CHUNK: Final = 16_384
 _USUAL_CHUNK: Final = 8192
 
 
-@frozen
-class SglangSettings:
+class SglangSettings(Record):
     """The settings by which pools are sized. ``requests`` is ``None`` where SGLang takes as many as it thinks right.
 
     ``swa_ratio`` is ``None`` where window tokens follow from the number of requests. ``unpacks`` says that prompts in four bits are first

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from hwcalc.engines.sglang.layout import PoolLayout, StageCells
 from hwcalc.engines.sglang.settings import SglangSettings
 from hwcalc.formulas.arithmetic import either, floored, larger, smaller
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.units import GIB
 
 __all__ = [
@@ -46,8 +46,7 @@ _STATE_COPIES: Final = 3
 _COPIES: Final = {"no_buffer": 0, "extra_buffer": 2, "extra_buffer_lazy": 1}
 
 
-@frozen
-class Sizes:
+class Sizes(Record):
     """Pools on one rank: tokens, those of windows, slots for states, and the requests that run at once.
 
     ``after_states_bytes`` are left for tokens. ``error`` is what SGLang says where it does not start.

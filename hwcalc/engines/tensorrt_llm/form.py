@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.amounts import Amount, OwnAmount
 from hwcalc.engines.budget import Section
 from hwcalc.engines.calibration import measurements
@@ -21,7 +23,7 @@ from hwcalc.engines.tensorrt_llm.needs import Needs
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.arithmetic import either, every, floored, larger, some
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.calibration import overheads_kind
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ __all__ = ["PoolCurve", "PoolForm", "plan_curve", "plan_form"]
 def plan_form(opened: TensorrtOpened) -> MemoryForm | None:
     """The form of the family; ``None`` where sequences are not alike, or the budget is unknown or partly measured."""
     form = form_with(opened, lambda: _parts(opened, opened.budget))
-    return None if form is None else PoolForm(**vars(form))
+    return None if form is None else PoolForm(**asdict(form))
 
 
 def _parts(opened: TensorrtOpened, budget: Budget | None) -> tuple[PartForm, ...] | None:
@@ -82,8 +84,7 @@ def _part(part: BudgetPart, batch: int) -> PartForm:
     return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
 
-@frozen
-class DummyBatch(OwnAmount):
+class DummyBatch(OwnAmount, Record):
     """A forward pass of a full batch of prompts: the longer these are, the fewer."""
 
     rule: Amount
@@ -93,8 +94,7 @@ class DummyBatch(OwnAmount):
         return self.rule.at(tokens, dummy_rows(self.batch, tokens))
 
 
-@frozen
-class KeptFree(OwnAmount):
+class KeptFree(OwnAmount, Record):
     """What ``free_gpu_memory_fraction`` leaves of what the other parts leave."""
 
     usable: int
@@ -107,7 +107,6 @@ class KeptFree(OwnAmount):
         return kept
 
 
-@frozen
 class PoolCurve(Curve):
     """The cache: the smallest budget whose pools hold the sequences. ``layouts`` are those of lengths up to each number of tokens."""
 
@@ -180,7 +179,6 @@ def _total(needs: Needs, sequences: int, dp: int) -> int:
     return total
 
 
-@frozen
 class PoolForm(MemoryForm):
     """The memory equation, where pools of the left bytes must hold the sequences."""
 

@@ -20,7 +20,7 @@ from hwcalc.engines.tensorrt_llm.pieces import Piece
 from hwcalc.engines.tensorrt_llm.settings import Settings
 from hwcalc.formulas import LayerKind
 from hwcalc.formulas.arithmetic import ceil_div, ceiled, either, floored, largest, picked, smaller, some
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.storage import Dealt, Storage
@@ -35,8 +35,7 @@ _RESUMED = 0.95
 """``max_util_for_resume``: the share of a quota that counts where it is said in tokens."""
 
 
-@frozen
-class Stage:
+class Stage(Record):
     """The layers of one pipeline stage: the pieces of each kind, and how many layers have them."""
 
     kinds: tuple[tuple[tuple[Piece, ...], int], ...]
@@ -73,8 +72,7 @@ class Stage:
         return sum({piece.key: piece.row for piece, _ in sliding}.values())
 
 
-@frozen
-class Layout:
+class Layout(Record):
     """What the manager knows: the stages, the settings, and the kinds with their pieces."""
 
     stages: tuple[Stage, ...]

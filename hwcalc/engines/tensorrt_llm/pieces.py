@@ -27,7 +27,7 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["RULES", "Piece", "pieces_of"]
 
@@ -37,8 +37,7 @@ _STATE: Final = 4
 """Bytes of a number of DeepSeek-V4's compressor, which is always fp32."""
 
 
-@frozen
-class Piece:
+class Piece(Record):
     """One buffer of a layer on a rank: ``row`` bytes for each token of a block, or ``state`` bytes for each slot.
 
     ``window`` cuts it to the blocks of the last tokens; ``key`` is what layers have in common that share one scratch block.

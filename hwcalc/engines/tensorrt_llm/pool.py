@@ -10,7 +10,7 @@ from hwcalc.engines.steps import Step, step
 from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout
 from hwcalc.engines.tensorrt_llm.opened import TensorrtOpened, of_tensorrt
 from hwcalc.formulas.arithmetic import ceil_div
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ def holds(opened: TensorrtOpened, budget: int) -> bool:
     return of_tensorrt(opened.replica).needs.holds(budget)
 
 
-@frozen
-class _Sizes:
+class _Sizes(Record):
     """How large the pools of a budget are; ``tokens`` and ``blocks`` are those of the layers that keep all, ``None`` without end."""
 
     tokens: int | None

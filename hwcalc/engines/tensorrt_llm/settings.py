@@ -26,7 +26,7 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.text import shown
 from hwcalc.units import parse_tokens
@@ -48,8 +48,7 @@ _FLOATS: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp1
 _HOPPER: Final = "9."
 
 
-@frozen
-class Settings:
+class Settings(Record):
     """What the rules of the pool need to know beside the layers. ``v2`` is the manager; ``window_pattern`` is as the option says."""
 
     kv_dtype: str

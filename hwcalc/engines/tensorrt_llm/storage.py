@@ -17,8 +17,10 @@ from functools import cached_property, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from hwcalc.formulas.arithmetic import Table, ceil_div, either, larger, last_good, mapped, nearest, smaller, some
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -55,8 +57,7 @@ class Sequences(NamedTuple):
     requests: int = 1
 
 
-@frozen
-class Cycle:
+class Cycle(Record):
     """Layers whose blocks come and go together. ``sizes`` are the bytes of a slot in each of its pools, the largest first.
 
     ``alone`` is the largest share that one layer has in a pool: prompts that are read may keep old tokens of one layer at a time.
@@ -192,8 +193,7 @@ class Dealt:
         return found, enough
 
 
-@frozen
-class Storage(Dealt):
+class Storage(Dealt, Record):
     """The pools of one rank: for each its sizes and its cycles; ``typical`` divides the quota, and ``least`` must fit."""
 
     pools: tuple[tuple[tuple[int, ...], tuple[Cycle, ...]], ...]

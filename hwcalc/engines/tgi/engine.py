@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.capability import check_generation
 from hwcalc.engines.general import GeneralEngine
@@ -24,7 +26,6 @@ from hwcalc.engines.turns import Turns
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.formats import BF16
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import brief

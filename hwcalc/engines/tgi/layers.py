@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.pages import Pages
 from hwcalc.engines.tgi.models import is_native, keeps_whole_heads
 from hwcalc.engines.tgi.opened import TgiOpened
@@ -24,7 +26,6 @@ from hwcalc.formulas import (
     SlidingAttention,
 )
 from hwcalc.formulas.attention import key_value_tensors
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
 if TYPE_CHECKING:

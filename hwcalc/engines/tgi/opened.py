@@ -17,7 +17,7 @@ from hwcalc.engines.tgi.launcher import head_width, prefill_tokens
 from hwcalc.engines.tgi.models import is_bf16, is_native, published_format
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import AttentionKind, Mamba1
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["BLOCKS", "FRACTION", "REQUESTS", "WIGGLE_ROOM", "Settings", "TgiOpened", "of_tgi", "wiggle_room"]
 
@@ -34,8 +34,7 @@ _NO_FLASHINFER: Final = frozenset({"falcon", "deepseek_v2"})
 _AMPERE: Final = 8
 
 
-@frozen
-class Settings:
+class Settings(Record):
     """What the options come to. ``share`` is that of the whole GPU: ``cuda_memory_fraction`` x ``TGI_WIGGLE_ROOM``."""
 
     attention: str
@@ -46,7 +45,6 @@ class Settings:
     most_requests: int
 
 
-@frozen
 class TgiOpened(Opened):
     """It also keeps the settings."""
 

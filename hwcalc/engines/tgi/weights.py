@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.tgi.models import keeps_whole_heads
 from hwcalc.formulas import AttentionKind, ExpandedLatentAttention, LatentAttention, LayerKind
 from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 
 __all__ = ["TGI"]

@@ -16,7 +16,7 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import ENDS, Asked, AskedCurve, Curve, PartForm
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.formulas.arithmetic import larger, mapped
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["BlockPool", "FirstParts", "Lengths", "asked_curve", "asked_parts", "lengths_of"]
 
@@ -84,14 +84,14 @@ def _first(opened: VllmOpened, tokens: int) -> Mapping[tuple[str, str], int]:
     return opened.shared(("parts of a short batch", tokens), found)
 
 
-@frozen
 class FirstParts(Sequence[int]):
     """The bytes of a part of the equation at the first ``lengths``, each found when it is asked for."""
 
-    opened: VllmOpened
-    name: str
-    end: str
-    lengths: int
+    def __init__(self, *, opened: VllmOpened, name: str, end: str, lengths: int) -> None:
+        self.opened = opened
+        self.name = name
+        self.end = end
+        self.lengths = lengths
 
     def __len__(self) -> int:
         return self.lengths
@@ -110,8 +110,7 @@ class FirstParts(Sequence[int]):
         return hash((self.name, self.end, self.lengths))
 
 
-@frozen
-class BlockPool:
+class BlockPool(Record):
     """Blocks of a budget, or ``override`` of them, without the ``null`` one; each of the ``schedulers`` has its share, and of the sequences.
 
     Without ``lengths`` a block has ``width`` bytes at every length.

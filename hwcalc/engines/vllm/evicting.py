@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.evicting import Evicted
 from hwcalc.engines.policies import PagedGroup
@@ -19,15 +21,14 @@ from hwcalc.engines.vllm.placed import LayerCache
 from hwcalc.engines.vllm.plugin import chunked_tokens, is_plugin
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.formulas import Stack
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.policies.asked import NO_COMPACTION
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
 
 __all__ = ["PromptPeak", "cut_members", "held_layout", "most_requests", "paged_groups", "prompt_peak", "renumbered"]
 
 
-@frozen
-class PromptPeak:
+class PromptPeak(Record):
     """Blocks of a request while its prompt is read, and how many requests there can be at that point at once."""
 
     blocks: int

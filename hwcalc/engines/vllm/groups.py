@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from hwcalc.engines.vllm.placed import Sorted
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas.frozen import replace
 
 __all__ = ["BlockGroup", "form_groups"]
 

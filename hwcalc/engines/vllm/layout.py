@@ -19,7 +19,7 @@ from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 __all__ = ["PoolLayout", "RequestBytes", "bytes_of_pages", "plan_layout"]
@@ -61,8 +61,7 @@ class _Pages(NamedTuple):
     drafts: tuple[int, ...]
 
 
-@frozen
-class PoolLayout:
+class PoolLayout(Record):
     """The groups of one model. ``stage_bytes`` is the size of a block on a rank of each pipeline stage."""
 
     caches: tuple[LayerCache, ...]

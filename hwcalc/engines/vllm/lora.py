@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.lora import Lora
 from hwcalc.engines.lora_weights import adapted, adapter_numbers, most_on_a_stage
 from hwcalc.engines.rank_weights import RankBytes, cut_blocks
@@ -19,7 +21,6 @@ from hwcalc.engines.shards import module_of
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

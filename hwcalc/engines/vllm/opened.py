@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict, replace
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.sharing import Held
 from hwcalc.engines.vllm.groups import BlockGroup
@@ -15,7 +17,6 @@ from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 from hwcalc.engines.vllm.sharing import group_held
 from hwcalc.engines.vllm.specs import LayerSpec
 from hwcalc.formulas import LayerKind
-from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.evicting import PromptPeak
@@ -43,7 +44,7 @@ class VllmOpened(Opened):
         kept: PoolLayout | None = self.family.get(own)
         if kept is not None:
             return kept
-        key = ("vllm layout", *{**vars(settings), "sequences": 0, "full_batch": None, "override": None}.values())
+        key = ("vllm layout", *{**asdict(settings), "sequences": 0, "full_batch": None, "override": None}.values())
         layout: PoolLayout = self.model.worked_out.get(key) or plan_layout(self.model, settings, length)
         if not layout.depends_on_length:
             self.model.worked_out[key] = self.family[own] = layout

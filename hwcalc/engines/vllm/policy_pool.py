@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.counts import longest
@@ -14,7 +16,6 @@ from hwcalc.engines.vllm.evicting import most_requests
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import usable_blocks
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.opened import VllmOpened

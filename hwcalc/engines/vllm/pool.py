@@ -6,18 +6,16 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
-from hwcalc.engines.steps import LATE_STEPS, Step, step
+from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout, bytes_of_pages
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import record
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
@@ -45,28 +43,27 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     tokens = _logged(layout, settings, logged, concurrency, length)
     requests = layout.schedulers * (usable_blocks(layout, settings, budget) // layout.schedulers // per_request)
-    values = {
-        "budget_bytes": budget,
-        "tokens": tokens if fits else None,
-        "bytes_per_token": max(stages) // (layout.block_size * settings.dcp) if is_full else None,
-        "blocks": blocks,
-        "block_size": layout.block_size,
-        "bytes_per_block": max(stages),
-        "blocks_per_request": per_request,
-        "max_concurrency": concurrency if fits else None,
-        "max_requests": requests,
-        "max_seq": _longest(layout, settings, budget, bound),
-        "swa_tokens": None,
-        "state_slots": None,
-        "needed_bytes": max(layout.needed(length, stage) for stage in range(settings.pp)),
-        "fits": fits,
-        "message": message,
-        "requires": _mamba_limit(layout, settings, blocks) if fits else (),
-        "definition": Definition.ENGINE,
-        "at_once": None,
-        LATE_STEPS: partial(_steps, layout, settings, budget, logged, (concurrency, tokens), length, fits=fits),
-    }
-    return record(PoolInfo, values)
+    return PoolInfo(
+        budget_bytes=budget,
+        tokens=tokens if fits else None,
+        bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if is_full else None,
+        blocks=blocks,
+        block_size=layout.block_size,
+        bytes_per_block=max(stages),
+        blocks_per_request=per_request,
+        max_concurrency=concurrency if fits else None,
+        max_requests=requests,
+        max_seq=_longest(layout, settings, budget, bound),
+        swa_tokens=None,
+        state_slots=None,
+        needed_bytes=max(layout.needed(length, stage) for stage in range(settings.pp)),
+        fits=fits,
+        message=message,
+        requires=_mamba_limit(layout, settings, blocks) if fits else (),
+        definition=Definition.ENGINE,
+        at_once=None,
+        steps=_steps(layout, settings, budget, logged, (concurrency, tokens), length, fits=fits),
+    )
 
 
 def _steps(
@@ -286,14 +283,7 @@ def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
     if alike is None:
         alike = vars(layout)["_infos"] = [_group_info(layout, group) for group in layout.groups]
     return tuple(
-        record(
-            PoolGroup,
-            {
-                **info,
-                "blocks_per_request": layout.blocks(group, length),
-                LATE_STEPS: partial(_group_steps, layout, group, length),
-            },
-        )
+        PoolGroup(**info, blocks_per_request=layout.blocks(group, length), steps=_group_steps(layout, group, length))
         for group, info in zip(layout.groups, alike, strict=True)
     )
 

@@ -20,7 +20,7 @@ from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.engines.widths import encoder_width, expert_width, layer_width
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.engines import planned_version, vllm_profile
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ _SAMPLER: Final = (
 )
 
 
-@frozen
-class ProfileRun:
+class ProfileRun(Record):
     """What vLLM runs before it sizes the pool: ``tokens`` at once, then ``rows`` of logits. ``quantized`` says whether weights are."""
 
     version: str

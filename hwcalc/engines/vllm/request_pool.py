@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.counts import longest
 from hwcalc.engines.vllm.pool import usable_blocks
-from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.engines.vllm.opened import VllmOpened

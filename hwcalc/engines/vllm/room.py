@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import usable_bytes
 from hwcalc.engines.families import Families, is_unmeasured
@@ -46,7 +48,7 @@ class InRooms(Families[Opened]):
 
     def carried(self, opened: Opened, beside: Opened) -> Mapping[Hashable, Any]:
         """What advice changes alone, such as the number of sequences or the format of the cache, touches few answers."""
-        one, other = vars(opened.request), vars(beside.request)
+        one, other = asdict(opened.request), asdict(beside.request)
         fields = [name for name, value in one.items() if name not in _APART and value is not other[name] and value != other[name]]
         options = {name for name, _ in one["options"].items() ^ other["options"].items()}
         answers = [*(_FIELDS.get(name, _NONE) for name in fields), *(_OPTIONS.get(name, _NONE) for name in options)]

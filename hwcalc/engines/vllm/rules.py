@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from hwcalc.engines.vllm.versions import since
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.engines import Version
 
 __all__ = ["TABLE", "Period", "Rule", "Rules", "periods", "rules_of"]
@@ -21,8 +21,7 @@ _SPECS: Final = "v1/kv_cache_interface.py"
 _MODELS: Final = "model_executor/models/config.py"
 
 
-@frozen
-class Rules:
+class Rules(Record):
     """What holds in one release. The fields are the rules of :data:`TABLE`."""
 
     engine: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats
@@ -26,7 +28,7 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.profiles.engines import planned_version
@@ -50,8 +52,7 @@ _FLASHINFER: Final = 90
 """The compute capability on which vLLM runs the prefill of gated delta nets with FlashInfer, whatever the model."""
 
 
-@frozen
-class VllmSettings:
+class VllmSettings(Record):
     """Everything that the plan of the pool needs beside the layers. ``kv_dtype`` is the resolved KV dtype, as vLLM spells it."""
 
     kv_dtype: str

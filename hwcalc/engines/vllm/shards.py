@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

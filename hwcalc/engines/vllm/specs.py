@@ -12,12 +12,13 @@ Source: vLLM 0.33, v1/kv_cache_interface.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import cached_property
 from typing import Any, ClassVar, Final, Self
+
+from msgspec.structs import replace
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.rules import Rules
-from hwcalc.formulas.frozen import fields, frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair, blocks_stair
 
 __all__ = [
@@ -47,8 +48,7 @@ def ceil_div(number: int, divisor: int) -> int:
     return -(-number // divisor)
 
 
-@frozen
-class Limits:
+class Limits(Record):
     """The settings on which the number of blocks per request depends, beside the length."""
 
     batches: int
@@ -73,8 +73,7 @@ class Limits:
         return "batches_in_flight x batched_tokens", {"batches_in_flight": self.batches, "batched_tokens": self.batched_tokens}
 
 
-@frozen
-class LayerSpec:
+class LayerSpec(Record, cache_hash=True):
     """The cache of one layer on one rank. ``tag`` holds what else must be equal for layers to share a group."""
 
     form: ClassVar[str]
@@ -138,13 +137,6 @@ class LayerSpec:
             return replace(self, block_size=self.block_size * ratio, page=page)
         return replace(self, page=page) if rules.pads_attention and not self.is_latent else None
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((type(self), *(vars(self)[each.name] for each in fields(self) if each.compare)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
 
 class FullSpec(LayerSpec):
     """Keeps every token."""
@@ -171,7 +163,6 @@ class LatentSpec(FullSpec):
     is_latent: ClassVar[bool] = True
 
 
-@frozen
 class WindowSpec(LayerSpec):
     """Keeps the last ``limit`` tokens."""
 
@@ -179,7 +170,6 @@ class WindowSpec(LayerSpec):
     without_window: ClassVar[type[LayerSpec]] = FullSpec
 
     limit: int
-    __hash__ = LayerSpec.__hash__
 
     def stairs(self, limits: Limits) -> tuple[Stair, ...]:
         """A window may start inside a block, which takes one more block: with blocks of two, the window BCD of ABCD lies in [AB][CD]."""
@@ -246,7 +236,6 @@ class CrossSpec(LayerSpec):
         return self.form, self.block_size, 0
 
 
-@frozen
 class StateSpec(LayerSpec):
     """Keeps recurrent states: ``states`` of them per request, whatever its length, or beside them one for each block of tokens."""
 
@@ -254,7 +243,6 @@ class StateSpec(LayerSpec):
 
     states: int
     every: bool = False
-    __hash__ = LayerSpec.__hash__
 
     def stairs(self, limits: Limits) -> tuple[Stair, ...]:
         return (_always(self.states), *((blocks_stair(self.block_size),) if self.every else ()))

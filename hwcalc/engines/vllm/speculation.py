@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.text import brief
 from hwcalc.units import parse_tokens
@@ -17,8 +17,7 @@ DRAFTED: Final = ("eagle", "dflash", "draft")
 """The methods with a model of their own."""
 
 
-@frozen
-class Speculation:
+class Speculation(Record):
     """``method`` drafts ``tokens`` tokens at a time. ``model`` is the draft model, if the method has one."""
 
     method: str

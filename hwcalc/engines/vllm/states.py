@@ -23,7 +23,7 @@ from hwcalc.formulas import (
     Mamba2,
     ShortConvolution,
 )
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 
 __all__ = [
@@ -127,8 +127,7 @@ def state_bytes(kind: LayerKind, *, tp: int, speculated: int, conv_bytes: int, s
     return columns * shape.width * conv_bytes + shape.matrix * (ssm_bytes if shape.own_format else conv_bytes)
 
 
-@frozen
-class _StateShape:
+class _StateShape(Record):
     """The state on one rank: the convolution has ``columns`` x ``width`` numbers, and the recurrence ``matrix`` numbers."""
 
     columns: int = 0

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
+
 from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank, module_of
@@ -18,7 +20,6 @@ from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
 from hwcalc.engines.widths import expert_width
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import (
     Block,
     Part,
@@ -30,8 +32,7 @@ from hwcalc.parsers.decoder.layer_types import Rule, by_window, read_by_type
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
 
 
-@frozen
-class Experts:
+class Experts(Record):
     """A mixture of experts: the config keys of its sizes, and what stands beside the experts."""
 
     count: str = "num_experts"
@@ -52,8 +53,7 @@ class Experts:
     """Further tensors of each layer with experts."""
 
 
-@frozen
-class Decoder:
+class Decoder(Record):
     """A :class:`~hwcalc.parsers.reading.Family` of decoder-only models, by what it adds to Llama or leaves out."""
 
     types: Rule = by_window()

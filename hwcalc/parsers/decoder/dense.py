@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

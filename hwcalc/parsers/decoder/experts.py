@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed, gated_experts

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Weight, WeightRole, attention, embedding, experts, gated_mlp, layer_norm, linear
 from hwcalc.parsers.blocks import Weighed, norm
 from hwcalc.parsers.config import Config

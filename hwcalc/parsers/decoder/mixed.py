@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import MAX_LAYERS, Config

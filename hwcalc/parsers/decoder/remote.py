@@ -28,8 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import attention, gated_mlp, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed, rms_norms, tied_head
 from hwcalc.parsers.config import Config

@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import Layer, NoCache, SharedCache
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, attention, embedding, gated_mlp, linear, rms_norm
 from hwcalc.parsers.blocks import Named, Weighed, gated_experts, head_block, repeated, tied_head
 from hwcalc.parsers.config import Config

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, layer_norm, linear, plain_mlp
 from hwcalc.formulas.weights_state import convolution
 from hwcalc.parsers.blocks import Named, Switch, Weighed, repeated, switched, tied_head
@@ -28,7 +27,6 @@ Tables = Callable[[Config, int, str, bool], list[Block]]
 """``tables(config, width, form, tied)`` gives embeddings and head."""
 
 
-@frozen
 class Bart(EncoderDecoder):
     """How a model type differs from BART."""
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import asdict, replace
+
 from hwcalc.formulas import CrossAttention, Layer, NoCache
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block
 from hwcalc.model import Note
 from hwcalc.parsers.classes import architecture, form
@@ -23,8 +25,7 @@ from hwcalc.text import brief
 __all__ = ["COMMON", "EncoderDecoder", "Keys", "encoder_layers"]
 
 
-@frozen
-class Keys:
+class Keys(Record):
     """The keys by which a class describes its decoder. The keys in ``count`` are tried in turn until one is not null."""
 
     count: tuple[str, ...] = ("num_hidden_layers",)
@@ -58,7 +59,7 @@ class Keys:
     def layers(self, config: Config, cross: bool) -> tuple[Layer, ...]:
         """Equal layers, whose cross attention has the dims of their self attention."""
         dims = self.dims(config)
-        layer: Layer = (dims.full(), CrossAttention(**vars(dims))) if cross else (dims.full(),)
+        layer: Layer = (dims.full(), CrossAttention(**asdict(dims))) if cross else (dims.full(),)
         return (layer,) * self.number_of_layers(config)
 
 
@@ -75,8 +76,7 @@ _WITHOUT_EFFECT: Final = (
 )  # fmt: skip
 
 
-@frozen
-class EncoderDecoder:
+class EncoderDecoder(Record):
     """A family whose documents describe an encoder and a decoder. Without ``weights`` its parameters are not counted."""
 
     keys: Keys = COMMON

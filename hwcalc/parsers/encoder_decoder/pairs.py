@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import asdict
+
 from hwcalc.errors import ConfigError, UnknownArchitectureError
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SlidingAttention
 from hwcalc.formulas.weights import Block, Part, linear
@@ -64,7 +66,7 @@ def _with_cross(layer: Layer) -> Layer:
     if any(isinstance(kind, CrossAttention) for kind in layer):
         return layer
     own = tuple(kind for kind in layer if isinstance(kind, (FullAttention, SlidingAttention)))
-    return (*layer, CrossAttention(**vars(dims_of(own)))) if own else layer
+    return (*layer, CrossAttention(**asdict(dims_of(own)))) if own else layer
 
 
 def _weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import CrossAttention, Layer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import (
     Block,
     Part,

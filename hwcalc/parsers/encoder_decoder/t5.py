@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from msgspec.structs import asdict
+
 from hwcalc.formulas import CrossAttention, Layer
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Named, Weighed, repeated, tied_head
 from hwcalc.parsers.config import Config
@@ -32,7 +33,6 @@ _KEYS: Final = Keys(count=("num_decoder_layers", "num_layers"), heads="num_heads
 _QKVO: Final = {letter: letter for letter in "qkvo"}
 
 
-@frozen
 class _T5(EncoderDecoder):
     """How a model type differs from T5."""
 
@@ -193,7 +193,7 @@ def _windowed(period: int) -> Callable[[Config, bool], tuple[Layer, ...]]:
             types = every(pattern, count, "full_attention", "sliding_attention")
         config.ignore("sliding_window_pattern", "_sliding_window_pattern")
         own = build_layers(config, types, {"full_attention": full_layer, "sliding_attention": windowed_layer})
-        over = CrossAttention(**vars(attention_dims(config)))
+        over = CrossAttention(**asdict(attention_dims(config)))
         return tuple((*layer, over) if cross else layer for layer in own)
 
     return layers

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnknownArchitectureError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, SwaType
 from hwcalc.text import shown
@@ -21,8 +21,7 @@ HPARAMS: Final = "gguf hparams"
 """Where a model keeps the result of :func:`hparams_of`."""
 
 
-@frozen
-class Hparams:
+class Hparams(Record):
     """The values that bear on memory, with the names of llama.cpp. Tuples have one entry per layer (``n_layer_all`` entries).
 
     Zero or an empty tuple: the file does not say, or the architecture has no such thing. Four layers of which the last is dense have

@@ -12,7 +12,6 @@ from typing import ClassVar, Final
 
 from hwcalc import formulas
 from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import CacheTensor
 from hwcalc.parsers.gguf.architectures import States
 from hwcalc.parsers.gguf.hparams import Hparams
@@ -25,7 +24,6 @@ CSA_RATIO: Final = 4
 """The ratio whose compressor overlaps (``DSV4_CSA_RATIO``, src/llama-kv-cache-dsv4.cpp)."""
 
 
-@frozen
 class NoHeads(LayerKind):
     """A layer that llama.cpp counts among those with a cache although it has no key/value heads."""
 

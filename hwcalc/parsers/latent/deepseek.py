@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import AFTER_PREFIX, ROUTED, Decoder, mtp_copies, mtp_shared, sparse_by_types
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights

@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind, SparseIndexer
 from hwcalc.formulas import weights as formula
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.parsers.blocks import Weighed, attention_of
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder
@@ -69,8 +69,7 @@ def _latent_layer(config: Config, index: int, window: int | None) -> LatentAtten
     return latent_attention(config, window=window)
 
 
-@frozen
-class LatentLayers:
+class LatentLayers(Record):
     """How the layers of one model type are read."""
 
     sparse: bool = False

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import layer_norm, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

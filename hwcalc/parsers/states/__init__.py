@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.parsers.blocks import Named, Weighed, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Reading, build_layers, read_layer_types
@@ -42,8 +42,7 @@ Mixers = Mapping[type, tuple[str, Callable[[Any], Weighed]]]
 """What weighs the mixers of a family: for each type of kind, the name of the block and the weights by the kind."""
 
 
-@frozen
-class Interleaved:
+class Interleaved(Record):
     """A family with several types of layers: which layer is of which type, how each type is read, and what the layers weigh."""
 
     types: Callable[[Config, int], list[str]]

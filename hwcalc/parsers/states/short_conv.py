@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.formulas import FullAttention, Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution, short_convolution
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms

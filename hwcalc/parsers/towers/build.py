@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen, replace
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, linear, parameter
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
 from hwcalc.parsers.config import Config
@@ -46,8 +48,7 @@ def tower(config: Config, path: str) -> tuple[Block, ...]:
     return weigh(config, path)
 
 
-@frozen
-class Style:
+class Style(Record):
     """How a family of encoders builds a layer, and how it names the tensors."""
 
     attention: str = "self_attn"
@@ -126,8 +127,7 @@ def encoder_layer(config: Config, style: Style, path: str, width: int, mlp_width
     return weights
 
 
-@frozen
-class Encoder:
+class Encoder(Record):
     """A family of encoders: what comes before equal layers, the layers, and what comes after. A call weighs one encoder."""
 
     style: Style = Style()

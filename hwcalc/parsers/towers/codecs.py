@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.formulas.weights import Block, Part, attention, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

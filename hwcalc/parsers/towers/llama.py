@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.formulas.weights import Block, embedding, linear, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -6,7 +6,8 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.formulas.weights import gated_mlp, layer_norm, linear
 from hwcalc.parsers.blocks import Weighed, norm
 from hwcalc.parsers.config import MAX_LAYERS, Config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
@@ -13,8 +13,7 @@ from hwcalc.parsers.towers.build import UnknownTowerError, block, conv
 _STEM: Final = 64
 
 
-@frozen
-class Residual:
+class Residual(Record):
     """An inverted residual: channels grow by ``ratio``, and convolutions of single channels stand before and between.
 
     ``fused`` has one full convolution in place of the growth, and no scale at its end.
@@ -42,8 +41,7 @@ class Residual:
         return weights + parameter(f"{path}.layer_scale", self.out)
 
 
-@frozen
-class Attention:
+class Attention(Record):
     """Attention whose heads share one key and one value, which a convolution may thin out first."""
 
     heads: int

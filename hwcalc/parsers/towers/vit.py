@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.formulas.weights import Block, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import MAX_LAYERS, Config

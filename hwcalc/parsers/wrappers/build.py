@@ -10,7 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen, replace
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, linear, parameter
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
 from hwcalc.parsers.config import Config
@@ -28,8 +30,7 @@ PATH: Final = "multi_modal_projector"
 _TEXT_ONLY: Final = ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
 
 
-@frozen
-class Joined:
+class Joined(Record):
     """What a projector depends on: the document, its language model, and the towers so far."""
 
     top: Config
@@ -65,8 +66,7 @@ Size = str | Callable[[Joined], int]
 """A width: ``tower``, ``text`` (the language model), a key of either or of the document (``top.merge_size``), or a function."""
 
 
-@frozen
-class Beside:
+class Beside(Record):
     """One tower: its config key, its name in the model, its projector, and the blocks after it."""
 
     key: str

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from msgspec.structs import replace
+
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.record import Record
 from hwcalc.reconcile.dialects import (
     llamacpp,
     llamacpp_rows,
@@ -43,8 +45,7 @@ class Parser(Protocol):
         """Read one line."""
 
 
-@frozen
-class Dialect:
+class Dialect(Record):
     """How to read the logs of one program, and how to compare them with a plan.
 
     ``sought`` lists lines by which a log is recognised. ``inputs`` returns the plan's keywords and engine options that a log states,

@@ -10,7 +10,7 @@ from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.solve import last_yes
 from hwcalc.reconcile.facts import Fact, Facts
@@ -23,8 +23,7 @@ _WEIGHTS: Final = ("rotary table",)
 _MOST_BLOCKS: Final = 2**40
 
 
-@frozen
-class Pools:
+class Pools(Record):
     """The pool for the lowest, expected and highest budget that the rounding in the log allows."""
 
     low: PoolInfo

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.profiles.catalog import list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors

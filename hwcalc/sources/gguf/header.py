@@ -10,7 +10,7 @@ import struct
 from typing import Any, Final, NoReturn
 
 from hwcalc.errors import ConfigError, UnsupportedError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY, GgufTensor
 from hwcalc.quantization.ggml import GGML_TYPES
 from hwcalc.sources.gguf.strings import skip_strings
@@ -58,8 +58,7 @@ _AGAIN: Final = "The file is damaged, or not one: download it again."
 _CUT: Final = "The download is not complete, or the file is damaged: download it again."
 
 
-@frozen
-class Header:
+class Header(Record):
     """What stands before the tensors. ``data_offset`` is where these begin, ``file_bytes`` the least size of the file with them."""
 
     keys: dict[str, Any]

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from hwcalc.formulas.frozen import replace
+from msgspec.structs import replace
+
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.gguf.choose import matching, word_for
 from hwcalc.sources.gguf.hub import described

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.document import LARGEST_DOCUMENT
 from hwcalc.sources.gguf.choose import choose, word_for

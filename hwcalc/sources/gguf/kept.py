@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.files import write_atomically
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import GgufTensor
 from hwcalc.quantization.ggml import GGML_TYPES
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
@@ -30,8 +30,7 @@ _LONGEST: Final = 200
 _BY_NAME: Final = {form.name: form for form in GGML_TYPES.values()}
 
 
-@frozen
-class KeptHeaders:
+class KeptHeaders(Record):
     """What was read: of which commit, of which file (the first of several), in how many files of how many bytes."""
 
     commit: str | None

@@ -6,7 +6,7 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.gguf.names import is_gguf
 
@@ -20,8 +20,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +()/-]{0,199}")
 _LATEST: Final = "latest"
 
 
-@frozen
-class GgufName:
+class GgufName(Record):
     """A repository, the file or quantisation in it (empty: llama.cpp's choice), and a revision."""
 
     repository: str

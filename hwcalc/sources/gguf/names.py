@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 
 __all__ = ["MOST_PARTS", "SUFFIX", "Part", "beside_models", "is_gguf", "models_of", "part_of"]
 
@@ -19,8 +19,7 @@ _BESIDE: Final = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Words in the names of files that belong to a model beside it (``gguf_filename_is_model`` in common/download.cpp of llama.cpp)."""
 
 
-@frozen
-class Part:
+class Part(Record):
     """One file of a model in several, as ``gguf-split`` names them: ``stem-00002-of-00003.gguf``."""
 
     stem: str

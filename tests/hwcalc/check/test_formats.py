@@ -11,7 +11,6 @@ import io
 import json
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -20,6 +19,7 @@ import jsonschema
 import junitparser
 import pytest
 import sarif_pydantic
+from msgspec.structs import replace
 
 from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Figures, FileInfo, Fit, Judged, Summary
 from hwcalc.model import Note

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.output import View
 from hwcalc.engines.vllm.flags import flag_words
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.masking import without_tokens
 from hwcalc.model import Note
 from hwcalc.report.emit import emitted

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from statistics import median
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
@@ -17,7 +18,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.vllm.engine import Vllm
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.opened import VllmOpened
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.units import GIB
 from tests.paths import TESTS
@@ -28,8 +29,7 @@ HALF: Final = 0.01
 ENCODER_CACHE: Final = "encoder cache"
 
 
-@frozen
-class Figure:
+class Figure(Record):
     """One figure of a log, in GiB, beside low, expected and high of the plan."""
 
     row: int

@@ -10,13 +10,13 @@ from typing import Any, Final
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hwcalc import KvplanError, load_model
 from hwcalc.engines.base import Opened
 from hwcalc.engines.forms import ENDS, MemoryForm, Term
 from hwcalc.errors import UsageError
 from hwcalc.formulas import SharedCache, Stack
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import KvplanError, load_model
 from hwcalc.engines.forms import (
@@ -28,7 +29,6 @@ from hwcalc.engines.forms import (
     Term,
 )
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.catalog import list_models

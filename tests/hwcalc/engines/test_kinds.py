@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 import typing
 from collections.abc import Mapping
@@ -31,10 +30,7 @@ def example(kind: type[LayerKind], rest: int | None = None) -> LayerKind:
     """A layer of this kind: every number that it needs is 64, and every other one ``rest``."""
     hints = typing.get_type_hints(kind)
     optional = {name for name, hint in hints.items() if isinstance(hint, types.UnionType)}
-    numbers = {
-        field.name: rest if field.name in optional else True if hints[field.name] is bool else 64
-        for field in dataclasses.fields(kind)
-    }
+    numbers = {name: rest if name in optional else True if hints[name] is bool else 64 for name in kind.__struct_fields__}
     return kind(**numbers | {"kept": None})
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.llamacpp.compute import compute_buffer, host_buffer, output_buffer
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.request import Request
-from hwcalc.formulas.frozen import replace
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.profiles.llamacpp import llamacpp_profile
 from hwcalc.units import MIB

@@ -12,12 +12,12 @@ from typing import Any, Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hwcalc import Plan, plan
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Weighed, assign, splits, weights_on
 from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.result import DeviceInfo, FitInfo, Verdict
 from hwcalc.report.places import host_line, places
 from hwcalc.report.table import plan_table

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
@@ -22,7 +23,6 @@ from hwcalc.engines.rank_weights import REFERENCE, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas import GatedDeltaNet
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
 from hwcalc.report.emit import emitted

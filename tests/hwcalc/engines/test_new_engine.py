@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 import hwcalc.engines
 from hwcalc import load_model
@@ -21,7 +22,6 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, integer_option
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request
 from tests.hwcalc.command import QWEN, Capture, run

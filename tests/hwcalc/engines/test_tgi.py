@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import find_engine
@@ -15,7 +16,6 @@ from hwcalc.engines.command import CommandInput
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.tgi.opened import of_tgi
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.core import reconcile
 from hwcalc.units import GIB

@@ -9,11 +9,11 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import ModelSpec, plan
 from hwcalc.engines.vllm.lengths import longest_accepted
 from hwcalc.engines.vllm.rules import rules_of
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.load import load_model
 from hwcalc.parsers.facts import model_facts
 from tests.hwcalc.command import QWEN, Capture, run

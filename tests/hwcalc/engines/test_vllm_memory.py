@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine

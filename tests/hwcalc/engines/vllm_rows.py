@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
@@ -16,7 +18,6 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import group_infos
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import GIB

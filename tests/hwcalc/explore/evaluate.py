@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from hwcalc.engines.forms import (
     Amount,
     Blocks,
@@ -25,7 +27,6 @@ from hwcalc.engines.forms import (
 )
 from hwcalc.engines.moments import Fullest, Moment, Product
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 
 __all__ = ["curve_of", "form_at", "grid_at", "options_at"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines.forms import MemoryForm
@@ -20,7 +21,6 @@ from hwcalc.explore.axes import PageAxes, PageLayout, plan_options
 from hwcalc.explore.build import EQUATION
 from hwcalc.explore.html import page_files
 from hwcalc.explore.payload import PageModel, payload_of
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.planner.asked import Access
 from hwcalc.planner.context import open_request

@@ -18,7 +18,6 @@ from hwcalc.documents import dumps
 from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import KINDS
-from hwcalc.formulas.frozen import fields
 from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
 from hwcalc.library.glossary import MEANINGS
@@ -224,7 +223,7 @@ def test_every_symbol_is_explained(explanations: list[Explanation]) -> None:
 
 def test_every_dimension_has_a_meaning() -> None:
     """A new kind of layer brings meanings for its numbers."""
-    dims = {field.name for kind in KINDS.values() for field in fields(kind)} - {"overlap", "index_quantized"}
+    dims = {name for kind in KINDS.values() for name in kind.__struct_fields__} - {"overlap", "index_quantized"}
 
     assert dims <= MEANINGS.keys()
 

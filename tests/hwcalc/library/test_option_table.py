@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from dataclasses import fields
 
 import pytest
+from msgspec.structs import fields
 
 import hwcalc
 from hwcalc.check.fields import ALIASES
@@ -47,9 +47,9 @@ def test_the_signature_of_plan() -> None:
 def test_the_fields_of_what_was_asked() -> None:
     """Names and defaults."""
     asked = Asked()
-    access = {field.name for field in fields(Access)}
+    access = set(Access.__struct_fields__)
 
-    assert {field.name for field in fields(Asked)} - {"given", "access"} == set(ROWS) - access
+    assert set(Asked.__struct_fields__) - {"given", "access"} == set(ROWS) - access
     assert {name: getattr(asked, name) for name in set(ROWS) - access - {"engine_options"}} == {
         name: row.default for name, row in ROWS.items() if name not in access | {"engine_options"}
     }
@@ -99,7 +99,7 @@ def test_rows_are_whole() -> None:
 
 def test_what_a_check_file_takes() -> None:
     """All of it but where models are fetched from, and what changes a model; aliases are further flags of the command line."""
-    assert set(CHECK_OPTIONS) == set(ROWS) - {field.name for field in fields(Access)} - set(DIMENSIONS)
+    assert set(CHECK_OPTIONS) == set(ROWS) - set(Access.__struct_fields__) - set(DIMENSIONS)
     assert ALIASES == {"concurrency": "batch"}
 
 

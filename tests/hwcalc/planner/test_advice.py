@@ -8,6 +8,7 @@ import shlex
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from hwcalc import plan, recommend
 from hwcalc.engines.pool import Try
@@ -216,7 +217,7 @@ def test_every_option_comes_back(tmp_path: Any) -> None:
             "beams": 2,
     }  # fmt: skip
     asked = read_options(given)
-    values = {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given} | vars(asked.access)
+    values = {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given} | asdict(asked.access)
     words = shlex.split(CommandLine(model="a b", given=values).text)
 
     assert set(given) == {row.name for row in OPTIONS}

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import load_model, plan
 from hwcalc.engines import families
@@ -18,7 +19,6 @@ from hwcalc.engines.request import Hardware, Request
 from hwcalc.engines.vllm import Vllm
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import open_request
 from hwcalc.planner.forms import form_of

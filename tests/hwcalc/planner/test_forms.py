@@ -8,11 +8,11 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.forms import Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request

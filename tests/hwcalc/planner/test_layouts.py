@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from hwcalc import load_model, plan, recommend
 from hwcalc.engines.base import Opened
@@ -95,7 +96,7 @@ def test_deepseek_as_in_the_recipes(gpu: str, gpus: int, batch: int, layout: dic
     (best, *_) = layouts(opened(DEEPSEEK, gpu, seq=65_536, batch=batch, engine="vllm"), gpus)
     found = offer(DEEPSEEK, gpu, seq="64k", batch=batch)
 
-    assert vars(best).items() >= layout.items()
+    assert asdict(best).items() >= layout.items()
     assert found.verdict == "fits"
     assert found.gpus == gpus or (found.gpus == 4 and find_gpu(gpu).memory_marketing_gb * 4 > 700)  # type: ignore[operator]
     scaled = {name: size if size == 1 else found.gpus for name, size in layout.items()}
@@ -208,7 +209,7 @@ def test_the_fewest_fit_as_they_say() -> None:
             fit = plan(model, **asked).fit
             assert fit is not None
             if fit.min_layout is not None:
-                again = plan(model, **asked, **vars(fit.min_layout)).fit
+                again = plan(model, **asked, **asdict(fit.min_layout)).fit
                 assert again is not None
                 assert again.fits
                 assert again.gpus == fit.min_gpus

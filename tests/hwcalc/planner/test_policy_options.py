@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import asdict
 
 from hwcalc import load_model, plan
 from hwcalc.errors import UsageError
@@ -36,7 +37,7 @@ def outcome(policy: Policy, more: dict[str, Any]) -> tuple[object, ...]:
         given["compression_ratio"] = 0.5
     planned = plan(load_model(QWEN), seq=4000, prompt=3900, engine="transformers", policy=[policy.name, {**given, **more}])
     assert planned.policy is not None
-    numbers = {name: each for name, each in vars(planned.policy).items() if name not in {"name", "options"}}
+    numbers = {name: each for name, each in asdict(planned.policy).items() if name not in {"name", "options"}}
     return planned.cache, planned.memory, numbers
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from itertools import takewhile
 from math import ceil
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
@@ -242,7 +242,7 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
             continue
         opened = replace(opened, request=opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
         opened = opened.engine.entire(opened)
-        every = {layout: fits(opened, **vars(layout), dcp=1) for layout in sensible(opened, 4)}
+        every = {layout: fits(opened, **asdict(layout), dcp=1) for layout in sensible(opened, 4)}
         good = [layout for layout, holds in every.items() if holds]
         fewest, certain_fewest = solve_gpus.fewest_gpus(opened, most_gpus=4)
         surely = [layout for layout in good if certainly(opened, layout)]
@@ -286,7 +286,7 @@ def sensible(opened: Opened, most: int) -> list[Layout]:
 
 def certainly(opened: Opened, layout: Layout) -> bool:
     """Whether the layout holds at the low end of the budget too."""
-    made = opened.changed(**vars(layout), dcp=1)
+    made = opened.changed(**asdict(layout), dcp=1)
     assert made.budget is not None
     return solve.holds_in(made, made.budget.low)
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.policies.base import Chosen, LayerShape, Setting, Start
 from hwcalc.policies.outcome import MOST_STEPS, ends_of
 from hwcalc.policies.parse import parse_policy

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec.structs import replace
 
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.policy import policy_info
 from hwcalc.probe import devices
 from hwcalc.report.schema import json_schema

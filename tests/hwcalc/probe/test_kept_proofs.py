@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from hwcalc import load_model
 from hwcalc.planner.context import open_request
@@ -101,7 +102,7 @@ def test_a_file_is_planned_again(step: str, allocator: str, tmp_path: Path, monk
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", ALLOCATORS[allocator] or "")
     receipt = Receipt(tmp_path / "r.json", step, "", {})
     for record in STEPS[step].run(Run(load=lambda: torch, until=monotonic() + 600, environment=os.environ)):
-        receipt.records.append({"allocator": allocator, **json.loads(json.dumps(vars(record), default=vars))})
+        receipt.records.append({"allocator": allocator, **json.loads(json.dumps(asdict(record), default=asdict))})
     receipt.finish()
     document = json.loads(receipt.path.read_text())
 

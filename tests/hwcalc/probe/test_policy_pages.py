@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from hwcalc.formulas.frozen import replace
 from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.policies.asked import FILL, REPACK
 from hwcalc.probe import policy_pages

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas.frozen import replace
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request

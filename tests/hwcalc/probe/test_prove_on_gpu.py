@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from scripts import prove_on_gpu
 from scripts.gpu_proof import child, record
 from scripts.gpu_proof.child import records_of
-from scripts.gpu_proof.record import Receipt, Record, exact, judged, known, scrubbed, skipped
+from scripts.gpu_proof.record import CaseRecord, Receipt, exact, judged, known, scrubbed, skipped
 from scripts.gpu_proof.steps import STEPS
 from tests.paths import ROOT
 
@@ -253,7 +254,7 @@ def test_a_whole_file_is_kept_until_there_is_another(tmp_path: Path) -> None:
     """A second run that is cut, or compares nothing, does not touch it; one that comes to its end replaces it."""
     whole = tmp_path / "r.json"
 
-    def started(*cases: Record) -> Receipt:
+    def started(*cases: CaseRecord) -> Receipt:
         receipt = Receipt(whole, "s", "w", {})
         for case in cases:
             receipt.add(case)
@@ -363,7 +364,7 @@ def test_a_machine_that_is_called_like_our_words(tmp_path: Path, monkeypatch: py
     receipt.add(
         {
             "allocator": "default",
-            **vars(judged("Qwen/Qwen3-8B default", why=f"on {name}", model="Qwen/Qwen3-8B", probe_receipt={"device": "cuda"})),
+            **asdict(judged("Qwen/Qwen3-8B default", why=f"on {name}", model="Qwen/Qwen3-8B", probe_receipt={"device": "cuda"})),
             "status": "agrees",
         }
     )

@@ -20,7 +20,7 @@ from hwcalc.probe.live import NOT_RUN, LiveResult
 from scripts.gpu_proof import machine, memory, policies
 from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, operations
 from scripts.gpu_proof.machine import bandwidth_record, context_step, live_record, live_step, smi_memory
-from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, MEASURED, SKIPPED, Record, exact, judged, known
+from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, MEASURED, SKIPPED, CaseRecord, exact, judged, known
 from scripts.gpu_proof.run import Run, cases
 from scripts.gpu_proof.steps import STEPS
 from tests.hwcalc.probe.fake_cuda import CONTEXT, GPU_NAME, WORKSPACE, FakeTorch
@@ -41,7 +41,7 @@ def fake(*, total: int = 80 * GIB, **more: Any) -> FakeTorch:
     return FakeTorch(total=total, name=GPU_NAME, **more)
 
 
-def counted(records: list[Record]) -> dict[str, int]:
+def counted(records: list[CaseRecord]) -> dict[str, int]:
     """How many records there are of each status."""
     return dict(Counter(record.status for record in records))
 
@@ -122,7 +122,7 @@ def test_what_was_not_compared_does_not_agree() -> None:
     assert "not compared: memory_allocated, memory_reserved" in records[0].why
 
 
-def dropped(leak: int, sizes: list[int], total: int = 80 * GIB) -> Record:
+def dropped(leak: int, sizes: list[int], total: int = 80 * GIB) -> CaseRecord:
     """One case of the step about free memory, on a driver that keeps ``leak`` bytes for each tensor."""
     run = run_on(fake(leak=leak, total=total))
     return memory._drop("drop", sizes, run, run.opened())
@@ -342,10 +342,10 @@ def test_a_deadline(name: str) -> None:
 def test_an_error_is_the_record_of_its_case() -> None:
     """The next ones are tried; after three in a row the context is taken to be lost."""
 
-    def fails() -> Record:
+    def fails() -> CaseRecord:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be ...")
 
-    def works() -> Record:
+    def works() -> CaseRecord:
         return judged("good", exact("n", 1, 1))
 
     todo = [("a", fails), ("b", works), ("c", fails), ("d", fails), ("e", fails), ("f", works)]
@@ -358,7 +358,7 @@ def test_an_error_is_the_record_of_its_case() -> None:
 def test_a_case_that_is_not_planned_is_skipped() -> None:
     """There is no prediction that could be wrong. It is no sign of a lost context, and the next ones are tried."""
 
-    def refuses() -> Record:
+    def refuses() -> CaseRecord:
         raise UnsupportedError("vLLM 0.24 does not run BartForConditionalGeneration", hint="")
 
     records = list(cases(run_on(fake()), [(name, refuses) for name in "abcd"] + [("e", lambda: judged("e", exact("n", 1, 1)))]))

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import replace
 from hwcalc.hardware import detect
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan

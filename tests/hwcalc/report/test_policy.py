@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import plan
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition
 from hwcalc.planner.result import Plan
 from hwcalc.planner.sharing_result import SharingInfo

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from hwcalc.cli import completion
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
@@ -45,7 +46,7 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
 
     def read(model: str, access: Access, **how: Any) -> Any:
         if model != DRAFT:
-            seen.append({**vars(access), **how})
+            seen.append({**asdict(access), **how})
         return load(model, Access(offline=True))
 
     def plan(_: object, **wanted: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hwcalc import formulas
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import AttentionKind, LayerKind, SharedCache, SlidingAttention
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers.config import Config
 
@@ -20,8 +20,7 @@ K = TypeVar("K", bound=LayerKind)
 _LARGEST = 2**40
 
 
-@frozen
-class Heads:
+class Heads(Record):
     """The heads of one layer: of queries, of keys, and the elements of one key and one value."""
 
     queries: int
@@ -35,8 +34,7 @@ Keys = dict[str, Any]
 """Metadata by key, without the name of the architecture in front."""
 
 
-@frozen
-class Source:
+class Source(Record):
     """A model to convert. The getters look into the language level first, then at the top, as the converter's merged dict does."""
 
     model: ModelSpec

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hwcalc.formulas.frozen import field, frozen
+from msgspec import field
+
+from hwcalc.formulas.record import Record
 
 __all__ = ["DESKTOP", "TELEPHONE", "Watched", "opened"]
 
@@ -18,8 +20,7 @@ addEventListener("securitypolicyviolation", (event) => globalThis.violations.pus
 """
 
 
-@frozen
-class Watched:
+class Watched(Record):
     """A page and its faults: requests, errors on the console, dialogs, violations of the policy."""
 
     page: Any

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY
 from tests.paths import GOLDEN
 
@@ -24,8 +24,7 @@ _NOTHING: Final = frozenset(
 """Keys whose absence llama.cpp reads as 0."""
 
 
-@frozen
-class Converted:
+class Converted(Record):
     """One run of the converter: the model's id or the config that was given, and the keys that it wrote."""
 
     name: str

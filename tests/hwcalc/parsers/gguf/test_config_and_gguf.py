@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import FullAttention, LayerKind, SlidingAttention, Stack
-from hwcalc.formulas.frozen import replace
 from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec
 from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.profiles.catalog import list_models

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from hwcalc import KvplanError, load_model
 from hwcalc.errors import UnsupportedError
@@ -64,7 +65,7 @@ def test_keys_are_those_of_the_converter(run: Converted) -> None:
         return
     assert {key: (theirs.get(key), ours.get(key)) for key in different} == {}
     read, expected = read_hparams(own), read_hparams(run.keys)
-    assert {key: (value, vars(read)[key]) for key, value in vars(expected).items() if value != vars(read)[key]} == {}
+    assert {key: (value, asdict(read)[key]) for key, value in asdict(expected).items() if value != asdict(read)[key]} == {}
 
 
 def _beside(key: str, theirs: Mapping[str, Any]) -> bool:

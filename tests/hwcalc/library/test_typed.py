@@ -1,0 +1,41 @@
+"""The public functions tell their types to programs that ask at run time."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import typing
+
+import pydantic
+import pytest
+
+import hwcalc
+
+FUNCTIONS = [
+    name for name in hwcalc.__all__ if inspect.isroutine(getattr(hwcalc, name)) or inspect.isclass(getattr(hwcalc, name))
+]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_annotations_can_be_evaluated(name: str) -> None:
+    """Every name in them is there when the program runs."""
+    public = getattr(hwcalc, name)
+    assert typing.get_type_hints(public) or inspect.isclass(public)
+    assert inspect.signature(public, eval_str=True)
+
+
+def test_pydantic_checks_the_arguments_of_a_plan() -> None:
+    """A model may be an id, a path, a config, an open file or a model that was read."""
+    plan = pydantic.validate_call(hwcalc.plan)
+    model = hwcalc.load_model("Qwen/Qwen3-8B")
+    assert plan(model, seq=1024) == plan("Qwen/Qwen3-8B", seq=1024)
+    with pytest.raises(pydantic.ValidationError):
+        plan(3)  # type: ignore[arg-type]
+
+
+def test_a_plan_can_be_copied_and_sent() -> None:
+    """It is made of plain values."""
+    plan = hwcalc.plan("Qwen/Qwen3-8B", engine="vllm", gpu="l4", seq=4096)
+    assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301
+    assert copy.deepcopy(plan) == plan
