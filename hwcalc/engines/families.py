@@ -6,11 +6,12 @@ plan the solvers ask for hundreds of them; whoever plans many lengths asks for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.record import Record
 
 if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
@@ -42,6 +43,9 @@ _ACCELERATOR: Final = "accelerator"
 _TRIED: Final = "tried"
 _REMEMBERED: Final = "remembered"
 _SIZES: Final = frozenset({"seq", "batch"})
+_BROUGHT: Final = frozenset({"policy", "draft", "option_draft"})
+"""What a request brings of its own: with one of these it has no key."""
+_PARTS: Final = frozenset({"parallel", "hardware", "sharing"})
 
 
 class Families(Generic[OpenedT]):
@@ -154,31 +158,27 @@ def _was_measured(gpu: Gpu, engine: str) -> bool:
 
 def _key(engine: str, request: Request, beside: Mapping[Hashable, Any]) -> Hashable | None:
     """All of a request but length and batch; ``None`` if that is not the same from plan to plan."""
-    if request.policy is not None or request.draft is not None or request.option_draft is not None:
+    if any(getattr(request, name) is not None for name in _BROUGHT):
         return None
     hardware = request.hardware
     gpu = hardware.gpu
     if gpu is not None and beside.get(_ACCELERATOR) is not gpu and _was_measured(gpu, engine):
         return None
-    parallel, sharing = request.parallel, request.sharing
-    return (
-        engine,
-        request.engine_version,
-        request.dtype,
-        request.weights,
-        parallel,
-        id(gpu),
-        hardware.memory_utilization,
-        hardware.kv_memory,
-        hardware.margin,
-        hardware.calibrated,
-        tuple(request.options.items()),
-        request.encoder_seq,
-        request.lora,
-        request.prompt,
-        sharing,
-        request.lengths,
-    )
+    return (engine, *_values(request, _SIZES | _BROUGHT))
+
+
+def _values(record: Record, left_out: frozenset[str] = frozenset()) -> Iterator[Hashable]:
+    """All fields of a record, and those of its parts, so that a field that is added is in the key. An accelerator counts by its address."""
+    for name in record.__struct_fields__:
+        value = getattr(record, name)
+        if name in left_out:
+            continue
+        if name in _PARTS:
+            yield from _values(value)
+        elif name == "gpu":
+            yield id(value)
+        else:
+            yield tuple(value.items()) if isinstance(value, Mapping) else value
 
 
 def tried(opened: OpenedT, **change: Any) -> OpenedT | None:

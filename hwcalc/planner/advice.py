@@ -234,8 +234,11 @@ class _Adviser:
                 self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {planned:,}", batch=count))
         longest = opened.model.max_position_embeddings or opened.tokens
         tokens = solve.largest(opened, "seq", min(longest, opened.tokens))
-        if tokens and tokens != opened.tokens:
-            shorter = {"prompt": None} if (opened.request.prompt or 0) > tokens else {}
+        # What all have in common is a part of each.
+        if tokens and tokens != opened.tokens and tokens >= opened.request.sharing.prefix:
+            # Branches have the prompt in common, so that their line must say how long it is.
+            whole = tokens if opened.request.sharing.branches > 1 else None
+            shorter = {"prompt": whole} if (opened.request.prompt or 0) > tokens else {}
             what = f"{tokens:,} tokens instead of {opened.tokens:,}"
             self._offer(with_numbers(change, Cost.LENGTH, what, seq=tokens, **shorter))
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
-from hwcalc.planner import solve
+from hwcalc.planner import solve, solve_gpus
 from hwcalc.planner.advice_tries import chosen_sizes
 from hwcalc.planner.change import PARALLEL, Offer, flags_of
 from hwcalc.units import MOST_TOKENS, human_bytes
@@ -36,7 +38,7 @@ class Texts:
         return flags_of(self.opened, {**chosen_sizes(self.opened, self.line, offer.change), **offer.change.settings})
 
     def _command(self, offer: Offer) -> str:
-        settings = dict(offer.change.settings)
+        settings = {**self._layout(offer), **offer.change.settings}
         if self.opened.engine.splits_layers and "gpus" in settings:
             settings |= dict.fromkeys(PARALLEL)
         if "gpu" in settings:
@@ -44,6 +46,16 @@ class Texts:
         if "engine_options" in settings:
             settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
         return self.line.changed(**settings).text
+
+    def _layout(self, offer: Offer) -> dict[str, int]:
+        """The sizes that were tried, where the line names a number of GPUs alone and would be planned in another layout."""
+        given = {**self.line.given, **offer.change.settings}
+        if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
+            return {}
+        found = offer.found.opened
+        node = found.request.gpus if given.get("instance") else None
+        same = solve_gpus.laid_out(found, node).request.parallel == found.request.parallel
+        return {} if same else asdict(found.request.parallel)
 
     def _effect(self, offer: Offer) -> str:
         gain = "" if offer.change.settings.keys() & {"seq", "batch"} else self._gain(offer)

@@ -19,6 +19,7 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, Usage
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
+from hwcalc.planner.solve_gpus import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.units import human_bytes
 
@@ -54,25 +55,25 @@ def refuse_auto(weights: str | None, command: str) -> None:
         raise UsageError(f"{command} plans more than one GPU, and --weights auto chooses for one.", hint=hint)
 
 
-def best_weights(engine: Engine, model: ModelSpec, request: Request) -> Noted[Request]:
-    """The request in the best format, with a note on the choice. Raises :class:`~hwcalc.errors.UsageError` without a GPU."""
+def best_weights(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Noted[Request]:
+    """The request in the best format, with a note on the choice. With a ``node``, of so many GPUs, each format has the layout to run it in. Raises :class:`~hwcalc.errors.UsageError` without a GPU."""
     if request.hardware.kv_memory is not None:
         message = "--kv-memory gives the cache its bytes whatever the weights take, so --weights auto has nothing to choose by."
         raise UnknownNameError(message, option="weights", hint=f"Leave out --kv-memory. {_NAMED}")
     if request.hardware.gpu is None:
         hint = f"Add --gpu rtx-4060-ti (kvplan gpus lists all), or --gpu local for this machine's. {_NAMED}"
         raise UnknownNameError("--weights auto chooses the format for a GPU, and none is named.", option="weights", hint=hint)
-    known = choices(engine, model, request)
+    known = choices(engine, model, request, node)
     fits = next((place for place, one in enumerate(known) if solve.holds(one.opened, "low")), None)
     chosen = known[-1 if fits is None else fits]
     message = _said(known, fits)
     return Noted(replace(request, weights=chosen.name), (Note(code="auto-weights", message=message),))
 
 
-def choices(engine: Engine, model: ModelSpec, request: Request) -> tuple[Choice, ...]:
+def choices(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> tuple[Choice, ...]:
     """The formats that the engine accepts for this model, the largest first. Raises the error of the engine if it accepts none."""
     refused: list[KvplanError] = []
-    out = list(_openable(engine, model, request, engine.weight_choices_of(model), refused))
+    out = list(_openable(engine, model, request, engine.weight_choices_of(model), refused, node))
     if not out:
         raise next(iter(refused), None) or UnsupportedError(
             f"--weights auto: what {model.id} needs beside its cache is not known.", hint="Give a budget with --kv-memory."
@@ -81,7 +82,12 @@ def choices(engine: Engine, model: ModelSpec, request: Request) -> tuple[Choice,
 
 
 def _openable(
-    engine: Engine, model: ModelSpec, request: Request, names: Iterable[str | None], refused: list[KvplanError] | None = None
+    engine: Engine,
+    model: ModelSpec,
+    request: Request,
+    names: Iterable[str | None],
+    refused: list[KvplanError] | None = None,
+    node: int | None = None,
 ) -> Iterator[Choice]:
     """The formats that the engine runs; the errors of others are added to ``refused``."""
     for name in names:
@@ -93,15 +99,16 @@ def _openable(
                 refused.append(error)
             continue
         if parts is not None and budget is not None:
-            yield Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=opened)
+            laid = opened if node is None else laid_out(opened, node)
+            yield Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=laid)
 
 
-def largest_that_fits(engine: Engine, model: ModelSpec, request: Request) -> Opened:
+def largest_that_fits(engine: Engine, model: ModelSpec, request: Request, node: int | None = None) -> Opened:
     """The request in the format of :func:`best_weights`, found without opening all of them."""
     sizes = engine.weight_sizes(model)
     names = sorted(sizes, key=lambda name: -sizes[name])
     if len(names) < _FEW:
-        known = choices(engine, model, request)
+        known = choices(engine, model, request, node)
         return next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
     seen: dict[str | None, Choice | None] = {}
 
@@ -122,7 +129,7 @@ def largest_that_fits(engine: Engine, model: ModelSpec, request: Request) -> Ope
         return max(whole, key=lambda one: one.weight_bytes).opened
     if place == len(names) - 1 and (smallest := [one for name in near if (one := seen[name]) is not None]):
         return min(smallest, key=lambda one: one.weight_bytes).opened
-    known = choices(engine, model, request)
+    known = choices(engine, model, request, node)
     return next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
 
 

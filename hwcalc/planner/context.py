@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import UNSHARED, Hardware, Parallel, Request, Sharing
-from hwcalc.errors import UsageError
+from hwcalc.engines.request import ALONE, UNSHARED, Hardware, Parallel, Request, Sharing
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.layouts import has_experts
+from hwcalc.planner.layouts import has_experts, node_of
 from hwcalc.planner.policy_options import OF_POLICY
 from hwcalc.planner.sizes import sizes_for
 from hwcalc.planner.values import is_auto
@@ -33,20 +34,41 @@ _USUAL_SEQ: Final = 16_384
 """The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
 
 
-def _parallel(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
-    """The parallel sizes, with a note that says them if they follow from the number of GPUs alone."""
-    sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
-    parallel = sizes_for(engine, model, gpu, gpus, sizes, instance=asked.instance is not None)
-    if parallel == sizes or gpu is None:
-        return Noted(parallel)
+def _sizes(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> tuple[Parallel, bool]:
+    """The parallel sizes, and whether they follow from the number of GPUs alone."""
+    given = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
+    parallel = sizes_for(engine, model, gpu, gpus, given, instance=asked.instance is not None)
+    return parallel, given == Parallel()
+
+
+def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -> Parallel:
+    """The layout to run the request in; its own if none holds it."""
+    from hwcalc.planner.solve_gpus import best_layout, has_layouts, laid_out
+
+    if not has_layouts(engine, request):
+        return request.parallel
+    with suppress(KvplanError):
+        return laid_out(engine.open(model, request), node).request.parallel
+    # The engine refuses the usual layout, and may accept another.
+    with suppress(KvplanError):
+        found = best_layout(engine.open(model, replace(request, parallel=ALONE)), request.gpus, node)
+        if found is not None:
+            return Parallel(**asdict(found.layout))
+    return request.parallel
+
+
+def _layout_notes(engine: Engine, parallel: Parallel, asked: Asked, gpu: Gpu | None) -> tuple[Note, ...]:
+    """A note that says the parallel sizes, if the user gave others or none."""
+    if gpu is None or parallel == Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep):
+        return ()
     if engine.splits_layers:
         message = (
             f"Each of the {parallel.gpus:,} GPUs holds a run of layers (pp {parallel.pp:,}), as {engine.label} splits a model."
         )
-        return Noted(parallel, (Note(code="layout", message=message),))
+        return (Note(code="layout", message=message),)
     layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text
     message = f"{parallel.gpus:,} GPUs are planned as {layout}. Another layout: --tp, --pp, --dp, --ep."
-    return Noted(parallel, (Note(code="layout", message=message),))
+    return (Note(code="layout", message=message),)
 
 
 def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
@@ -78,9 +100,9 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     engine, version = (engine, version) if starter is engine else (starter, None)
     _check_shares(asked)
     (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
-    notes = (*engine_notes, *notes)
-    parallel, layout_notes = _parallel(engine, model, asked, gpu, gpus)
-    notes += layout_notes
+    before, notes = (*engine_notes, *notes), ()
+    parallel, free = _sizes(engine, model, asked, gpu, gpus)
+    node = node_of(gpu, parallel.gpus if asked.instance is not None else None)
     _check_divides(model, parallel)
     asked = _of_lengths(asked)
     named = asked.seq or engine.length_named(model, asked.batch, asked.engine_options)
@@ -116,14 +138,16 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         from hwcalc.planner.auto_weights import best_weights
 
         roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
-        request, chosen = best_weights(engine, model, roomy)
+        request, chosen = best_weights(engine, model, roomy, node if free else None)
         request, notes = replace(request, seq=seq), notes + chosen
     if shortens:
         fitting = engine.fitting_length(engine.open(model, request))
         if fitting.value is not None:
             request = replace(request, seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
-    return engine.open(model, request, notes)
+    if free and request.gpus > 1:
+        request = replace(request, parallel=_best_sizes(engine, model, request, node))
+    return engine.open(model, request, (*before, *_layout_notes(engine, request.parallel, asked, gpu), *notes))
 
 
 def _sharing(asked: Asked) -> Sharing:

@@ -16,7 +16,9 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
 from hwcalc.planner.forms import form_of, longest
+from hwcalc.planner.layouts import node_of
 from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.solve_gpus import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.units import GIB
@@ -84,10 +86,10 @@ class Hosting(Record):
         if is_auto(named):
             from hwcalc.planner.auto_weights import largest_that_fits
 
-            whole = largest_that_fits(self.engine, model, self.request(model, None))
+            whole = largest_that_fits(self.engine, model, self.request(model, None), node_of(self.gpu))
             named = whole.request.weights
         else:
-            whole = self.engine.entire(self.engine.open(model, self.request(model, named)))
+            whole = self.engine.entire(laid_out(self.engine.open(model, self.request(model, named)), node_of(self.gpu)))
         fitted = _judged(whole)
         return fitted if fitted.verdict is Verdict.FITS or not self.engine.splits_layers else self.apart(model, named)
 

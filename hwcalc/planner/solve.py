@@ -165,11 +165,12 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
     if limit is not None and opened.batch > limit[0]:
         return Most(value=0, limiting=limit[1])
     most_tokens = min(bound, at_most)
-    largest = opened.engine.longest(opened, size, most_tokens)
-    if largest is None and _holds_nothing(opened, end):
+    direct = opened.engine.longest(opened, size, most_tokens)
+    if direct is None and _holds_nothing(opened, end):
         largest = 0
-    if largest is None:
-        good, guess = _judge(opened, "seq", end), _length_guess(opened, end, most_tokens)
+    else:
+        # A direct answer goes by the planned budget, which a longer sequence may not have.
+        good, guess = _judge(opened, "seq", end), _length_guess(opened, end, most_tokens) if direct is None else max(1, direct)
         largest = last_yes(lambda seq: _is_short(opened, seq) or good(seq), most_tokens, guess)
         if largest and _is_short(opened, largest):
             largest = 0
@@ -200,7 +201,9 @@ def most(
     if served is not None:
         largest = min(bound, served) if size >= 0 else 0
     elif pool is not None and pool.most is not None and opened.engine.pooled and opened.request.policy is None:
-        largest = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
+        # The pool is that of the planned sequences: more of them may leave it less, and fewer more.
+        guess = min(bound, pool.most * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
+        largest = last_yes(_judge(opened, "batch", end), bound, max(1, guess))
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
         largest = last_yes(_judge(opened, "batch", end), min(bound, at_most), guess)

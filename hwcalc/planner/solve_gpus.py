@@ -15,9 +15,21 @@ from hwcalc.planner.tries import Tried
 from hwcalc.planner.verdict import Layout
 
 if TYPE_CHECKING:
+    from hwcalc.engines.base import Engine
+    from hwcalc.engines.request import Request
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_GPUS", "MOST_SEARCHED", "Found", "accepted", "best_layout", "fewest_gpus", "most_joined"]
+__all__ = [
+    "MOST_GPUS",
+    "MOST_SEARCHED",
+    "Found",
+    "accepted",
+    "best_layout",
+    "fewest_gpus",
+    "has_layouts",
+    "laid_out",
+    "most_joined",
+]
 
 MOST_GPUS: Final = 64
 MOST_SEARCHED: Final = 512
@@ -46,6 +58,28 @@ def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layou
             return Found(layout=found[0], certain=True)
         likely = likely or Found(layout=found[0], certain=False)
     return likely
+
+
+def laid_out(opened: Opened, node: int | None = None) -> Opened:
+    """The request in the layout to run it in, where the user names the number of GPUs alone: that of :func:`best_layout`.
+
+    The request keeps its layout if none holds it. It also does with a budget given by hand, which is that of one layout, and without a GPU,
+    where nothing says what holds. Every command that takes a number of GPUs takes its layout from here.
+    """
+    request = opened.request
+    if not has_layouts(opened.engine, request):
+        return opened
+    try:
+        found = best_layout(opened, request.gpus, node)
+        return opened if found is None else opened.changed(**asdict(found.layout), dcp=1)
+    except KvplanError:
+        return opened
+
+
+def has_layouts(engine: Engine, request: Request) -> bool:
+    """Whether the GPUs of a request can be laid out in several ways, of which one is known to hold it or not."""
+    hardware = request.hardware
+    return request.gpus > 1 and not engine.splits_layers and hardware.gpu is not None and hardware.kv_memory is None
 
 
 def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:

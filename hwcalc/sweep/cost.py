@@ -6,15 +6,18 @@ import re
 from contextlib import suppress
 from itertools import product
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.library.plan import request_of
 from hwcalc.model import ModelSpec
 from hwcalc.sweep.axes import Piece
 from hwcalc.sweep.grid import Grid, Setting, is_small
-from hwcalc.sweep.setting import SettingRows
+from hwcalc.sweep.laid_out import rows_of
 from hwcalc.text import quoted
+
+if TYPE_CHECKING:
+    from hwcalc.sweep.setting import SettingRows
 
 __all__ = ["MAX_TIME", "estimated_seconds", "in_words", "parse_time"]
 
@@ -87,7 +90,7 @@ def _seconds_of(grid: Grid, model: ModelSpec, setting: Setting, settings: int, p
         return points * (_PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups))
     ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
     try:
-        rows = SettingRows(grid, model, setting, request_of(grid.keywords(setting), grid.option_draft))
+        rows = rows_of(grid, model, setting, request_of(grid.keywords(setting), grid.option_draft))
         piece = Piece(seqs=tuple({seq for seq, _ in ends}), batches=tuple({batch for _, batch in ends}))
         if rows.are_arrays(piece):
             return settings * _SETTING_SECONDS + points * _ARRAY_SECONDS

@@ -13,7 +13,7 @@ from hwcalc.sweep.axes import Axes
 from hwcalc.sweep.blocks import RowBlock, failed_row
 from hwcalc.sweep.cost import in_words
 from hwcalc.sweep.grid import Grid, count, is_small
-from hwcalc.sweep.setting import SettingRows
+from hwcalc.sweep.laid_out import rows_of
 
 __all__ = ["blocks"]
 
@@ -48,4 +48,4 @@ def _missing(model: Missing, grid: Grid) -> RowBlock:
 
 def _of_model(grid: Grid, axes: Axes, model: ModelSpec, *, few: bool) -> Iterator[RowBlock]:
     for setting, asked in grid.asked:
-        yield from SettingRows(grid, model, setting, asked, few=few).blocks(axes)
+        yield from rows_of(grid, model, setting, asked, few=few).blocks(axes)

@@ -16,7 +16,7 @@ from hwcalc.sweep.requests import Refusals, Requests
 if TYPE_CHECKING:
     from hwcalc.sweep.family import Family
 
-__all__ = ["SettingRows"]
+__all__ = ["SettingRows", "column_of", "objects_of"]
 
 _PLANNED_ROWS: Final = 128
 """The most rows of a block if every row is planned; fewer, so that rows and progress appear steadily."""
@@ -56,7 +56,7 @@ class SettingRows:
         if not self._named:
             axes = Axes((self._requests.usual_length(axes.batches),), axes.batches)
         for piece in axes.pieces:
-            yield from self._of_piece(piece, axes)
+            yield from self.of_piece(piece, axes)
 
     def plan(self, seq: int | None, batch: int) -> dict[str, Value]:
         """The row of one point, by its plan. Raises its error."""
@@ -72,7 +72,8 @@ class SettingRows:
         """Whether the form speaks of this piece, of which some points are accepted."""
         return None not in piece.seqs and self._family is not None and self._family.agrees(piece, refusals.texts)
 
-    def _of_piece(self, piece: Piece, axes: Axes) -> Iterator[RowBlock]:
+    def of_piece(self, piece: Piece, axes: Axes) -> Iterator[RowBlock]:
+        """The rows of a piece, in blocks."""
         refusals = self._requests.refusals(piece)
         if refusals is None:
             yield from self._planned(piece)
@@ -86,7 +87,7 @@ class SettingRows:
             yield from self._planned(piece)
         else:
             for half in piece.halves:
-                yield from self._of_piece(half, axes)
+                yield from self.of_piece(half, axes)
 
     def _evaluated(self, family: Family, piece: Piece, axes: Axes, refusals: Refusals) -> RowBlock:
         """Rows from the form, between which some may be refused."""
@@ -104,7 +105,7 @@ class SettingRows:
 
     def _refused(self, piece: Piece, axes: Axes, refusals: Refusals) -> RowBlock:
         texts = refusals.texts.ravel().tolist()
-        columns = self._columns_of_refused(piece, axes) | {"error": _column(texts)}
+        columns = self._columns_of_refused(piece, axes) | {"error": column_of(texts)}
         return RowBlock(size=piece.size, columns=columns, failed=piece.size, error=refusals.first)
 
     def _planned(self, piece: Piece) -> Iterator[RowBlock]:
@@ -130,10 +131,11 @@ def _either(chosen: Any, yes: Column, no: Column) -> Column:
     """A column of two, place by place."""
     import numpy as np
 
-    return _column(np.where(chosen, _objects(yes, chosen.size), _objects(no, chosen.size)).tolist())
+    return column_of(np.where(chosen, objects_of(yes, chosen.size), objects_of(no, chosen.size)).tolist())
 
 
-def _objects(column: Column, size: int) -> Any:
+def objects_of(column: Column, size: int) -> Any:
+    """A column as an array of objects."""
     import numpy as np
 
     found = np.empty(size, dtype=object)
@@ -141,11 +143,11 @@ def _objects(column: Column, size: int) -> Any:
     return found
 
 
-def _column(values: list[Any]) -> Column:
+def column_of(values: list[Any]) -> Column:
     """The values, or the one that all have."""
     return values[0] if len(set(values)) == 1 else values
 
 
 def _gathered(rows: list[dict[str, Value]], error: KvplanError | None) -> RowBlock:
-    columns = {name: _column([row[name] for row in rows]) for name in COLUMNS}
+    columns = {name: column_of([row[name] for row in rows]) for name in COLUMNS}
     return RowBlock(size=len(rows), columns=columns, failed=sum(row["error"] is not None for row in rows), error=error)

@@ -193,10 +193,14 @@ def test_fewest_names_its_layout(capsys: Capture) -> None:
     assert (mac.fits, mac.min_gpus, mac.min_layout) == (False, None, None)
 
 
-def test_fewest_is_said_where_another_layout_of_as_many_holds(capsys: Capture) -> None:
-    """Eight ranks with a copy of the cache each hold too few; eight replicas hold all."""
-    status, out, _ = run(capsys, DEEPSEEK, "--gpu", "h200", "--gpus", "8", "--seq", "64k", "--batch", "32", "--engine", "vllm")
+def test_gpus_alone_are_laid_out_so_that_they_hold(capsys: Capture) -> None:
+    """Eight ranks with a copy of the cache each hold too few; eight replicas hold all, and nobody said that there must be ranks."""
+    words = (DEEPSEEK, "--gpu", "h200", "--gpus", "8", "--seq", "64k", "--batch", "32", "--engine", "vllm")
+    status, out, _ = run(capsys, *words)
 
+    assert status == 0
+    assert "8 GPUs are planned as dp 8, ep 8." in out
+    status, out, _ = run(capsys, *words, "--tp", "8")
     assert status == 1
     assert "fewest   8 x h200-sxm-141gb (dp 8, ep 8)" in out
 
