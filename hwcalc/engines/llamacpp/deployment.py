@@ -30,7 +30,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.model import Definition, Note
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
-from hwcalc.parsers.gguf.layers import cached_layers
+from hwcalc.parsers.gguf.parse import cached_layers
 from hwcalc.quantization.planned import format_name
 from hwcalc.units import human_bytes
 

@@ -14,14 +14,14 @@ from hwcalc.engines.llamacpp.settings import STATE_DTYPE
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
-from hwcalc.parsers.gguf.layers import CSA_RATIO
+from hwcalc.parsers.gguf.parse import CSA_RATIO
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
     from hwcalc.formulas.attention import AttentionKind
     from hwcalc.parsers.gguf.hparams import Hparams
-    from hwcalc.parsers.gguf.layers import NoHeads
+    from hwcalc.parsers.gguf.parse import NoHeads
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
@@ -234,5 +234,5 @@ RULES: Final[Mapping[str, LayerRule]] = MappingProxyType(
 )
 """The class of a kind -> its rule: by name, so that a plan imports only the kinds that its model has.
 
-The layers of a file have no other kinds (:func:`hwcalc.parsers.gguf.layers.cached_layers`).
+The layers of a file have no other kinds (:func:`hwcalc.parsers.gguf.parse.cached_layers`).
 """

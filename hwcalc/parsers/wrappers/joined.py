@@ -1,28 +1,205 @@
-"""Documents whose towers are joined to the language model by linear layers, norms and convolutions."""
+"""Documents whose towers are joined to the language model by projectors, query transformers or resamplers.
+
+The spec of a document with several parts, and the projectors that many of these models share.
+
+A spec lists the towers, each with its config key, its name in the model and its projector. Every room mirrors the models'
+``modeling_*.py`` in transformers 5.23.
+
+Documents whose towers are joined to the language model by linear layers, norms and convolutions.
+
+Documents whose towers are joined by attention: query transformers, resamplers, and small transformers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from hwcalc.formulas.weights import embedding, layer_norm, linear, parameter, rms_norm
-from hwcalc.parsers.blocks import Weighed
-from hwcalc.parsers.towers.build import UnknownTowerError, conv, integers, linears, mlp_chain, needed, pair
-from hwcalc.parsers.wrappers.build import (
-    PATH,
-    Joined,
-    Piece,
-    audio,
-    beside,
-    chain,
-    matrix,
-    merged,
-    normed,
-    shuffled,
-    times,
-    vector,
-    vision,
-    wrapper,
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
+from hwcalc.formulas.weights import (
+    Block,
+    Part,
+    WeightRole,
+    attention,
+    embedding,
+    gated_mlp,
+    layer_norm,
+    linear,
+    parameter,
+    rms_norm,
 )
+from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.towers.build import (
+    LLAMA,
+    LLAMA_NAMES,
+    UnknownTowerError,
+    block,
+    conv,
+    encoder_layer,
+    integers,
+    linears,
+    mlp_chain,
+    needed,
+    norms,
+    pair,
+    tower,
+)
+
+JOINT: Final = Part.PROJECTOR
+PATH: Final = "multi_modal_projector"
+
+# The language model alone: such a class leaves out the other parts that its document describes.
+_TEXT_ONLY: Final = ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+
+
+class Joined(Record):
+    """What a projector depends on: the document, its language model, and the towers so far."""
+
+    top: Config
+    language: Config
+    towers: tuple[Config, ...] = ()
+
+    @property
+    def tower(self) -> Config:
+        """The tower that the projector belongs to."""
+        return self.towers[-1]
+
+    @property
+    def width(self) -> int:
+        """Width of that tower."""
+        return self.tower.integer("hidden_size")
+
+    @property
+    def out(self) -> int:
+        """Width of the language model."""
+        return self.language.integer("hidden_size")
+
+
+Piece = Callable[[Joined], Weighed]
+"""A function that gives the weights of one part of a projector."""
+Blocks = Callable[[Joined], tuple[Block, ...]]
+"""Weighs further blocks of a document."""
+Wrapper = Callable[[Config, Config], tuple[Block, ...] | None]
+"""Weighs what surrounds the language model, by the configs of the document and of the language model.
+
+``None`` if a tower is of a type that nobody weighs.
+"""
+Size = str | Callable[[Joined], int]
+"""A width: ``tower``, ``text`` (the language model), a key of either or of the document (``top.merge_size``), or a function."""
+
+
+class Beside(Record):
+    """One tower: its config key, its name in the model, its projector, and the blocks after it."""
+
+    key: str
+    path: str
+    projector: tuple[Piece, ...]
+    then: Blocks | None
+
+
+def beside(key: str, *projector: Piece, path: str, then: Blocks | None = None) -> Beside:
+    """A tower with the pieces of its projector."""
+    return Beside(key=key, path=path, projector=projector, then=then)
+
+
+vision: Final = partial(beside, "vision_config", path="vision_tower")
+audio: Final = partial(beside, "audio_config", path="audio_tower")
+
+
+def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
+    """A type of document with these towers: a function that weighs everything except the language model.
+
+    ``told_width`` says whether the document's class hands its towers the width of the language model.
+    """
+
+    def weigh(top: Config, language: Config) -> tuple[Block, ...] | None:
+        if _text_only(top):
+            return ()
+        told = {"text_hidden_size": language.integer("hidden_size")} if told_width else {}
+        joined = Joined(top=top, language=language)
+        out: tuple[Block, ...] = ()
+        try:
+            for part in towers:
+                config = top.part(part.key, **told)
+                if config is None:
+                    continue
+                joined = replace(joined, towers=(*joined.towers, config))
+                out += tower(config, part.path)
+                out += block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
+                if part.then is not None:
+                    out += part.then(joined)
+        except UnknownTowerError:
+            return None
+        return out
+
+    return weigh
+
+
+def _text_only(top: Config) -> bool:
+    """Whether the class that the document names is the language model alone."""
+    names = top.raw.get("architectures")
+    return isinstance(names, (list, tuple)) and list(names[:1]) in [[f"{name}ForCausalLM"] for name in _TEXT_ONLY]
+
+
+# Widths.
+
+
+def _size(joined: Joined, size: Size) -> int:
+    if not isinstance(size, str):
+        return size(joined)
+    level, _, key = size.partition(".")
+    config = {"tower": joined.tower, "text": joined.language, "top": joined.top}[level]
+    return config.integer(key or "hidden_size")
+
+
+def times(size: Size, factor: int | str) -> Size:
+    """Several vectors side by side. Their number may be a key."""
+    return lambda joined: _size(joined, size) * (factor if isinstance(factor, int) else _size(joined, factor))
+
+
+def merged(side: str) -> Size:
+    """The width of a square of patches side by side. ``side`` is a key of the document or of the tower."""
+    return lambda joined: joined.width * _size(joined, side) ** 2
+
+
+def shuffled(width: Size) -> Size:
+    """The width after a pixel shuffle. A ratio of 0.5 makes four channels of one."""
+
+    def size(joined: Joined) -> int:
+        ratio = joined.top.number("downsample_ratio", 0.5)
+        if not 0 < ratio <= 1:
+            raise joined.top.error("downsample_ratio", ratio, "more than 0 and at most 1")
+        return _size(joined, width) * int(1 / ratio) ** 2
+
+    return size
+
+
+# Pieces of projectors. ``bias`` may be a key of the document.
+
+
+def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: Switch = True, path: str = PATH) -> Piece:
+    """Linear layers between the given widths."""
+    return lambda joined: mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias))
+
+
+def matrix(source: Size, out: Size = "text", *, bias: Switch = True, path: str = PATH) -> Piece:
+    """One linear layer."""
+    return lambda joined: linear(path, _size(joined, source), _size(joined, out), bias=switched(joined.top, bias))
+
+
+def normed(size: Size, path: str = f"{PATH}.layer_norm", *, kind: str = "layer", switch: Switch = True) -> Piece:
+    """A norm, unless the document's ``switch`` leaves it out."""
+    return lambda joined: norm(kind, path, _size(joined, size)) if switched(joined.top, switch) else ()
+
+
+def vector(path: str) -> Piece:
+    """A learned vector that stands among the language model's tokens."""
+    return lambda joined: parameter(path, joined.out)
+
 
 # Towers that have a projector of their own, and tokenisers.
 
@@ -291,3 +468,112 @@ def _molmo2(joined: Joined) -> Weighed:
 
 
 MOLMO2: Final = wrapper(vision(_molmo2))
+
+
+def _aria(joined: Joined) -> Weighed:
+    """Aria: learned queries attend to the patches. There are as many as the largest image gets."""
+    width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
+    return (
+        *parameter(f"{PATH}.query", _aria_queries(joined.top), width),
+        *linears(attend, LLAMA_NAMES[:3], width, width),
+        *parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
+        *parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
+        *linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
+        *norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
+        *mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
+    )
+
+
+def _aria_queries(top: Config) -> int:
+    most = top.maybe_integer("max_value_projector_patch_to_query_dict")
+    given = top.get("projector_patch_to_query_dict")
+    if most is not None or given is None:
+        return most or 256
+    if not isinstance(given, dict) or not given:
+        raise top.error("projector_patch_to_query_dict", given, "an object of patches and queries")
+    return max(top.checked_integer("projector_patch_to_query_dict", value) for value in given.values())
+
+
+ARIA: Final = wrapper(vision(_aria))
+
+
+def _blip2(joined: Joined) -> tuple[Block, ...]:
+    """BLIP-2 and InstructBLIP. The query transformer of InstructBLIP reads the instruction as well."""
+    former = needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
+    width = former.integer("hidden_size")
+    out = tower(former, "qformer")
+    ends = (
+        *parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
+        *linear("language_projection", width, joined.out, bias=True),
+    )
+    if joined.top.model_type != "blip-2":
+        ends += embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
+        ends += embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
+    return (*out, *block("projector", ends, JOINT))
+
+
+BLIP2: Final = wrapper(vision(path="vision_model", then=_blip2))
+
+
+def _granite_speech(joined: Joined) -> Weighed:
+    """Granite Speech: a query transformer that reads each window of audio."""
+    width = joined.width
+    queries = joined.top.integer("window_size") // joined.top.integer("downsample_rate")
+    return parameter("projector.query", queries, width) + linear("projector.linear", width, joined.out, bias=True)
+
+
+GRANITE_SPEECH: Final = wrapper(
+    beside("encoder_config", path="encoder"), beside("projector_config", _granite_speech, path="projector.qformer")
+)
+
+
+def _idefics2(joined: Joined) -> tuple[Block, ...]:
+    """Idefics 2: a gated MLP, then a perceiver with latents that attend to the patches."""
+    text, middle = joined.out, joined.language.integer("intermediate_size")
+    config = needed(joined.top, "perceiver_config", hidden_size=text)
+    base = "connector.modality_projection"
+    mlp = linears(base, ("gate_proj", "up_proj"), joined.width, middle) + linear(f"{base}.down_proj", middle, text)
+    own, base = config.integer("hidden_size"), "connector.perceiver_resampler"
+    heads, kv_heads = config.integer("resampler_n_heads"), config.integer("num_key_value_heads")
+    layer = (
+        *attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
+        *gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
+        *norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
+    )
+    ends = parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + rms_norm(f"{base}.norm", own)
+    return (
+        *block("projector", mlp, JOINT),
+        *block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
+        *block("latents", ends, JOINT),
+    )
+
+
+IDEFICS2: Final = wrapper(vision(path="vision_model", then=_idefics2))
+
+
+def _kosmos(joined: Joined) -> Weighed:
+    """Kosmos-2 and 2.5: latent queries attend to the patches."""
+    text, base = joined.out, "image_to_text_projection"
+    return (
+        *parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
+        *linear(f"{base}.dense", joined.width, text, bias=True),
+        *linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
+    )
+
+
+KOSMOS: Final = wrapper(vision(_kosmos, path="vision_model"))
+
+
+def _fun_asr(joined: Joined) -> tuple[Block, ...]:
+    """Fun-ASR: two linear layers and a small transformer between the tower and the language model."""
+    adaptor = needed(joined.top, "adaptor_config")
+    width = adaptor.integer("hidden_size")
+    sizes = (joined.width, adaptor.integer("projector_hidden_size"), width)
+    layer = encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
+    return (
+        *block("projector", mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
+        *block("projector layer", layer, JOINT, adaptor.number_of_layers()),
+    )
+
+
+FUN_ASR: Final = wrapper(audio(then=_fun_asr))
