@@ -17,11 +17,11 @@ from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process, 
 from hwcalc.engines.llamacpp.fitting import ON_HOST, Run, Runs, divided, splits
 from hwcalc.engines.llamacpp.layers import Layers, Weighed, weigh
 from hwcalc.engines.llamacpp.layout import Layout, copies_of_inputs
-from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
+from hwcalc.engines.llamacpp.options import PlaceOptions, checked_options
 from hwcalc.engines.llamacpp.refusals import check_context, check_weights
-from hwcalc.engines.llamacpp.repack import repacked_note, repacked_output
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, ContextOptions, Settings, dtypes_of
+from hwcalc.engines.llamacpp.tensors import repacked_note, repacked_output
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.pool import PoolInfo
@@ -123,14 +123,14 @@ class LlamacppDeployment(GeneralDeployment):
     @cached_property
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""
-        from hwcalc.engines.llamacpp.groups import model_tensors
+        from hwcalc.engines.llamacpp.tensors import model_tensors
 
         return model_tensors(self.model, format_name(self.setup.weights))
 
     @cached_property
     def weight_groups(self) -> tuple[WeightGroup, ...] | None:
         """The same tensors, alike ones together."""
-        from hwcalc.engines.llamacpp.groups import weight_groups
+        from hwcalc.engines.llamacpp.tensors import weight_groups
 
         return weight_groups(self.model, format_name(self.setup.weights))
 
@@ -150,7 +150,7 @@ class LlamacppDeployment(GeneralDeployment):
         if not overrides:
             groups = loaded_groups(self.weight_groups or (), mtp=mtp)
             return weigh(((group.first, group.blocks) for group in groups), blocks)
-        from hwcalc.engines.llamacpp.overrides import with_overrides
+        from hwcalc.engines.llamacpp.tensors import with_overrides
 
         # The user may have named any tensor of a group.
         tensors = with_overrides(loaded(self.weight_tensors or (), mtp=mtp), overrides)
@@ -370,7 +370,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         plain = self.plain_settings
         if self.evicted is None or not self.evicted.most or self.deployment.context.n_ctx is not None:
             return plain
-        from hwcalc.engines.llamacpp.evicting import context_tokens, cut_settings
+        from hwcalc.engines.llamacpp.policies import context_tokens, cut_settings
 
         shifted = self.unshifted is None
         tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
@@ -416,7 +416,7 @@ class LlamacppOccupancy(GeneralOccupancy):
     @cached_property
     def unshifted(self) -> str | None:
         """Why context shift does not do what the policy of the request does; ``None`` if it does."""
-        from hwcalc.engines.llamacpp.evicting import shifts
+        from hwcalc.engines.llamacpp.policies import shifts
 
         asked = self.request.policy
         assert asked is not None
@@ -522,12 +522,12 @@ class LlamacppOccupancy(GeneralOccupancy):
         return self.needed_bytes
 
     def support_of_sharing(self) -> Support:
-        from hwcalc.engines.llamacpp.sharing import sharing_support
+        from hwcalc.engines.llamacpp.policies import sharing_support
 
         return sharing_support(self)
 
     def policy_support(self, chosen: Chosen) -> Support:
-        from hwcalc.engines.llamacpp.evicting import support
+        from hwcalc.engines.llamacpp.policies import support
 
         return support(self, chosen, self.unshifted, self.shift_words)
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hwcalc.engines.engine import BY_MODEL, Engine
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
-from hwcalc.engines.llamacpp.options import OPTIONS
-from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
+from hwcalc.engines.llamacpp.options import OPTIONS, PLACE_OPTIONS
 from hwcalc.engines.llamacpp.rules import RULES
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
 from hwcalc.engines.options import Choices, EngineOption, is_on

@@ -22,7 +22,7 @@ from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import Placement
-    from hwcalc.engines.llamacpp.place_options import PlaceOptions
+    from hwcalc.engines.llamacpp.options import PlaceOptions
     from hwcalc.engines.setup import Hardware, Setup
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 

@@ -1,4 +1,8 @@
-"""Ollama as an engine: llama.cpp as Ollama starts it, under Ollama's names for what can be set."""
+"""Ollama: the llama-server that it starts, with its names for what can be set, and what it tells the server by itself.
+
+Since 0.30, Ollama runs every GGUF file as a ``llama-server`` of its own (``llm/llama_server.go``); before, it had a runner with other memory.
+Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree in all that is here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.llamacpp import ollama_rules as rules
 from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
@@ -18,9 +21,10 @@ from hwcalc.engines.llamacpp.settings import ContextOptions
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError
-from hwcalc.formulas.arithmetic import smaller
+from hwcalc.formulas.arithmetic import either, smaller
 from hwcalc.model import ModelSpec, Note
 from hwcalc.text import brief
+from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput, EmittedFile
@@ -28,7 +32,88 @@ if TYPE_CHECKING:
     from hwcalc.engines.engine import Turns
     from hwcalc.engines.saving import Saving
     from hwcalc.engines.setup import Request
+    from hwcalc.parsers.gguf.hparams import Hparams
     from hwcalc.profiles.gpus import Gpu
+
+DEFAULT_CONTEXT: Final = 4096
+"""Tokens of a slot, where less than the memory of a tier is there, as on a machine without a GPU."""
+TIERS: Final = ((47 * GIB, 262_144), (23 * GIB, 32_768))
+"""Bytes of all GPUs together -> tokens of a slot (``server/routes.go``, since 0.15.5; before, 4,096 everywhere, and 2,048 until 0.6)."""
+ONE_AT_A_TIME: Final = frozenset(
+    {
+        "mllama", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe",
+        "nemotron_h_omni",
+    }
+)  # fmt: skip
+"""Architectures that get one slot, whatever ``OLLAMA_NUM_PARALLEL`` says (``Scheduler.load`` in ``server/sched.go``)."""
+
+_BATCHES: Final = ((32_768, 2048, 60, 2 * GIB), (4096, 1024, 75, 768 * MIB))
+"""Above so many tokens: the batch, the most percent of memory that the model may be predicted to take, and bytes for the batch."""
+_SMALLEST: Final = 512
+_CONSTRAINED: Final = 256
+_SMALL_CARD: Final = 8 * GIB
+_FREE_PERCENT: Final = 80
+_EMBEDDING: Final = 2048
+
+
+def default_context(vram_bytes: int, most: int | None) -> int:
+    """Tokens of a slot where nobody gives ``num_ctx``, on GPUs of so many bytes; not more than the model was trained for.
+
+    >>> default_context(24 * 2**30, 131_072), default_context(16 * 2**30, 131_072), default_context(80 * 2**30, 40_960)
+    (32768, 4096, 40960)
+    """
+    tokens = next((tokens for least, tokens in TIERS if vram_bytes >= least), DEFAULT_CONTEXT)
+    return tokens if not most else min(tokens, most)
+
+
+def predicted_bytes(file_bytes: int, read: Hparams, tokens: int) -> int:
+    """Ollama's guess of a model's memory, from which it takes the batch (``PredictServerVRAM``): the file, and a cache of 16 bits.
+
+    It takes the fewest key/value heads of all layers, and the hidden size by the heads for the width of a head, whatever the file says.
+    """
+    heads = max(read.n_head, default=0)
+    shared = min(read.n_head_kv, default=0) or 1
+    return file_bytes + 4 * read.n_layer_all * shared * (read.n_embd // heads if heads else 0) * tokens
+
+
+def auto_batch(tokens: int, predicted: int, available: int, *, cuda_without_flash: bool = False, card_bytes: int = 0) -> int:
+    """Tokens of a batch, logical and physical, where nobody gives ``num_batch``. ``tokens`` are those of all slots.
+
+    ``available`` is what the GPUs have free; 0 where that is unknown, and then the batch follows from the context alone.
+
+    >>> auto_batch(4096, 5 * 2**30, 16 * 2**30), auto_batch(8192, 5 * 2**30, 16 * 2**30), auto_batch(65_536, 5 * 2**30, 16 * 2**30)
+    (512, 1024, 2048)
+    >>> auto_batch(65_536, 10 * 2**30, 16 * 2**30), auto_batch(65_536, 13 * 2**30, 16 * 2**30)
+    (1024, 512)
+    """
+    if cuda_without_flash:
+        return either(tokens > DEFAULT_CONTEXT, _CONSTRAINED, _SMALLEST) if 0 < card_bytes <= _SMALL_CARD else _SMALLEST
+    chosen = _SMALLEST
+    for above, batch, percent, surcharge in reversed(_BATCHES):
+        chosen = either((tokens > above) & _fits(predicted, available, percent, surcharge), batch, chosen)
+    return chosen
+
+
+def _fits(predicted: int, available: int, percent: int, surcharge: int) -> bool:
+    if available == 0:
+        return True
+    free = available * _FREE_PERCENT // 100
+    most: int = smaller(free, available * percent // 100)
+    return (predicted == 0) | ((predicted <= most) & (surcharge <= free - predicted))
+
+
+def embedding_batch(tokens: int) -> int:
+    """Tokens of a batch of an embedding model."""
+    batch: int = smaller(_EMBEDDING, tokens)
+    return batch
+
+
+def has_flash_attention(gpu: Gpu | None) -> bool:
+    """Whether Ollama leaves flash attention to llama-server (``auto``) instead of turning it off: not on old cards of NVIDIA's."""
+    if gpu is None or gpu.vendor.lower() != "nvidia" or gpu.compute_capability is None:
+        return True
+    major, _, minor = gpu.compute_capability.partition(".")
+    return int(major) >= 6 and (int(major), int(minor or 0)) != (7, 2)
 
 
 def _layers(name: str, value: str) -> object:
@@ -82,7 +167,7 @@ class OllamaDeployment(LlamacppDeployment):
     def context(self) -> ContextOptions:
         """The options of the context, with what Ollama tells llama-server where the user says nothing."""
         context, options = ContextOptions.of(self.setup), self.setup.options
-        if "flash_attn" not in options and not rules.has_flash_attention(self.gpu):
+        if "flash_attn" not in options and not has_flash_attention(self.gpu):
             context = replace(context, flash_attn=False)
         if not self._chooses_batch:
             # Ollama has one number for both.
@@ -93,7 +178,7 @@ class OllamaDeployment(LlamacppDeployment):
     @property
     def most_slots(self) -> int:
         """One for some architectures and for embedding models."""
-        alone = self.hparams.arch in rules.ONE_AT_A_TIME or not self.hparams.causal
+        alone = self.hparams.arch in ONE_AT_A_TIME or not self.hparams.causal
         return 1 if alone else super().most_slots
 
     def slot_tokens(self, tokens: int) -> int:
@@ -110,16 +195,16 @@ class OllamaDeployment(LlamacppDeployment):
         if not self._chooses_batch:
             return None
         if not self.hparams.causal:
-            return rules.embedding_batch(tokens)
+            return embedding_batch(tokens)
         cells = tokens * sequences
-        predicted = rules.predicted_bytes(self._file_bytes, self.hparams, cells)
+        predicted = predicted_bytes(self._file_bytes, self.hparams, cells)
         without_flash, available = self._cuda_without_flash, self.vram_bytes
         card_bytes = available // self.setup.gpus
-        return rules.auto_batch(cells, predicted, available, cuda_without_flash=without_flash, card_bytes=card_bytes)
+        return auto_batch(cells, predicted, available, cuda_without_flash=without_flash, card_bytes=card_bytes)
 
     @cached_property
     def _cuda_without_flash(self) -> bool:
-        flash = self.setup.options.get("flash_attn", "auto" if rules.has_flash_attention(self.gpu) else "off")
+        flash = self.setup.options.get("flash_attn", "auto" if has_flash_attention(self.gpu) else "off")
         cuda = self.gpu is not None and self.gpu.vendor.lower() == "nvidia"
         return cuda and flash != "auto" and not is_on(flash)
 
@@ -175,17 +260,17 @@ class OllamaOccupancy(LlamacppOccupancy):
     def fitting_length(self) -> Noted[int | None]:
         """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
         vram, most = self.deployment.vram_bytes, self.hparams.n_ctx_train
-        tokens = rules.default_context(vram, most)
+        tokens = default_context(vram, most)
         own_context = _number_of(self.model, "num_ctx")
         if own_context is not None:
             tokens = min(own_context, most or own_context)
             message = f"Planned for {tokens:,} tokens, num_ctx of the model's own parameters. Set it with --seq."
             return Noted(tokens, (Note(code="ollama-context", message=message),))
-        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(rules.TIERS))
+        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(TIERS))
         why = (
             "the model was trained for no more"
             if tokens == most
-            else f"{rules.DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
+            else f"{DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
         )
         message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
         return Noted(tokens, (Note(code="ollama-context", message=message),))

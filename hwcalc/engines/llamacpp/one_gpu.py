@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.equation import host_room, process, room_of
 from hwcalc.engines.llamacpp.fitting import ON_HOST
 from hwcalc.engines.llamacpp.layers import Unit, cache_bytes
-from hwcalc.engines.llamacpp.place_options import place_options
+from hwcalc.engines.llamacpp.options import place_options
 from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.engines.setup import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.layers import Weighed
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.setup import Request
@@ -32,7 +32,7 @@ _ENDS: Final = ("low", "expected", "high")
 
 def on_one_gpu(model: ModelSpec) -> LlamacppDeployment:
     """The deployment of a model with the default settings, all of it on a GPU that is not named."""
-    return Llamacpp.deployment(Llamacpp(), model, Setup())
+    return LlamacppDeployment(Llamacpp(), model, Setup())
 
 
 class Context:
@@ -70,7 +70,10 @@ class Context:
     def largest_layer(self) -> int:
         """At most the bytes of cache of one block."""
         layers, settings = self._layout.layers, self._layout.settings
-        each = ({Unit(size): units for kind in layer for size, units in layers.units[kind].items()} for layer in {*layers.stack.layers})
+        each = (
+            {Unit(size): units for kind in layer for size, units in layers.units[kind].items()}
+            for layer in {*layers.stack.layers}
+        )
         most = max(cache_bytes(units, settings, settings) for units in each)
         return most + cache_bytes(layers.extras, settings, settings)
 

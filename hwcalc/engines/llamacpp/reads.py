@@ -100,7 +100,7 @@ def _loaded(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) ->
         for number, group in in_file_order(loaded_groups(weights)):
             yield group.first.layer if number < 0 else number, group.first
         return
-    from hwcalc.engines.llamacpp.overrides import with_overrides
+    from hwcalc.engines.llamacpp.tensors import with_overrides
 
     for one in with_overrides(loaded(deployment.weight_tensors or ()), deployment.options.overrides):
         yield one.layer, one

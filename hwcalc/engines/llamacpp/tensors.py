@@ -1,16 +1,33 @@
 """The tensors of a file as llama.cpp loads them, alike ones together: each with its bytes, its layers, and where it may lie.
 
-:mod:`~hwcalc.engines.llamacpp.weights` makes them of a model.
+:mod:`~hwcalc.engines.llamacpp.weights` makes them of a model. Patterns of the user put some elsewhere (``-ot``, ``--cpu-moe``, ``--n-cpu-moe``), and
+where no GPU is used, some are laid out anew for the processor (ggml/src/ggml-cpu/repack.cpp of llama.cpp 0c1e57098, its ``CPU_REPACK``
+buffers). Beside a GPU, what stays on the host lies in a buffer of the GPU's driver (``make_cpu_buft_list`` of src/llama-model.cpp). Each tensor is
+needed once: the pages of the file that it came from are not read again, and the system drops them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
+from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.devices import TensorGroup
+from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
+from hwcalc.model import Note
 from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.tensor_names import part_of_layer, whole_name
+from hwcalc.text import shown
+from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.model import ModelSpec
 
 
 class WeightTensor(Record):
@@ -113,3 +130,153 @@ def _kind(one: WeightTensor, stem: str) -> str:
     if one.role == "output":
         return "head"
     return "experts" if one.expert else part_of_layer(stem)
+
+
+def groups_key(name: str | None) -> tuple[str, str | None]:
+    """Where a model keeps the result of :func:`weight_groups`."""
+    return "llama.cpp groups of tensors", name
+
+
+def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGroup, ...] | None:
+    """The tensors of :func:`model_tensors`, alike ones together, in no order: for sums, which ask for many formats."""
+
+    def make() -> tuple[WeightGroup, ...] | None:
+        from hwcalc.engines.llamacpp.weights import groups_of
+
+        return groups_of(model, name)
+
+    return model.once(groups_key(name), make)
+
+
+def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTensor, ...] | None:
+    """The tensors of a model in the format ``name``; ``None`` is the file as it is, or as the converter makes it.
+
+    The copy of a tied table is listed as the output. ``None`` if the tensors are not known.
+    """
+    return model.once(("llama.cpp tensors", name), lambda: _model_tensors(model, name))
+
+
+def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ...] | None:
+    groups = weight_groups(model, name)
+    if groups is None:
+        return None
+    return tuple(
+        group.first if number < 0 else replace(group.first, name=whole_name(group.stem, number), layer=number)
+        for number, group in in_file_order(groups)
+    )
+
+
+EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""common/common.h ``LLM_FFN_EXPS_REGEX``: what ``--cpu-moe`` and ``--n-cpu-moe`` put on the host."""
+HOST_BUFFER: Final = "CPU"
+"""The name of the host's buffer type in ``-ot``."""
+_MOST_PATTERNS: Final = 256
+
+
+class Override(Record):
+    """A pattern of ``-ot`` and the buffer type for the tensors that it finds."""
+
+    pattern: str
+    buffer: str
+
+
+def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cpu_moe: int | None = None) -> tuple[Override, ...]:
+    """The overrides of ``-ot``, ``--cpu-moe`` and ``--n-cpu-moe`` in this order (common/arg.cpp, common/common.h).
+
+    Raises :class:`~hwcalc.errors.UsageError` for a text that llama.cpp would refuse, or that kvplan will not compile.
+    """
+    found = []
+    for part in (override_tensor or "").split(",") if override_tensor else ():
+        pattern, equals, buffer = part.partition("=")
+        if not equals or not buffer:
+            raise UsageError(
+                f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
+                hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"',
+            )
+        found.append(Override(pattern=pattern, buffer=buffer))
+    if len(found) > _MOST_PATTERNS:
+        raise UsageError(f"override_tensor has {len(found)} patterns; kvplan reads up to {_MOST_PATTERNS}.")
+    if cpu_moe:
+        found.append(Override(pattern=EXPERTS, buffer=HOST_BUFFER))
+    if n_cpu_moe:
+        # llama.cpp makes a pattern for each layer, which find the same as this one.
+        numbers = "|".join(map(str, range(n_cpu_moe)))
+        found.append(Override(pattern=rf"blk\.({numbers}){EXPERTS}", buffer=HOST_BUFFER))
+    return tuple(found)
+
+
+def with_overrides(tensors: Iterable[WeightTensor], given: Iterable[Override]) -> tuple[WeightTensor, ...]:
+    """The tensors with the buffers that overrides name. The first pattern that is found in a name decides."""
+    named = tuple(given)
+    if not named:
+        return tuple(tensors)
+    from hwcalc.quantization.patterns import compiled
+
+    patterns = [(compiled(one.pattern), one.buffer) for one in named]
+    return tuple(
+        replace(one, buffer=next((buffer for pattern, buffer in patterns if pattern.found_in(one.name)), None)) for one in tensors
+    )
+
+
+PROCESSORS: Final = {
+    "x86 with AVX2": {"Q4_0": 8, "Q4_K": 8, "IQ4_NL": 8, "MXFP4": 8},
+    "x86 with AVX-512": {"Q4_0": 8, "Q4_K": 8, "IQ4_NL": 8, "MXFP4": 8, "Q2_K": 8},
+    "ARM": {"Q4_0": 4, "Q4_K": 8, "Q5_K": 8, "Q6_K": 8, "IQ4_NL": 4, "MXFP4": 4, "Q8_0": 4, "Q1_0": 4},
+}
+"""The formats that ``ggml_repack_get_optimal_repack_type`` has a layout for, and what the rows of a matrix must be a multiple of."""
+
+
+_BY_HEAD: Final = (".attn_k_b.", ".attn_v_b.")
+"""A matrix for each head in one tensor, which is none of experts: ``extra_buffer_type::supports_op`` has no layout for it."""
+
+
+def _sizes(tensors: Iterable[WeightTensor], experts: int) -> dict[str, int]:
+    """Bytes of the matrices that each kind of processor has a layout for. Tables that are looked up are none."""
+    sizes = dict.fromkeys(PROCESSORS, 0)
+    for one in tensors:
+        if (
+            one.role == "input"
+            or one.tower
+            or one.buffer is not None
+            or not one.columns
+            or any(name in one.name for name in _BY_HEAD)
+        ):
+            continue
+        rows = one.elements // one.columns // (experts if one.expert else 1)
+        for processor, multiples in PROCESSORS.items():
+            sizes[processor] += 0 if rows % multiples.get(one.type.upper(), rows + 1) else one.bytes
+    return sizes
+
+
+def repacked_bytes(deployment: LlamacppDeployment, *, copies: bool = False) -> dict[str, int]:
+    """Bytes of the tensors that are laid out anew, by kind of processor; ``copies``: of second copies of a table alone."""
+    if deployment.options.no_repack or deployment.weight_tensors is None:
+        return dict.fromkeys(PROCESSORS, 0)
+    mtp, experts = deployment.context.load_mtp, max(1, deployment.hparams.n_expert)
+    return _sizes((one for one in loaded(deployment.weight_tensors, mtp=mtp) if one.copy or not copies), experts)
+
+
+def repacked_output(deployment: LlamacppDeployment) -> tuple[BudgetPart, ...]:
+    """The embedding a second time, where it is the output as well and is laid out anew for that."""
+    sizes = tuple(repacked_bytes(deployment, copies=True).values())
+    if not any(sizes):
+        return ()
+    low, high = min(sizes), max(sizes)
+    source = "ggml/src/ggml-cpu/repack.cpp: a tied output in a layout for the processor, if that has one for its format"
+    return (BudgetPart(name="repacked output", section=Section.OVERHEAD, low=low, expected=sizes[0], high=high, source=source),)
+
+
+def repacked_note(deployment: LlamacppDeployment) -> tuple[Note, ...]:
+    """What the process seems to take beside what it needs."""
+    if deployment.gpus:
+        return ()
+    sizes = repacked_bytes(deployment)
+    if not any(sizes.values()):
+        return ()
+    most = human_bytes(max(sizes.values()))
+    each = ", ".join(f"{human_bytes(size)} on {processor}" for processor, size in sizes.items())
+    message = (
+        f"llama.cpp lays weights out anew for the processor (CPU_REPACK in its log: {each}), so the process can seem to take up to {most} "
+        "more: pages of the file, which the system drops when memory is short. Not with --engine-option no_extra_bufts=true."
+    )
+    return (Note(code="cpu-repack", message=message),)

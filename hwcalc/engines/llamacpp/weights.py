@@ -100,7 +100,7 @@ def _told(family: Family, layers: tuple[int, ...], mtp_from: int, output_norm: s
 
 
 def _is_of_experts(name: str) -> bool:
-    from hwcalc.engines.llamacpp.overrides import EXPERTS
+    from hwcalc.engines.llamacpp.tensors import EXPERTS
 
     return re.search(EXPERTS, name) is not None
 

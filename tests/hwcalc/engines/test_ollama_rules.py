@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.engines.llamacpp.ollama_rules import (
+from hwcalc.engines.llamacpp.ollama import (
     auto_batch,
     default_context,
     embedding_batch,

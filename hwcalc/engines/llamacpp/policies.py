@@ -1,8 +1,14 @@
-"""Cache policies in llama.cpp: a context has its cells from the start, so that nothing is freed; fewer cells is what a policy can give.
+"""Cache policies in llama.cpp, and what sequences share.
 
-Context shift (``--context-shift``, ``--keep``) is a form of sinks and a window: when the cells are full, half of the tokens behind the first
-``n_keep`` go at once, and the keys of the rest are turned back.
-Source: llama.cpp 0c1e57098, tools/server/server-context.cpp (``pre_decode``) and src/llama-kv-cache*.cpp (``get_can_shift``).
+A context has its cells from the start, so that nothing is freed; fewer cells is what a policy can give. Context shift (``--context-shift``,
+``--keep``) is a form of sinks and a window: when the cells are full, half of the tokens behind the first ``n_keep`` go at once, and the keys of
+the rest are turned back. Source: llama.cpp 0c1e57098, tools/server/server-context.cpp (``pre_decode``) and src/llama-kv-cache*.cpp
+(``get_can_shift``).
+
+What sequences share are cells of one buffer, where all sequences use it. A cell may belong to several of them. A sequence with a buffer of its
+own gets a copy of the cells (src/llama-kv-cache.cpp ``seq_cp``). llama-server copies a prompt for the completions of one request (``n_cmpl``,
+tools/server/server-context.cpp ``copy_state_to``), and nothing between requests; llama-batched-bench and llama-parallel copy a common prompt to
+all (``-pps``).
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from hwcalc.policies.base import Chosen, Effect
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.evicting import Evicted
+    from hwcalc.engines.setup import Request
     from hwcalc.parsers.gguf.hparams import Hparams
 
 _TURNED: Final = frozenset({"qwen2vl", "paddleocr", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen4exp", "qwen3tts"})
@@ -92,3 +99,27 @@ def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, s
 def cut_settings(made: Settings, plain: Settings, *, shifted: bool) -> Settings:
     """The settings with fewer cells, but for layers with a window, which keep theirs."""
     return made if shifted else replace(made, cells_swa=plain.cells_swa)
+
+
+def is_unified(request: Request) -> bool:
+    """Whether all sequences use one buffer."""
+    return request.options.get("kv_unified", "false").lower() in ("true", "1", "on", "yes")
+
+
+def sharing_support(occupancy: Occupancy) -> Support:
+    """Whether cells are shared, and by which program."""
+    request = occupancy.request
+    if not is_unified(request):
+        how = "each sequence has a buffer of its own, and a copy of what it begins with; it takes --engine-option kv_unified=true"
+        return Support(offered=False, how=how)
+    if "n_ctx" in request.options:
+        return Support(offered=False, how="cells are shared in the one buffer of all sequences, which is as large as n_ctx says")
+    if request.policy is not None:
+        return Support(offered=False, how="a context shift moves cells of one sequence, and shared ones cannot move")
+    if request.sharing.prefix and request.options.get("defaults", "server") == "server":
+        how = "llama-server shares no prefix between requests; llama-batched-bench and llama-parallel do: --engine-option defaults=api"
+        return Support(offered=False, how=how)
+    return Support(
+        offered=True,
+        how="a cell of the one buffer belongs to all sequences that begin with its tokens, and n_ctx is as much smaller",
+    )
