@@ -109,7 +109,7 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
 
 def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-    from hwcalc.quantization.tensor_names import whole_name
+    from hwcalc.quantization.ggml import whole_name
 
     role, *said = words.split()
     flags: dict[str, Any] = dict.fromkeys(said, True)

@@ -28,8 +28,7 @@ from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.policies.asked import FILL, NO_COMPACTION
-from hwcalc.policies.base import Chosen, Effect
+from hwcalc.policies.base import FILL, NO_COMPACTION, Chosen, Effect
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
 from hwcalc.profiles.engines import planned_version
 
