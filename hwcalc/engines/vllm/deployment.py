@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.classes import check_architecture
+from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.pool import BlockPool, group_infos, plan_pool
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.setup import Setup
     from hwcalc.engines.sharing import Held, SharedBlocks
     from hwcalc.engines.vllm.groups import BlockGroup
     from hwcalc.engines.vllm.layout import LayerCache
@@ -65,6 +67,13 @@ class VllmDeployment(Deployment):
         """What vLLM makes of a budget; ``None`` if no layer has a cache."""
         return BlockPool.of(self.layout, self.settings.override)
 
+    def seen_as(self, setup: Setup, **more: Any) -> Self:
+        other = super().seen_as(setup, **more)
+        # These follow from replicas and hardware, and the settings and the layout do not.
+        for name in ("budgets", "form"):
+            vars(other).pop(name, None)
+        return other
+
     def layout_for(self, tokens: int) -> PoolLayout:
         """The layout where the longest sequence has so many tokens."""
         return self.layout.for_length(tokens, self.settings.for_length(tokens, self.setup).batched_tokens)
@@ -75,6 +84,16 @@ class VllmDeployment(Deployment):
             return self.layout.demand.at(tokens)
         blocks: int = mapped(lambda length: self.layout_for(length).demand.at(length), tokens)
         return blocks
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The cache of sequences that are alike and keep everything, at every length and for every number of them."""
+        return plan_curve(self)
+
+    @cached_property
+    def form(self) -> MemoryForm | None:
+        """The memory of a GPU for such sequences; ``None`` without a budget, or where vLLM asks for more than blocks."""
+        return plan_form(self)
 
     @cached_property
     def budgets(self) -> dict[Hashable, Noted[Budget | None]]:
@@ -287,7 +306,7 @@ class VllmOccupancy(Occupancy):
         return pool_buffers(self.layout, self.settings.override or _blocks_of_budget(self), stage)
 
     def most_sequences(self) -> tuple[int, str]:
-        return self.settings.sequences * self.request.parallel.dp, "max_num_seqs"
+        return self.settings.sequences * self.setup.parallel.dp, LIMITED_BY
 
     def longest(self, budget_bytes: int, bound: int) -> int | None:
         """The longest sequences whose blocks the pool has, where a longer one leaves as much for the pool; ``None`` elsewhere."""
@@ -300,14 +319,15 @@ class VllmOccupancy(Occupancy):
         return length if self.deployment.settings.for_length(length, self.setup) == settings else None
 
     def curve(self) -> Curve | None:
-        from hwcalc.engines.vllm.form import plan_curve
-
-        return plan_curve(self)
+        return self.deployment.curve if self._is_plain else None
 
     def form(self) -> MemoryForm | None:
-        from hwcalc.engines.vllm.form import plan_form
+        return self.deployment.form if self._is_plain else None
 
-        return plan_form(self)
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all sequences are alike, share nothing and keep everything."""
+        return self.setup.policy is None and self.load.is_alike
 
     def forward_tokens(self) -> tuple[int, int, int]:
         tokens = self.settings.batched_tokens

@@ -13,6 +13,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from hwcalc.engines.forms import ENDS, Amount, Asked, AskedCurve, Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
+from hwcalc.engines.setup import Load
+from hwcalc.engines.vllm.memory import follows_batch
 from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
@@ -21,10 +23,12 @@ from hwcalc.formulas.stairs import Stair
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
+    from hwcalc.engines.vllm.deployment import VllmDeployment
     from hwcalc.engines.vllm.groups import BlockGroup
     from hwcalc.engines.vllm.layout import PoolLayout, Sums
 
+LIMITED_BY: Final = "max_num_seqs"
+"""What limits the sequences that run at once, whatever the memory."""
 _MOST_KEPT: Final = 65_536
 """Lengths of which the parts are kept at a time: as many as a sweep asks about at once."""
 
@@ -40,46 +44,42 @@ class SequencePool(Record):
         return self.pool.holds(budget_bytes, ceil_div(sequences, self.pool.schedulers) * self.blocks_of(tokens))
 
 
-def plan_form(occupancy: VllmOccupancy) -> MemoryForm | None:
-    """The memory at every length and for every number of sequences; ``None`` where more than blocks is asked for before start-up.
+def plan_form(deployment: VllmDeployment) -> MemoryForm | None:
+    """The memory at every length and for every number of sequences that are alike and keep everything.
 
-    There is none where the budget is unknown, or not every request takes its own blocks.
+    There is none where the budget is unknown, or where more than blocks is asked for before start-up.
     """
-    deployment, hardware = occupancy.deployment, occupancy.setup.hardware
-    given, full = hardware.kv_memory, occupancy.sized(seq=max(deployment.settings.full_from, occupancy.tokens))
-    curve = plan_curve(occupancy)
-    budget = full.budget if given is None and hardware.gpu is not None else None
-    if curve is None or (budget is None and given is None) or not check_asks_for_blocks(deployment.layout, deployment.settings):
+    hardware, layout, settings = deployment.setup.hardware, deployment.layout, deployment.settings
+    curve, given = deployment.curve, hardware.kv_memory
+    budget = deployment.at(Load(seq=settings.full_from)).budget if given is None and hardware.gpu is not None else None
+    if curve is None or (budget is None and given is None) or not check_asks_for_blocks(layout, settings):
         return None
-    most, limited_by = occupancy.most_sequences()
     pool = deployment.block_pool
     blocks, pools = Blocks(), None
-    if pool is not None and pool.override is None and pool.schedulers == 1 and not deployment.layout.encodes:
+    if pool is not None and pool.override is None and pool.schedulers == 1 and not layout.encodes:
         blocks = Blocks(bytes=pool.block_bytes, null=pool.null_blocks)
     elif pool is not None:
         pools = SequencePool(pool=pool, blocks_of=deployment.blocks_of)
     size = given or 0
     return MemoryForm(
         curve=curve,
-        parts=() if budget is None else _parts(full, budget),
+        parts=() if budget is None else _parts(deployment, budget),
         usable=(size, size, size) if budget is None else budget.usable,
         total_bytes=size if budget is None else budget.total_bytes,
         blocks=blocks,
         pools=pools,
-        most_sequences=most,
-        limited_by=limited_by,
-        dp=occupancy.setup.parallel.dp,
+        most_sequences=settings.sequences * deployment.setup.parallel.dp,
+        limited_by=LIMITED_BY,
+        dp=deployment.setup.parallel.dp,
     )
 
 
-def plan_curve(occupancy: VllmOccupancy) -> Curve | None:
-    """The cache at every length; ``None`` where not every request takes its own blocks."""
-    deployment, layout, tp = occupancy.deployment, occupancy.deployment.layout, occupancy.setup.parallel.tp
-    if occupancy.setup.policy is not None or not occupancy.load.is_alike:
-        return None
-    if deployment.block_pool is None:
+def plan_curve(deployment: VllmDeployment) -> Curve:
+    """The cache of sequences that are alike and keep everything, at every length."""
+    layout, pool, tp = deployment.layout, deployment.block_pool, deployment.setup.parallel.tp
+    if pool is None:
         return Curve(gpus=((),), total=())
-    width, whole_width = deployment.block_pool.block_bytes, tp * sum(layout.stage_bytes)
+    width, whole_width = pool.block_bytes, tp * sum(layout.stage_bytes)
     if layout.encodes:
         return AskedCurve(
             one=lambda tokens: width * deployment.blocks_of(tokens),
@@ -89,34 +89,36 @@ def plan_curve(occupancy: VllmOccupancy) -> Curve | None:
         # All stages have as many blocks as the first, in groups of its own layers.
         whole = _groups(layout, whole_width)
     else:
-        whole = (*_layers(occupancy, layout, tp), *_unused(layout, tp))
+        whole = (*_layers(deployment, tp), *_unused(layout, tp))
     return Curve(gpus=(_groups(layout, width),), total=whole)
 
 
-def _parts(full: VllmOccupancy, budget: Budget) -> tuple[PartForm, ...]:
+def _parts(deployment: VllmDeployment, budget: Budget) -> tuple[PartForm, ...]:
     """The parts of the equation. They follow from the length where a batch is not full, and in V0, whose batch is a whole prompt."""
-    before, sizes = full.settings.full_from, lru_cache(maxsize=_MOST_KEPT)(partial(_sizes_at, full))
+    before, is_v0 = deployment.settings.full_from, deployment.settings.rules.engine == "V0"
+    sizes = lru_cache(maxsize=_MOST_KEPT)(partial(_sizes_at, deployment))
 
     def amount(part: BudgetPart, end: str) -> Amount:
         def of_length(tokens: int) -> int:
             return sizes(tokens)[part.name, end]
 
-        if full.settings.rules.engine == "V0":
+        if is_v0:
             return Asked(rule=of_length, alone=True)
-        rule = Constant.of(getattr(part, end))
-        return rule if before == 1 else Early(before=before, early=of_length, rule=rule)
+        return Early(before=before, early=of_length, rule=Constant.of(getattr(part, end)))
 
     def form(part: BudgetPart) -> PartForm:
+        if not follows_batch(part) or (before == 1 and not is_v0):
+            return PartForm.constant(part)
         low, expected, high = (amount(part, end) for end in ENDS)
         return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
 
     return tuple(map(form, budget.parts))
 
 
-def _sizes_at(occupancy: VllmOccupancy, tokens: int) -> Mapping[tuple[str, str], int]:
+def _sizes_at(deployment: VllmDeployment, tokens: int) -> Mapping[tuple[str, str], int]:
     """The bytes of the parts by name and end of the range, where the longest sequence has so many tokens."""
     sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
-    budget = occupancy.sized(seq=tokens, batch=1).budget
+    budget = deployment.at(Load(seq=tokens)).budget
     for part, end in product(() if budget is None else budget.parts, ENDS):
         sizes[part.name, end] += getattr(part, end)
     return sizes
@@ -153,17 +155,18 @@ def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
     )
 
 
-def _layers(occupancy: VllmOccupancy, layout: PoolLayout, tp: int) -> Iterator[Term]:
+def _layers(deployment: VllmDeployment, tp: int) -> Iterator[Term]:
     """The pages of all layers, on all ranks together, by kinds of layers that grow alike."""
-    kinds = [group.kind.name for group in occupancy.stack.groups]
+    layout, kinds = deployment.layout, [group.kind.name for group in deployment.plain_stack.groups]
     alike: dict[_Alike, list[int]] = {}
     for group in layout.groups:
-        sums = layout.sums(group)
+        sums, layers = layout.sums(group), defaultdict[tuple[int, LayerSpec], list[int]](list)
         for member, spec in zip(group.members, group.specs, strict=True):
             cache = layout.caches[member]
-            kind = "draft" if cache.kind < 0 else kinds[cache.kind]
-            key = _Alike.of(kind, tp * spec.page, spec, sums)
-            alike.setdefault(key, []).append(cache.layer)
+            layers[cache.kind, spec].append(cache.layer)
+        for (kind, spec), numbers in layers.items():
+            key = _Alike.of("draft" if kind < 0 else kinds[kind], tp * spec.page, spec, sums)
+            alike.setdefault(key, []).extend(numbers)
     return (key.term(layers, len(layers)) for key, layers in alike.items())
 
 

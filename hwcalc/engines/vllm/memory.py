@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
 
+_GRAPHS: Final = "CUDA graphs"
+
+
 def plan_budget(
     occupancy: VllmOccupancy, *, sequences: int, batched_tokens: int, policy: tuple[BudgetPart, ...] = ()
 ) -> Noted[Budget | None]:
@@ -96,6 +99,11 @@ def plan_budget(
         parts.append(graphs(occupancy.model, occupancy.version, left, speculation))
     budget, notes = budget_of(occupancy, memory, tuple(parts), tokens=run.tokens, rows=run.rows, share=share)
     return Noted(budget, (*found.notes, *extra.notes, *notes, *_check_free(budget)))
+
+
+def follows_batch(part: BudgetPart) -> bool:
+    """Whether a part follows from the largest batch. The estimate of graphs may follow from what the other parts leave."""
+    return part.section is Section.ACTIVATIONS or part.name == _GRAPHS
 
 
 def share_of(occupancy: VllmOccupancy) -> float:
@@ -541,19 +549,19 @@ def graphs(model: ModelSpec, version: str, left: int, speculation: Speculation |
     low, expected, high = (int(size * number) for size, number in zip(sizes, counts, strict=True))
     high = max(high, int(max(0, left) * share.high))
     return BudgetPart(
-        name="CUDA graphs",
+        name=_GRAPHS,
         section=Section.OVERHEAD,
         low=low,
         expected=expected,
         high=high,
         source=f"{graph.source}; {share.source}",
-        steps=(step("CUDA graphs", "graph_bytes x graphs", (low, expected, high), graph_bytes=sizes, graphs=counts),),
+        steps=(step(_GRAPHS, "graph_bytes x graphs", (low, expected, high), graph_bytes=sizes, graphs=counts),),
     )
 
 
 @lru_cache(maxsize=256)
 def _graphs(name: str, version: str) -> BudgetPart:
-    return estimated("CUDA graphs", Section.OVERHEAD, vllm_profile().estimate(name, version))
+    return estimated(_GRAPHS, Section.OVERHEAD, vllm_profile().estimate(name, version))
 
 
 def _is_sparse(model: ModelSpec) -> bool:
