@@ -19,7 +19,7 @@ from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
-from hwcalc.engines.vllm.pool import BlockPool, group_infos, plan_pool
+from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks, group_infos, longest_start, plan_pool, starts_with
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
@@ -73,6 +73,11 @@ class VllmDeployment(Deployment):
         for name in ("budgets", "form"):
             vars(other).pop(name, None)
         return other
+
+    @cached_property
+    def checks_blocks(self) -> bool:
+        """Whether the check before start-up asks for the blocks of a request and no more, so that whoever has these starts."""
+        return check_asks_for_blocks(self.layout, self.settings)
 
     def layout_for(self, tokens: int) -> PoolLayout:
         """The layout where the longest sequence has so many tokens."""
@@ -316,6 +321,8 @@ class VllmOccupancy(Occupancy):
             return None
         each = pool.own_blocks(budget_bytes) // ceil_div(self.request.replica_batch, pool.schedulers)
         length = longest(self.deployment.blocks_of, each, bound)
+        if not self.deployment.checks_blocks:
+            length = longest_start(self.layout, settings, budget_bytes, length)
         return length if self.deployment.settings.for_length(length, self.setup) == settings else None
 
     def curve(self) -> Curve | None:
@@ -372,11 +379,16 @@ class VllmOccupancy(Occupancy):
         return Noted(plan_pool(self, self.deployment.block_pool, budget_bytes), notes)
 
     def holds(self, budget_bytes: int) -> bool:
-        """Whether each scheduler has the blocks of its requests."""
+        """Whether each scheduler has the blocks of its requests, and vLLM starts to serve one of them."""
         pool = self.deployment.block_pool
         if budget_bytes < 0 or pool is None:
             return budget_bytes >= 0
-        return pool.holds(budget_bytes, self.blocks_for(ceil_div(self.request.replica_requests, pool.schedulers)))
+        if not pool.holds(budget_bytes, self.blocks_for(ceil_div(self.request.replica_requests, pool.schedulers))):
+            return False
+        # vLLM has no words for what a policy cuts, and elsewhere its check is mostly that of the blocks.
+        if self.evicted is not None or self.deployment.checks_blocks:
+            return True
+        return starts_with(self.layout, self.settings, budget_bytes, self.tokens)
 
     def plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.vllm.memory import plan_budget
