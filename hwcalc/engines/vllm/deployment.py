@@ -20,7 +20,7 @@ from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
 from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks, group_infos, longest_start, plan_pool, starts_with
-from hwcalc.engines.vllm.settings import VllmSettings, read_settings
+from hwcalc.engines.vllm.settings import VllmSettings, batch_is_chunked, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_supported
@@ -50,7 +50,7 @@ _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compresse
 
 
 class VllmDeployment(Deployment):
-    """A model that vLLM serves: its settings and the layers in blocks, and what vLLM says of them before it knows the load."""
+    """A model that vLLM serves: its settings, its layers in blocks, and what vLLM refuses and remarks before it knows the load."""
 
     @cached_property
     def settings(self) -> VllmSettings:
@@ -64,7 +64,7 @@ class VllmDeployment(Deployment):
 
     @cached_property
     def block_pool(self) -> BlockPool | None:
-        """What vLLM makes of a budget; ``None`` if no layer has a cache."""
+        """The rule by which vLLM makes blocks of a budget; ``None`` if no layer has a cache."""
         return BlockPool.of(self.layout, self.settings.override)
 
     def seen_as(self, setup: Setup, **more: Any) -> Self:
@@ -107,7 +107,7 @@ class VllmDeployment(Deployment):
 
     @cached_property
     def accepted(self) -> Noted[None]:
-        """Notes on a model and a setup that this release runs. Raises the error of one that it does not."""
+        """Notes on what is assumed of a model and a setup that this release runs. Raises an error if it does not run them."""
         return check_supported(self)
 
     @cached_property
@@ -399,7 +399,9 @@ class VllmOccupancy(Occupancy):
             from hwcalc.engines.peaks import policy_part
 
             policy = policy_part(self)
-        known, key = self.deployment.budgets, (settings.sequences, settings.batched_tokens, policy)
+        # V0 looks at whether the longest prompt fits into a batch.
+        chunked = settings.rules.engine == "V0" and batch_is_chunked(self.tokens, settings.batched_tokens)
+        known, key = self.deployment.budgets, (settings.sequences, settings.batched_tokens, chunked, policy)
         if key not in known:
             known[key] = plan_budget(self, sequences=settings.sequences, batched_tokens=settings.batched_tokens, policy=policy)
         return known[key]

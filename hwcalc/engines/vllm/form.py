@@ -1,4 +1,4 @@
-"""The memory of a GPU under vLLM in the normal form: groups of layers take blocks of one pool, and everything beside it is constant.
+"""The memory of a GPU under vLLM at every length and batch, in the normal form: groups of layers take blocks of one pool.
 
 Blocks are as wide as the widest group, so that the form has one term for each group: Gemma-3 has six windowed groups and a full one, and
 each takes so many blocks of the same bytes.
