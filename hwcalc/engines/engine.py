@@ -88,9 +88,6 @@ class Engine(ABC):
     """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
     splits_layers: ClassVar[bool] = False
     """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
-    alike_on_gpus: ClassVar[bool] = False
-    """Whether two GPUs of the same :func:`~hwcalc.engines.costs.outside_kind` differ in nothing but their memory: no check, no default and
-    no setting looks at a GPU, the equation is the general one, and there is no pool."""
     beams_and_samples: ClassVar[bool] = False
     """Whether a request may have both."""
     scatters: ClassVar[bool] = False

@@ -21,8 +21,8 @@ from hwcalc.formulas.stairs import Stair
 from hwcalc.planner import solve
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import differences, form_of
 from hwcalc.profiles.catalog import list_models
+from tests.hwcalc.form_answers import differences, form_of
 
 PLANNED, SEARCHED, SAMPLED = 40, 20, 150
 """So many requests are planned, which takes the solvers, and searched both ways; of so many the bytes alone are compared, at several

@@ -1,6 +1,6 @@
 """Reads an encoded payload back: the place of a state in its grids, and the form that the pools have there.
 
-It is what ``page/data.js`` does, so that the encoding is proven without a browser. The form is evaluated by :mod:`hwcalc.planner.forms`.
+It is what ``page/data.js`` does, so that the encoding is proven without a browser. The form is evaluated by :mod:`tests.hwcalc.form_answers`.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import answer, differences, form_of, longest, most, verdict
 from hwcalc.planner.result import UNLIMITED, Verdict
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.command import QWEN
+from tests.hwcalc.form_answers import answer, differences, form_of, longest, most, verdict
 
 DRAWN: Final = 50
 OF_EVERY_KIND: Final = (

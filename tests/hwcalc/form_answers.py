@@ -1,36 +1,16 @@
-"""A verdict from a form: what a plan says of a length and a number of sequences, without a plan.
-
-:func:`form_of` gives the form of an opened request and :func:`answer` the numbers of a plan; :func:`longest` and :func:`most` are the solvers of
-:mod:`hwcalc.planner.solve` on a form.
-"""
+"""What a closed form says of a length and a number of sequences, in the words of a plan; and where the two differ, which they never may."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec.structs import replace
+from typing import Any
 
 from hwcalc.engines.budget import Section
-from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import MemoryForm
-from hwcalc.planner.solve import last_yes
+from hwcalc.planner.result import Plan
+from hwcalc.planner.solve import closed_form, last_yes
 from hwcalc.planner.verdict import UNLIMITED, Verdict
 
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
-
-_SECANTS: Final = 2
-"""The most steps towards a first guess."""
-
-__all__ = ["answer", "differences", "fit", "form_of", "longest", "most", "verdict"]
-
-
-def form_of(opened: Occupancy) -> MemoryForm | None:
-    """The memory of the planned GPU at every length and for every number of sequences; ``None`` if the engine has no form of it."""
-    opened = opened.pinned()
-    form = opened.form()
-    return None if form is None else replace(form, model_tokens=opened.model.max_position_embeddings)
+form_of = closed_form
 
 
 def verdict(form: MemoryForm, tokens: int, sequences: int) -> Verdict:
@@ -42,40 +22,13 @@ def verdict(form: MemoryForm, tokens: int, sequences: int) -> Verdict:
 def longest(form: MemoryForm, tokens: int, sequences: int, end: str = "expected", at_most: int = UNLIMITED) -> int:
     """The most tokens that each sequence can have, up to the model's maximum or the planned ``tokens`` if that is more."""
     bound = UNLIMITED if form.model_tokens is None else max(form.model_tokens, tokens)
-    bound = min(bound, at_most)
-    guess = _guess(lambda length: _left(form, length, sequences, end), tokens, bound)
-    return last_yes(lambda length: form.holds(length, sequences, end), bound, guess)
+    return last_yes(lambda length: form.holds(length, sequences, end), min(bound, at_most), tokens)
 
 
 def most(form: MemoryForm, tokens: int, sequences: int, end: str = "expected", at_most: int = UNLIMITED) -> int:
     """The most sequences of so many tokens that fit at once; ``sequences`` is where the search begins."""
     bound = UNLIMITED if form.most_sequences is None else min(UNLIMITED, form.most_sequences)
-    bound = min(bound, at_most)
-    guess = _guess(lambda number: _left(form, tokens, number, end), sequences, bound)
-    return last_yes(lambda number: form.holds(tokens, number, end), bound, guess)
-
-
-def _left(form: MemoryForm, tokens: int, sequences: int, end: str) -> int:
-    """Bytes that are left beside the cache."""
-    memory = form.at(tokens, sequences)
-    return memory.left(end) - memory.needed_bytes
-
-
-def _guess(left: Callable[[int], int], planned: int, bound: int) -> int:
-    """Where nothing more is left if memory grows as it does around the planned number: there a search begins."""
-    number, before = planned, max(1, planned // 2)
-    if before == number:
-        before = number + 1
-    at_before = left(before)
-    for _ in range(_SECANTS):
-        at_number = left(number)
-        if at_number == at_before:
-            return number
-        following = max(1, min(bound, number - at_number * (number - before) // (at_number - at_before)))
-        if following in (number, before):
-            return following
-        before, at_before, number = number, at_number, following
-    return number
+    return last_yes(lambda number: form.holds(tokens, number, end), min(bound, at_most), sequences)
 
 
 def fit(form: MemoryForm, tokens: int, sequences: int) -> dict[str, Any]:
