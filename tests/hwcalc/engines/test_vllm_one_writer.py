@@ -10,7 +10,7 @@ from hwcalc import compare, load_model, plan, sweep
 from hwcalc.engines.vllm.pool import BlockPool
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import answer, form_of
+from tests.hwcalc.form_answers import answer, form_of
 
 QWEN = "Qwen/Qwen3-8B"
 SETUP: dict[str, Any] = {"engine": "vllm", "gpu": "l4"}
