@@ -151,6 +151,10 @@ class Dealt:
         """How pages are divided whose size is doubled so often, and where that is true."""
         raise NotImplementedError
 
+    def usual_pages(self, page: int) -> list[int]:
+        """The pages of each pool for the batch by which the quota of one length is divided."""
+        raise NotImplementedError
+
     def pages(self, slots: Sequence[int], page: int) -> list[int]:
         """The pages of so many slots of each pool."""
         return [_pages(count, sizes, page) for count, (sizes, _) in zip(slots, self.pools, strict=True)]
@@ -190,6 +194,11 @@ class Dealt:
             found = [either(held, new, old) for new, old in zip(slots, found, strict=True)]
             enough = enough | held
         return found, enough
+
+    def slots(self, quota: int) -> list[int] | None:
+        """The slots of each pool of one quota; ``None`` where it is smaller than what must fit."""
+        slots, enough = self.held(quota)
+        return slots if enough else None
 
     def _dealt(self, division: Division, total: int, page: int, fits: bool) -> tuple[list[int], bool]:
         """The slots of each pool of so many pages, where these fit; a pool that would get less than it must have gets just that."""
@@ -250,7 +259,6 @@ class Storage(Dealt, Record):
         return self._taken(self.typical)
 
     def usual_pages(self, page: int) -> list[int]:
-        """The pages of each pool for the batch by which the quota is divided."""
         return self.pages(self._usual, page)
 
     @cached_property
@@ -270,11 +278,6 @@ class Storage(Dealt, Record):
     @cached_property
     def _divisions(self) -> _Divisions:
         return _Divisions([[one] for one in self.by_page])
-
-    def slots(self, quota: int) -> list[int] | None:
-        """The slots of each pool; ``None`` where the quota is smaller than what must fit."""
-        found, enough = self.held(quota)
-        return found if enough else None
 
     def sized(self, settings: Settings, length: int, *, compressed: bool) -> Dealt:
         """The pools for a longest sequence of so many tokens, or for an array of lengths."""

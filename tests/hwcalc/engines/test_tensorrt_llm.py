@@ -24,7 +24,9 @@ NEXT: Final = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 def opened(model: str, options: dict[str, str] | None = None, **wanted: Any) -> TensorrtOccupancy:
     """A request to the engine."""
     wanted = {"seq": 8192, **wanted}
-    return open_request(load_model(model), engine=ENGINE, engine_options=options or {}, **wanted)
+    occupancy = open_request(load_model(model), engine=ENGINE, engine_options=options or {}, **wanted)
+    assert isinstance(occupancy, TensorrtOccupancy)
+    return occupancy
 
 
 @pytest.mark.parametrize(

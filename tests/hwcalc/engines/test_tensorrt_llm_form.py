@@ -192,7 +192,12 @@ def test_layers_of_a_kind_with_several_windows_have_a_form_up_to_the_first() -> 
 
 def test_whatever_asks_for_the_needs_follows_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the blocks of every sequence: half the requests and half the length, in the plan, its limits, its pool and the form."""
-    asked: dict[str, Any] = {"engine": "tensorrt-llm", "kv_memory": 1_250 * 2**22, "seq": 4_000, "engine_options": {"manager": "v1"}}
+    asked: dict[str, Any] = {
+        "engine": "tensorrt-llm",
+        "kv_memory": 1_250 * 2**22,
+        "seq": 4_000,
+        "engine_options": {"manager": "v1"},
+    }
     before = plan(LLAMA, offline=True, **asked)
     counted = Layout.blocks
     monkeypatch.setattr(Layout, "blocks", lambda *given: 2 * counted(*given))
