@@ -1,4 +1,4 @@
-"""JSON documents: dataclasses as dicts and lists, the schema version, and the document of an error."""
+"""JSON documents: records as dicts and lists, the schema version, and the document of an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA_VERSION: Final = "1"
 
 
 def document_of(value: Any) -> Any:
-    """A value for JSON: dataclasses become dicts, tuples become lists, a :class:`Shown` value its text, an enum its value.
+    """A value for JSON: records become dicts, tuples become lists, a :class:`Shown` value its text, an enum its value.
 
     JSON has no infinity and no NaN, which configs may hold: they become text.
 

@@ -128,7 +128,7 @@ def _place(gpu: str, kind: str) -> str | None:
 def calibration_exists(gpu: str, kind: str) -> bool:
     """Whether there is a file of this kind about this accelerator, broken or not."""
     place = _place(gpu, kind)
-    return place is not None and is_id(gpu) and os.path.lexists(place)
+    return place is not None and os.path.lexists(place) and is_id(gpu)
 
 
 def calibrated_gpus(kind: str) -> frozenset[str] | None:

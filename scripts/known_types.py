@@ -25,9 +25,8 @@ sys.path.insert(0, str(ROOT))
 from hwcalc.errors import KvplanError  # noqa: E402
 from hwcalc.formulas import Layer  # noqa: E402
 from hwcalc.parsers.config import Config  # noqa: E402
-from hwcalc.parsers.find import find_language_model  # noqa: E402
 from hwcalc.parsers.known_types import family_of  # noqa: E402
-from hwcalc.parsers.registry import known_families  # noqa: E402
+from hwcalc.parsers.registry import find_language_model, known_families  # noqa: E402
 from hwcalc.profiles.places import built_in  # noqa: E402
 from tests.hwcalc.parsers import remote_configs  # noqa: E402
 

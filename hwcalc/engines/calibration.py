@@ -120,6 +120,20 @@ def measured_passes(engine: str, model: str, request: Request, parts: tuple[Budg
     return found
 
 
+def may_be_measured(engine: str) -> bool:
+    """Whether the user has measured this engine on any accelerator, or measurements are switched off."""
+    from hwcalc.profiles.calibration import calibrated_gpus, enabled, overheads_kind
+
+    return not enabled() or calibrated_gpus(overheads_kind(engine)) != frozenset()
+
+
+def is_measured(gpu: str, engine: str) -> bool:
+    """Whether the user has measured this engine on this accelerator, or measurements are switched off, which a note says."""
+    from hwcalc.profiles.calibration import calibration_exists, enabled, overheads_kind
+
+    return not enabled() or calibration_exists(gpu, overheads_kind(engine))
+
+
 def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
     """The user's measurements of this kind. If calibration is switched off, ``None`` with a note.
 

@@ -19,6 +19,7 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.forms import Pass
     from hwcalc.engines.rank_weights import RankBytes, Rules
     from hwcalc.engines.setup import Parallel
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
@@ -80,8 +81,13 @@ def _estimated_memory(gpu: str, size: int, basis: str) -> Note:
 
 def device_context(gpu: Gpu) -> BudgetPart:
     """Memory that the driver keeps for the process, and the kernels that are loaded into it later."""
+    return _device_context(_CONTEXTS.get(gpu.vendor.lower(), "other"))
+
+
+@lru_cache(maxsize=4)
+def _device_context(name: str) -> BudgetPart:
     profile = runtime_profile()
-    context = profile.estimate(f"context.{_CONTEXTS.get(gpu.vendor.lower(), 'other')}")
+    context = profile.estimate(f"context.{name}")
     kernels = profile.estimate("kernels")
     driver, loaded = ((one.low, one.expected, one.high) for one in (context, kernels))
     low, expected, high = (int(first + second) for first, second in zip(driver, loaded, strict=True))
@@ -108,18 +114,18 @@ def _workspaces(name: str) -> tuple[BudgetPart, ...]:
     return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
 
 
-def outside_kind(gpu: Gpu) -> tuple[str | None, bool, bool]:
-    """What of a GPU :func:`device_context`, :func:`workspaces` and :func:`communication` depend on."""
-    return _CONTEXTS.get(gpu.vendor.lower()), gpu.architecture == "sm_90", _has_nvlink(gpu)
-
-
 def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Buffers for communication between GPUs; none for a single GPU."""
+    return _communication(parallel.tp * parallel.pp > 1, parallel.ep > 1, _has_nvlink(gpu)) if parallel.gpus > 1 else ()
+
+
+@lru_cache(maxsize=8)
+def _communication(divided: bool, dealt: bool, nvlink: bool) -> tuple[BudgetPart, ...]:
     parts, profile = [], runtime_profile()
-    if parallel.tp * parallel.pp > 1:
-        kind = "nvlink" if _has_nvlink(gpu) else "pcie"
+    if divided:
+        kind = "nvlink" if nvlink else "pcie"
         parts.append(estimated("communication", Section.OVERHEAD, profile.estimate(f"communication.{kind}")))
-    if parallel.ep > 1:
+    if dealt:
         parts.append(estimated("expert exchange", Section.OVERHEAD, profile.estimate("communication.expert_parallel")))
     return tuple(parts)
 
@@ -152,23 +158,10 @@ def forward(
     its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
     bytes. ``dtype`` is the dtype that the model runs in; by default the model's own.
     """
-    from hwcalc.engines.forms import Pass
-
-    model, parallel, rules, profile = opened.model, opened.parallel, opened.weight_rules(), runtime_profile()
-    copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
-    width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
-    logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
-    hidden_copies, logit_bytes = ((one.low, one.expected, one.high) for one in (copies, logit))
-    lowest, most_likely, highest = passes = tuple(
-        Pass(
-            element_bytes=element_bytes,
-            width=each * (model.hidden_size or 0) + width,
-            chunk=chunk,
-            logits=logits,
-            logit_bytes=size,
-        )
-        for chunk, each, size in zip(chunks, hidden_copies, logit_bytes, strict=True)
-    )
+    model, parallel, rules = opened.model, opened.parallel, opened.weight_rules()
+    key = (rules, "forward passes", parallel, dtype, chunks)
+    passes = lowest, most_likely, highest = model.once(key, lambda: _passes(model, parallel, rules, chunks, dtype))
+    copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
     tokens = lowest.passed(opened.tokens, rows), most_likely.passed(opened.tokens, rows), highest.passed(opened.tokens, rows)
     low, expected, high = (one.at(opened.tokens, rows) for one in passes)
     token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
@@ -184,14 +177,32 @@ def forward(
                 "activations",
                 _FORWARD,
                 (low, expected, high),
-                element_bytes=element_bytes,
+                element_bytes=most_likely.element_bytes,
                 forward_tokens=tokens,
-                hidden_copies=hidden_copies,
+                hidden_copies=(copies.low, copies.expected, copies.high),
                 hidden_size=model.hidden_size or 0,
-                inner_width=width,
-                logits=rows * logits,
-                logit_bytes=logit_bytes,
+                inner_width=model_width(rules, model, parallel),
+                logits=rows * most_likely.logits,
+                logit_bytes=(logit.low, logit.expected, logit.high),
             ),
         ),
         grows=(lowest, most_likely, highest),
     )
+
+
+def _passes(
+    model: ModelSpec, parallel: Parallel, rules: Rules, chunks: tuple[int | None, int | None, int | None], dtype: str | None
+) -> tuple[Pass, Pass, Pass]:
+    """The forward pass of a rank: low, expected and high."""
+    from hwcalc.engines.forms import Pass
+
+    copies, logit = (runtime_profile().estimate(f"activation.{name}") for name in ("hidden_copies", "logit_bytes"))
+    width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
+    logits = -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
+
+    def of(chunk: int | None, hidden_copies: float, logit_bytes: float) -> Pass:
+        each = hidden_copies * (model.hidden_size or 0) + width
+        return Pass(element_bytes=element_bytes, width=each, chunk=chunk, logits=logits, logit_bytes=logit_bytes)
+
+    low, expected, high = chunks
+    return of(low, copies.low, logit.low), of(expected, copies.expected, logit.expected), of(high, copies.high, logit.high)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from msgspec.structs import asdict, replace
 
+from hwcalc.engines.calibration import is_measured
 from hwcalc.engines.encoder import encoder_length, follows_output
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import PagedGroup, Support
@@ -34,7 +35,27 @@ if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen, Setting
 
 T = TypeVar("T")
+_MOST_KEPT: Final = 128
+"""The most deployments that a model keeps. A plan that does not fit tries a few dozen."""
 _MISSING: Final[Any] = object()
+
+
+def deployed(engine: Engine, model: ModelSpec, setup: Setup) -> Deployment:
+    """The deployment of a model with this setup. Plans of one model with equal setups share it.
+
+    The model keeps those that were used last. One on an accelerator that the user has measured is not kept: the measurements are in a
+    file, which may change. Nor is one with a policy, which remembers what is left of every length.
+    """
+    gpu = setup.hardware.gpu
+    if setup.policy is not None or (gpu is not None and setup.hardware.calibrated and is_measured(gpu.id, engine.name)):
+        return engine.deployment(engine, model, setup)
+    kept = cast("dict[tuple[Engine, Setup], Deployment]", model.once("deployments", dict))
+    # The one that was used last is at the end.
+    found = kept.pop((engine, setup), None) or engine.deployment(engine, model, setup)
+    kept[engine, setup] = found
+    if len(kept) > _MOST_KEPT:
+        del kept[next(iter(kept))]
+    return found
 
 
 class Deployment:
@@ -84,6 +105,7 @@ class Deployment:
         other = copy(self)
         other.setup = setup
         other.__dict__.pop("parallel", None)
+        other.__dict__.pop("closed_forms", None)
         other.kept = {**self.kept, **more} if more else self.kept
         return other
 
@@ -97,6 +119,11 @@ class Deployment:
     def known(self, key: Hashable) -> Any:
         """What is kept by this key; ``None`` if nothing is."""
         return self.kept.get(key)
+
+    @cached_property
+    def closed_forms(self) -> dict[Load, MemoryForm | None]:
+        """The closed forms of :attr:`Occupancy.closed_form`, by a load of one token and one sequence."""
+        return {}
 
     @cached_property
     def plain_stack(self) -> Stack:
@@ -276,6 +303,14 @@ class Occupancy:
     def own_settings(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """As :meth:`Deployment.own_settings`."""
         return self.deployment.own_settings(settings)
+
+    @property
+    def closed_form(self) -> MemoryForm | None:
+        """The memory of a GPU under every load that differs from this one in length and number of sequences alone; ``None`` if there is no form."""
+        forms, like = self.deployment.closed_forms, replace(self.load, seq=1, batch=1)
+        if like not in forms:
+            forms[like] = self.form()
+        return forms[like]
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -642,6 +677,10 @@ class Occupancy:
 
     def most_sequences(self) -> tuple[int, str] | None:
         """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
+        return None
+
+    def most_tokens(self) -> int | None:
+        """How many tokens a sequence may have however much memory there is, where an option of the engine says so."""
         return None
 
     def longest(self, budget_bytes: int, bound: int) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from hwcalc.engines.deployment import Deployment, Occupancy
+from hwcalc.engines.deployment import Deployment, Occupancy, deployed
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.text import brief, shown
 
@@ -88,9 +88,6 @@ class Engine(ABC):
     """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
     splits_layers: ClassVar[bool] = False
     """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
-    alike_on_gpus: ClassVar[bool] = False
-    """Whether two GPUs of the same :func:`~hwcalc.engines.costs.outside_kind` differ in nothing but their memory: no check, no default and
-    no setting looks at a GPU, the equation is the general one, and there is no pool."""
     beams_and_samples: ClassVar[bool] = False
     """Whether a request may have both."""
     scatters: ClassVar[bool] = False
@@ -215,7 +212,7 @@ class Engine(ABC):
 
     def deploy(self, model: ModelSpec, setup: Setup) -> Deployment:
         """The server that is started so. Raises a :class:`~hwcalc.errors.KvplanError` subclass for what is refused whatever the load."""
-        return self.deployment(self, model, setup)
+        return deployed(self, model, setup)
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """The model as the engine builds it, and the request in the engine's own terms; almost always both as they are."""

@@ -271,20 +271,30 @@ class Measured(Record):
 
 
 class Early(Record):
-    """The bytes at the first lengths, from one token on, and the rule that holds from the next length on."""
+    """What a function says of the lengths ``before`` one, and the rule that holds from that one on."""
 
-    first: Sequence[int]
+    before: int
+    early: Callable[[int], int]
     rule: Amount
+
+    @classmethod
+    def of(cls, first: Sequence[int], rule: Amount) -> Early:
+        """These bytes at the first lengths, from one token on, and then the rule."""
+        return cls(before=len(first) + 1, early=lambda tokens: first[tokens - 1], rule=rule)
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        """The bytes at the first lengths, from one token on."""
+        return tuple(map(self.early, range(1, self.before)))
 
     def at(self, tokens: int, sequences: int) -> int:
         """Bytes for so many sequences of a replica."""
-        last = len(self.first)
         if isinstance(tokens, int):
-            return self.first[tokens - 1] if 1 <= tokens <= last else self.rule.at(tokens, sequences)
-        is_early = tokens <= last
+            return self.early(tokens) if 1 <= tokens < self.before else self.rule.at(tokens, sequences)
+        is_early = tokens < self.before
         if not some(is_early):
             return self.rule.at(tokens, sequences)
-        early = mapped(lambda length: self.first[length - 1] if length <= last else 0, smaller(tokens, last + 1))
+        early = mapped(lambda length: self.early(length) if length < self.before else 0, smaller(tokens, self.before))
         size: int = either(is_early, early, self.rule.at(tokens, sequences))
         return size
 

@@ -144,4 +144,3 @@ class Reference(GeneralEngine):
     kinds: ClassVar[frozenset[type[LayerKind]] | None] = None
     choices: ClassVar[Choices | None] = Choices(dtypes=("fp8", "q8_0", "q4_0"), weights=("bf16", "fp8", "int4"))
     beams_and_samples: ClassVar[bool] = True
-    alike_on_gpus: ClassVar[bool] = True

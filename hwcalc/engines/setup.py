@@ -126,6 +126,11 @@ class Setup(Record):
     policy: AskedPolicy | None = None
     """What is dropped of the cache; ``None`` is nothing."""
 
+    def __hash__(self) -> int:
+        """Of the fields that differ most; two setups are equal if all fields are."""
+        gpu, options = self.hardware.gpu, frozenset(self.options.items())
+        return hash((self.dtype, self.engine_version, self.parallel, self.weights, None if gpu is None else gpu.id, options))
+
     @property
     def gpus(self) -> int:
         """The number of GPUs."""

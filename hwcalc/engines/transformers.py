@@ -255,7 +255,7 @@ class TransformersOccupancy(GeneralOccupancy):
             largest = max((tensor.bytes for tensor in _joined(self)), default=0)
         else:
             largest = self.cut_layers.largest
-        growth = None if self.evicted is not None else self.shared("cache growth", lambda: _growth(self))
+        growth = None if self.evicted is not None else self.shared(("cache growth", self.load.encoder_seq), lambda: _growth(self))
         source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
         return (
             BudgetPart(

@@ -48,7 +48,7 @@ def _without_first(form: MemoryForm) -> MemoryForm:
 
     None does if the most sequences that may run fit at the next length, since all shorter ones fit too; nor if not even one token fits.
     """
-    least = 1 + max((len(one.first) for part in form.parts for one in part.amounts if isinstance(one, Early)), default=0)
+    least = max((one.before for part in form.parts for one in part.amounts if isinstance(one, Early)), default=1)
     if least == 1:
         return form
     most = form.most_sequences or 1

@@ -193,4 +193,4 @@ def quick(host: Hosting) -> Quick | None:
         return None
     # The hardware is the same for all models, and so is the format of the cache.
     request = host.request_for(host.seq, Parallel(), None)
-    return Quick(host, Room(request), dtypes_asked(request), None if is_auto(asked.weights) else format_name(asked.weights))
+    return Quick(host, Room(request), dtypes_asked(request.setup), None if is_auto(asked.weights) else format_name(asked.weights))

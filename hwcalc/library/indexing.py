@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, fields
 
-from hwcalc.engines.llamacpp.assignment import weigh
 from hwcalc.engines.llamacpp.bends import curves_of
 from hwcalc.engines.llamacpp.curves import Sizes, step_of
 from hwcalc.engines.llamacpp.groups import weight_groups
+from hwcalc.engines.llamacpp.layers import weigh
 from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec, RawModel
-from hwcalc.parsers.limits import MAX_NAME
+from hwcalc.parsers.config import MAX_NAME
 from hwcalc.parsers.parse import parse
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.values import read_flag

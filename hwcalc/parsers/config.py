@@ -1,23 +1,210 @@
 """A config document and the rules for reading it: aliases, class defaults, checked values, and a record of what was read.
 
+Other names of keys, in files of models whose code lives with the model.
+
+A model type that transformers has a class for is read by that class's own aliases (``class_defaults.json``). These names must not
+contradict them.
+
+What the config classes of transformers fill in: aliases, defaults, and the types of nested configs, read from the data files.
+
+Which keys of a config bear on memory, by their names: the one table of it.
+
 Absent and null differ: an absent key takes the default of the config class, a null stays null.
+
+What a config may describe at most. Each bound lies far above the published models, and far below what would take seconds.
+
+What the class named in a document tells about the model: which parts it has, and which head.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
-from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
-from hwcalc.parsers.bearing import bearing_inside, bears_on_memory
-from hwcalc.parsers.class_table import class_defaults, tower_defaults, tower_parts
+from hwcalc.model import ModelSpec
 from hwcalc.text import quoted
 
-__all__ = ["MAX_ITEMS", "MAX_LAYERS", "MTP_COUNTS", "Config"]
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "hidden_size": ("n_embd", "d_model", "dim", "model_dim"),
+    "num_hidden_layers": ("num_layers", "n_layer", "n_layers", "num_transformer_layers", "num_decoder_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads", "num_query_heads"),
+    "num_key_value_heads": (
+        "num_kv_heads",
+        "n_kv_heads",
+        "kv_n_heads",
+        "n_head_kv",
+        "multi_query_group_num",
+        "num_attention_groups",
+    ),
+    "head_dim": ("attention_head_dim", "kv_channels", "d_kv", "head_size"),
+    "intermediate_size": ("n_inner", "d_ff", "ffn_hidden_size", "ffn_dim"),
+    "vocab_size": ("padded_vocab_size",),
+    "max_position_embeddings": (
+        "n_positions",
+        "max_seq_len",
+        "max_sequence_length",
+        "seq_length",
+        "model_max_length",
+        "max_position_embedding",
+        "max_context_length",
+        "context_length",
+        "training_seqlen",
+        "ctx_len",
+        "max_length",
+    ),
+    "sliding_window": ("sliding_window_size", "attention_window_size", "window_size"),
+}
+
+LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
+    "bloom": {"hidden_size": "n_embed"},
+    "falcon": {"hidden_size": "n_embed"},
+    "lfm2": {"intermediate_size": "block_ff_dim", "tie_word_embeddings": "tie_embedding"},
+    "lfm2_moe": {"tie_word_embeddings": "tie_embedding"},
+}
+"""Keys of early files that a config class still takes, and that win over the current name."""
+
+
+_CLASSES: Final = "class_defaults.json"
+_TOWERS: Final = "tower_defaults.json"
+"""The defaults of towers. They have their own file, which a plan without towers does not read."""
+
+
+class ClassDefaults:
+    """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
+
+    __slots__ = ("aliases", "defaults", "nested")
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.aliases: Mapping[str, str] = entry.get("aliases", {})
+        self.defaults: Mapping[str, Any] = entry.get("defaults", {})
+        self.nested: Mapping[str, str] = entry.get("nested", {})
+
+
+@lru_cache(maxsize=2)
+def _table(file: str) -> bytes:
+    return Path(__file__).with_name(file).read_bytes()
+
+
+def _row(file: str, start: str) -> Any:
+    """The value on the line of a file that starts so: each model type has a line, and the whole takes as long to read as a config.
+
+    ``None`` if there is no such line.
+    """
+    table, key = _table(file), f"\n{start}: ".encode()
+    found = table.find(key)
+    if found < 0:
+        return None
+    return json.loads(table[found + len(key) : table.index(b"\n", found + 1)].strip().removesuffix(b","))
+
+
+def defaults_version() -> str:
+    """The transformers version that the class defaults come from."""
+    return str(_row(_CLASSES, '"version"'))
+
+
+@lru_cache(maxsize=1)
+def architecture_types() -> Mapping[str, str]:
+    """Model type of each model class that transformers has, by class name."""
+    types: Mapping[str, str] = _row(_CLASSES, '"architectures"')
+    return types
+
+
+@lru_cache(maxsize=512)
+def class_defaults(model_type: str | None) -> ClassDefaults | None:
+    """The defaults of one model type; ``None`` if transformers has no class for it."""
+    return _defaults(_CLASSES, model_type)
+
+
+@lru_cache(maxsize=1)
+def tower_parts() -> Mapping[str, Any]:
+    """How a class builds each nested config but its language model, by model type."""
+    parts: Mapping[str, Any] = _row(_TOWERS, '"parts"')
+    return parts
+
+
+@lru_cache(maxsize=512)
+def tower_defaults(model_type: str | None) -> ClassDefaults | None:
+    """The defaults of a tower, or of a language model that stands in a tower's place."""
+    return _defaults(_TOWERS, model_type) or class_defaults(model_type)
+
+
+def _defaults(file: str, model_type: str | None) -> ClassDefaults | None:
+    entry = None if model_type is None else _row(file, f" {json.dumps(model_type)}")
+    return None if entry is None else ClassDefaults(entry)
+
+
+# A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
+# plan stops.
+_BEARING = re.compile(
+    r"(?:^|_)(?:"
+    r"kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sink|sinks|layer_types|layer_block_type|"
+    r"layers_block_type|block_type|block_types|block_configs|pattern|local_attn|local_attention|global_attn|"
+    r"global_attention|full_attn|full_attention|sparse_attention|attention_layers|attention_type|attention_types|"
+    r"attention_groups|attention_period|attention_method|attn_layer|attn_type|attn_types|latent|compress|compressed|"
+    r"compression|compressor|indexer|index|state|states|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|"
+    r"cache|cross|swa|cycles|every_n|layer_period"
+    r")(?:_|$)"
+)
+# Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
+_HARMLESS = re.compile(
+    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
+    r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
+    r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
+    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
+)
+# A key with one of these words bears on the weights: widths and numbers of matrices.
+_WEIGHING = re.compile(
+    r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
+    r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
+)
+
+_DEEPEST: Final = 3
+"""How deep nested objects are searched."""
+_MOST: Final = 1_000
+"""How many keys of nested objects are listed."""
+
+
+def bears_on_memory(key: object, value: object) -> bool:
+    """Whether a key that nobody has read may change the cache: its name says so, and its value is not empty.
+
+    >>> bears_on_memory("kv_lora_rank", 512), bears_on_memory("kv_lora_rank", None), bears_on_memory("rope_theta", 1e6)
+    (True, False, False)
+    """
+    # A dict handed in from Python may have keys of any type.
+    name = str(key)
+    if value in (None, False, "", 0, [], {}):
+        return False
+    return _BEARING.search(name) is not None and not _HARMLESS.search(name)
+
+
+def weighs(key: object, value: object) -> bool:
+    """Whether a key bears on the weights, by its name, and says something.
+
+    >>> weighs("intermediate_size", 14336), weighs("num_experts_per_tok", 8), weighs("n_shared_experts", 0)
+    (True, False, False)
+    """
+    return value not in (None, False, "", 0, [], {}) and bool(_WEIGHING.search(str(key)))
+
+
+def bearing_inside(waiting: Iterable[tuple[str, Any]]) -> list[str]:
+    """The dotted paths of such keys in nested objects, of which the outermost are given with their paths."""
+    level, found = list(waiting), list[str]()
+    for _ in range(_DEEPEST):
+        objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not _HARMLESS.search(path)]
+        level = [(f"{path}.{key}", (key, item)) for path, value in objects for key, item in value.items()]
+        found += [path for path, (key, item) in level if bears_on_memory(key, item)]
+        if len(found) > _MOST:
+            break
+        level = [(path, item) for path, (_, item) in level]
+    return found[:_MOST]
+
 
 MAX_LAYERS: Final = 1_000
 """Most layers of a model. The deepest published decoders have 126, copies of their own layers included a few hundred; DeepNet
@@ -394,3 +581,60 @@ def _written(value: Any) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+MAX_KINDS: Final = 128
+"""Most different kinds of layers, as far as their caches go. Published models have up to 30, where each layer has its own number of
+heads (OpenELM), and most have one or two."""
+
+MAX_TENSORS: Final = 2_500
+"""Most different tensors of weights; equal ones of several layers count once. Published models have up to 150."""
+
+MAX_NAME: Final = 200
+"""Most characters of a model type or an architecture; published ones have up to 60."""
+
+_HINT: Final = "Check that the file is the model's config.json."
+
+
+def check_size(models: Iterable[ModelSpec]) -> None:
+    """Raise :class:`~hwcalc.errors.ConfigError` for a model whose plan would take long, since its layers have too little in common."""
+    for model in models:
+        kinds = len(model.stack.groups)
+        if kinds > MAX_KINDS:
+            raise ConfigError(f"the config describes {kinds:,} different kinds of layers: more than {MAX_KINDS:,}.", hint=_HINT)
+        tensors = 0 if model.counted is None else sum(len(block.weights) for block in model.counted.blocks)
+        if tensors > MAX_TENSORS:
+            raise ConfigError(f"the config describes {tensors:,} different tensors: more than {MAX_TENSORS:,}.", hint=_HINT)
+
+
+def architecture(config: Config) -> str:
+    """The first class in ``architectures``, or an empty string."""
+    names = config.raw.get("architectures")
+    first = names[0] if isinstance(names, (list, tuple)) and names else ""
+    return first if isinstance(first, str) else ""
+
+
+def form(config: Config) -> str | None:
+    """Which parts of an encoder-decoder model the class has, ``None`` for a class with a head for another task.
+
+    ``both`` (with a head; also if no class is named), ``text`` (both with a head, of a model that has encoders of speech and of
+    text, without the one of speech), ``decoder``, ``encoder``, or ``body`` (both without a head).
+    """
+    name = architecture(config)
+    if not name or name.endswith(("ForConditionalGeneration", "MTModel", "ForSpeechToText")):
+        return "both"
+    if name.endswith("ForTextToText"):
+        return "text"
+    if name.endswith("ForCausalLM"):
+        return "decoder"
+    if name.endswith("EncoderModel"):
+        return "encoder"
+    return "body" if name.endswith("Model") else None
+
+
+def predicts_words(config: Config) -> bool | None:
+    """Whether the class has a head that predicts words. ``None`` for a class with a head for another task."""
+    name = architecture(config)
+    if not name or name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "ForMaskedLM", "Decoder")):
+        return True
+    return False if name.endswith(("Model", "GenerationEncoder")) else None

@@ -15,8 +15,6 @@ from hwcalc.parsers.parse import parse
 from hwcalc.parsers.understood import language_config
 from hwcalc.text import brief
 
-__all__ = ["EQUATION", "EXAMPLE", "changed_model", "equation_model"]
-
 EQUATION: Final = "bare-equation"
 """The id of the model that has no name."""
 EXAMPLE: Final = "kvplan --layers 80 --heads 64 --kv-heads 8 --head-dim 128 --seq 32k"

@@ -15,9 +15,8 @@ from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_weights, mlp_blocks, mlp_weights
-from hwcalc.parsers.decoder.dense import HEAD_NORM
-from hwcalc.parsers.decoder.layer_types import FULL, SLIDING
+from hwcalc.parsers.decoder.build import FULL, SLIDING, Decoder, attention_weights, mlp_blocks, mlp_weights
+from hwcalc.parsers.decoder.llama import HEAD_NORM
 from hwcalc.parsers.reading import (
     AttentionDims,
     LayerReader,

@@ -15,10 +15,8 @@ from typing import Any, Final
 
 from hwcalc.formulas import FAMILIES, KINDS, Layer
 from hwcalc.formulas.record import Record
-from hwcalc.parsers.aliases import ALIASES
+from hwcalc.parsers.config import ALIASES
 from hwcalc.parsers.registry import known_families
-
-__all__ = ["Family", "KnownType", "family_of", "known_types", "listed_types", "nearest_types", "read_family", "types_of"]
 
 NO_CACHE: Final = "no cache"
 
@@ -54,7 +52,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "deltanet": "gdn",
     "latent": "mla",
 }
-Family = frozenset[str]
+KeptKinds = frozenset[str]
 """The kinds of layers of a model, by their short names."""
 
 
@@ -88,7 +86,7 @@ def _written(words: Iterable[str]) -> str:
     return "+".join(ordered) or NO_CACHE
 
 
-def read_family(text: str) -> Family | None:
+def read_family(text: str) -> KeptKinds | None:
     """The kinds that ``mamba2+gqa`` names; ``None`` if a word names no kind.
 
     >>> sorted(read_family("Mamba2 + MQA"))
@@ -119,7 +117,7 @@ def listed_types() -> list[KnownType]:
     return [table.get(name) or KnownType(model_type=name, families=(), keys=frozenset()) for name in names]
 
 
-def types_of(family: Family) -> tuple[str, ...]:
+def types_of(family: KeptKinds) -> tuple[str, ...]:
     """The model types some of whose models have layers of exactly these kinds."""
     return tuple(
         known.model_type for known in known_types().values() if any(read_family(text) == family for text in known.families)

@@ -22,25 +22,6 @@ if TYPE_CHECKING:
     from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
     from hwcalc.formulas.weights import Block
 
-__all__ = [
-    "AttentionDims",
-    "Family",
-    "LayerReader",
-    "Readers",
-    "Reading",
-    "attention_dims",
-    "build_layers",
-    "dims_of",
-    "divided_dims",
-    "equal_dims",
-    "every",
-    "full_layer",
-    "kind_in",
-    "read_layer_types",
-    "windowed",
-    "windowed_layer",
-]
-
 
 class Reading(Record):
     """The layers that a config describes. ``config`` is the level that describes the language model."""

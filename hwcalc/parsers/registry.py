@@ -1,4 +1,9 @@
-"""Find the module that reads a model type. ``index.json`` has a row for each type. A module is imported when a model needs it."""
+"""The module that reads a model type, and the level of a document that describes the language model.
+
+Find the module that reads a model type. ``index.json`` has a row for each type. A module is imported when a model needs it.
+
+Find the level of a document that describes the language model, and the family that reads it.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +12,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnknownArchitectureError
-from hwcalc.parsers.class_table import architecture_types
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import Config, architecture_types
+from hwcalc.parsers.reading import Family
 from hwcalc.text import quoted
 
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Block
-    from hwcalc.parsers.reading import Family
-
-__all__ = [
-    "find_family",
-    "find_tower",
-    "find_wrapper",
-    "known_families",
-    "known_family",
-    "model_type_of_architecture",
-    "room_of",
-]
 
 
 @lru_cache(maxsize=1)
@@ -96,3 +90,57 @@ def model_type_of_architecture(name: str) -> str | None:
     """The model type whose class has this name."""
     own: Mapping[str, str] = _index()["architectures"]
     return own.get(name) or architecture_types().get(name)
+
+
+NESTED: Final = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "thinker_config",
+    "decoder",
+    "generator",
+    "vlm_config",
+    "decoder_config",
+)
+"""Keys under which models of several parts keep the config of their language model, most specific first."""
+
+MAX_NESTING: Final = 4
+
+
+def architecture_of(config: Mapping[str, Any]) -> str | None:
+    """The first of the architectures that a document names."""
+    names = config.get("architectures")
+    if isinstance(names, (list, tuple)) and names and isinstance(names[0], str):
+        return names[0]
+    return None
+
+
+def find_language_model(top: Config) -> tuple[Family, Config] | None:
+    """The family and the config level that it reads: by model type from the top down, then by architecture."""
+    config: Config | None = top
+    for _ in range(MAX_NESTING):
+        if config is None:
+            break
+        family = find_family(config.model_type)
+        if family is not None:
+            return family, config
+        config = _descend(config)
+    architecture = architecture_of(top.raw)
+    if architecture is not None:
+        model_type = model_type_of_architecture(architecture)
+        family = find_family(model_type)
+        if family is not None and top.model_type != model_type:
+            return family, top.retyped(model_type)
+    return None
+
+
+def _descend(config: Config) -> Config | None:
+    """The nested config of the language model. Old files keep its keys at the top: they are read as the nested type."""
+    for key in NESTED:
+        if isinstance(config.raw.get(key), Mapping):
+            return config.sub(key)
+    for key in NESTED:
+        nested = config.nested_type(key)
+        if nested is not None and nested != config.model_type:
+            return config.retyped(nested)
+    return None

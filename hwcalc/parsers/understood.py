@@ -1,24 +1,32 @@
-"""Find the family of a config and let it read: what is understood, what is assumed, and what is left out of account."""
+"""Find the family of a config and let it read: what is understood, what is assumed, and what is left out of account.
+
+Keys that name the kind of attention in one word, such as ``"attention_type": "gqa"``.
+
+Most classes do not read them: they say again what heads and windows say, and are read as long as they say the same. A word that
+says otherwise, or that is not known, stays unread, so that the plan stops. BigBird's classes have the key: their sparse encoder keeps
+nothing, and their decoder attends fully whatever the key says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
+from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.sliding import SlidingAttention
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.find import architecture_of, find_language_model
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import known_family, room_of
+from hwcalc.parsers.registry import architecture_of, find_language_model, known_family, room_of
 from hwcalc.text import quoted, shown
 
 if TYPE_CHECKING:
     from hwcalc.parsers.assume import Assumption
-
-__all__ = ["Read", "language_config", "no_layers", "understood"]
 
 _ATTENTION_WORDS: Final = ("attention_type", "attention_method", "attn_type")
 """Keys that name the kind of attention in one word. Few configs have one."""
@@ -70,7 +78,7 @@ def understood(raw: RawModel, top: Config, architecture: str | None, assume: str
 def _as_assumed(raw: RawModel, top: Config, assumed: Assumption) -> tuple[Read, list[str]]:
     """The config as the assumption says. What it leaves unread and what it adds are warnings."""
     from hwcalc.parsers import assume as assuming
-    from hwcalc.parsers.tried import judge
+    from hwcalc.parsers.assume import judge
 
     model_type = assuming.choose(raw, assumed, top)
     config = assuming.language_level(top, None if assumed.plain else model_type)
@@ -118,8 +126,6 @@ def _read(family: Family, config: Config) -> Reading:
         raise no_layers()
     words = [key for key in _ATTENTION_WORDS if key in reading.config.raw]
     if words:
-        from hwcalc.parsers.attention_words import read_attention_words
-
         read_attention_words(reading.config, words, reading.layers)
     return reading
 
@@ -149,3 +155,40 @@ def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureErro
 def no_layers() -> ConfigError:
     """The error for a config whose model has no layers."""
     return ConfigError("the config describes a model without layers.")
+
+
+Test = Callable[[LayerKind], bool]
+
+
+def _full(kind: LayerKind) -> bool:
+    return isinstance(kind, FullAttention)
+
+
+def _every_head(kind: LayerKind) -> bool:
+    return isinstance(kind, AttentionKind) and kind.num_key_value_heads == kind.num_attention_heads
+
+
+def _one_head(kind: LayerKind) -> bool:
+    return isinstance(kind, AttentionKind) and kind.num_key_value_heads == 1
+
+
+_WORDS: Final[Mapping[Test, tuple[str, ...]]] = {
+    _full: ("full", "full_attention", "global", "causal", "softmax", "standard", "default"),
+    _every_head: ("mha", "multi_head", "multihead", "multi_head_attention", "multihead_attention"),
+    (lambda kind: isinstance(kind, AttentionKind)): ("gqa", "grouped_query", "grouped_query_attention"),
+    _one_head: ("mqa", "multi_query", "multiquery", "multi_query_attention", "multiquery_attention"),
+    (lambda kind: isinstance(kind, LatentAttention)): ("mla", "latent", "multi_head_latent_attention"),
+    (lambda kind: isinstance(kind, SlidingAttention)): ("swa", "sliding", "sliding_window", "sliding_attention"),
+}
+_OF_AN_ENCODER: Final = ("block_sparse", "original_full")
+_TESTS: Final = {word: test for test, words in _WORDS.items() for word in words}
+
+
+def read_attention_words(config: Config, keys: Iterable[str], layers: Iterable[Layer]) -> None:
+    """Mark those of ``keys`` as read whose word is true of what every layer keeps."""
+    for key in keys:
+        word = config.raw.get(key)
+        test = _TESTS.get(word.strip().lower().replace("-", "_")) if isinstance(word, str) else None
+        holds = test is not None and all(any(map(test, layer)) for layer in set(layers))
+        if holds or (word in _OF_AN_ENCODER and config.knows(key)):
+            config.ignore(key)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines import DEFAULT, find_engine, usual_engine
+from hwcalc.engines.calibration import may_be_measured
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.engine import Engine
 from hwcalc.engines.noted import Noted
@@ -119,7 +120,13 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         encoder_seq=asked.encoder_seq,
         engine_version=resolved or None,
         parallel=parallel,
-        hardware=Hardware(gpu=gpu, memory_utilization=asked.memory_utilization, kv_memory=asked.kv_memory, margin=asked.margin),
+        hardware=Hardware(
+            gpu=gpu,
+            memory_utilization=asked.memory_utilization,
+            kv_memory=asked.kv_memory,
+            margin=asked.margin,
+            calibrated=gpu is not None and may_be_measured(engine.name),
+        ),
         weights=asked.weights or model.weights_format,
         lora=asked.lora,
         draft=asked.draft,

@@ -87,9 +87,8 @@ def layouts(opened: Occupancy, gpus: int, node: int | None = None, *, any_layout
         return (Layout(pp=gpus),) if gpus <= max(1, len(opened.model.stack)) else ()
     node = node_of(opened.request.hardware.gpu) if node is None else node
     # No replica is idle where there are as many sequences as GPUs.
-    return opened.shared(
-        ("layouts", gpus, node, any_layout, min(opened.batch, gpus)), lambda: _ranked(opened, gpus, node, any_layout)
-    )
+    key = ("layouts", opened.weight_rules(), opened.deals_experts(), gpus, node, any_layout, min(opened.batch, gpus))
+    return opened.model.once(key, lambda: _ranked(opened, gpus, node, any_layout))
 
 
 def _ranked(opened: Occupancy, gpus: int, node: int, any_layout: bool) -> tuple[Layout, ...]:

@@ -16,15 +16,12 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve_gpus
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
-from hwcalc.planner.effects import without_effect
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.offers import SORTS, Figures, Offer, Recommendation, Wishes
-from hwcalc.planner.recommend_alike import Alike, AlikeGpu, formula_bytes, least_weights_bytes
 from hwcalc.planner.verdict import Layout
 from hwcalc.text import operand
 
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.hardware.candidates import Candidate
     from hwcalc.planner.result import FitInfo
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["recommend_model"]
 
@@ -82,7 +80,7 @@ def recommend_model(
     _check_known(model, search, len(candidates))
     sure = [match for match in matches if match.certain or not wishes.strict]
     kept = sure if wishes.every else _collapsed(sure)
-    plans = _planned(kept, wishes, lambda match: search.figures(model, _on(match, options)))
+    plans = _planned(kept, wishes, lambda match: _figures(model, _on(match, options)))
     near = None if plans else (matches[0] if matches else search.nearest(candidates))
     closest = None if near is None else _closest(model, _on(near, options))
     nearest = None if near is None or closest is None else (near, closest[0])
@@ -132,32 +130,6 @@ def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
     ]
 
 
-class _OneGpu(Record):
-    """A GPU for which the request was opened by itself: the questions of :class:`~hwcalc.planner.recommend_alike.AlikeGpu`."""
-
-    opened: Occupancy
-    budget: Budget
-
-    @property
-    def total_bytes(self) -> int:
-        return self.budget.total_bytes
-
-    @property
-    def requested_bytes(self) -> int:
-        return self.budget.requested_bytes
-
-    @property
-    def weights_bytes(self) -> int:
-        return least_weights_bytes(self.budget)
-
-    @property
-    def cache_bytes(self) -> int:
-        return min(formula_bytes(self.opened), self.opened.needed_bytes)
-
-    def best_layout(self, gpus: int, node: int, *, any_layout: bool) -> solve_gpus.Found | None:
-        return solve_gpus.best_layout(self.opened, gpus, node, any_layout=any_layout)
-
-
 class _Search:
     """Tries candidates one by one, and counts those that it rejects."""
 
@@ -165,50 +137,56 @@ class _Search:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
+        self._on_gpu: dict[tuple[object, ...], Occupancy | KvplanError] = {}
         self._seen: dict[tuple[object, ...], list[solve_gpus.Found]] = {}
-        self._alike = Alike(opened)
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
         """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
         for candidate in candidates:
-            on_gpu = self._alike.on(candidate.gpu) or self._by_itself(candidate)
-            if on_gpu is None:
+            on_one = self._on_one(candidate)
+            if on_one is None:
                 continue
-            found = self._layouts(candidate, on_gpu)
+            opened, budget = on_one
+            found = self._layouts(candidate, opened, budget)
             if not found:
                 self.too_small += 1
                 self.alone += candidate.instance is None and candidate.gpu.whole_machine
                 self.limited += self._limited(candidate)
             for one in found:
                 layout = one.layout
-                yield _Match(candidate, layout, one.certain, on_gpu.total_bytes * layout.gpus)
+                yield _Match(candidate, layout, one.certain, budget.total_bytes * layout.gpus)
 
-    def _by_itself(self, candidate: Candidate) -> _OneGpu | None:
-        try:
-            opened = self.opened.changed(gpu=candidate.gpu)
-        except KvplanError as error:
+    def _on_one(self, candidate: Candidate) -> tuple[Occupancy, Budget] | None:
+        """The request on one GPU of a candidate, and its budget; ``None``, and counted, if there is none."""
+        key = _key(candidate.gpu)
+        if key not in self._on_gpu:
+            try:
+                self._on_gpu[key] = self.opened.changed(gpu=candidate.gpu)
+            except KvplanError as error:
+                self._on_gpu[key] = error
+        opened = self._on_gpu[key]
+        if isinstance(opened, KvplanError):
             self.refused += 1
-            self.message = self.message or error.message
+            self.message = self.message or opened.message
             return None
         budget = opened.budget
         if budget is None:
             self.unknown += 1
             self.message = next((note.message for note in opened.notes if note.code in _REASONS), self.message)
             return None
-        return _OneGpu(opened=opened, budget=budget)
+        return opened, budget
 
-    def _layouts(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
-        gpu = candidate.gpu
-        key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
+    def _layouts(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve_gpus.Found]:
+        key = (*_key(candidate.gpu), candidate.count)
         if key not in self._seen:
-            self._seen[key] = self._search(candidate, on_gpu)
+            self._seen[key] = self._search(candidate, opened, budget)
         return self._seen[key]
 
-    def _search(self, candidate: Candidate, on_gpu: AlikeGpu | _OneGpu) -> list[solve_gpus.Found]:
+    def _search(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve_gpus.Found]:
         node, out = node_of(candidate.gpu, candidate.count), list[solve_gpus.Found]()
-        least = self._at_least(on_gpu)
+        least = _at_least(opened, budget)
         for gpus in self._counts(candidate):
-            found = on_gpu.best_layout(gpus, node, any_layout=self.any_layout) if gpus >= least else None
+            found = solve_gpus.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
             if found is not None and (found.certain or not out):
                 out.append(found)
                 if found.certain:
@@ -228,25 +206,6 @@ class _Search:
         if candidate.count is not None:
             return candidate.count > self.most
         return not candidate.gpu.whole_machine or candidate.gpu.node > self.most
-
-    def _at_least(self, on_gpu: AlikeGpu | _OneGpu) -> int:
-        """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
-        if on_gpu.requested_bytes <= 0:
-            return 1
-        return max(1, -(-(on_gpu.weights_bytes + on_gpu.cache_bytes) // on_gpu.requested_bytes))
-
-    def figures(self, model: ModelSpec, options: dict[str, Any]) -> Figures | None:
-        """What a plan with these options says of an offer; ``None`` if it has no verdict."""
-        if self._alike.usable:
-            opened = open_request(model, **options)
-            opened.tell(*without_effect(options))
-            found = self._alike.figures(opened)
-            if found is not None:
-                return found
-        from hwcalc.planner.plan import plan_model
-        from hwcalc.planner.recommend_offer import OfOffer, figures_of
-
-        return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
 
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
         """The candidate and layout that come closest: those that need the smallest multiple of their memory."""
@@ -272,6 +231,31 @@ class _Search:
                     total = budget.total_bytes * layout.gpus
                     best = share, _Match(candidate=candidate, layout=layout, certain=False, total_bytes=total)
         return None if best is None else best[1]
+
+
+def _key(gpu: Gpu) -> tuple[object, ...]:
+    """What tells the accelerators of candidates apart: instances may have another memory than the profile says."""
+    return gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb
+
+
+def _at_least(opened: Occupancy, budget: Budget) -> int:
+    """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
+    if budget.requested_bytes <= 0:
+        return 1
+    weights = sum(part.low for part in budget.parts if part.name == "weights")
+    # Several GPUs may round blocks differently.
+    cache = min(_formula_bytes(opened), opened.needed_bytes)
+    return max(1, -(-(weights + cache) // budget.requested_bytes))
+
+
+def _formula_bytes(opened: Occupancy) -> int:
+    """Bytes of cache of the planned sequences by the formulas alone."""
+    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
+    groups = opened.model.stack_for("reference").groups
+    one = sum(
+        group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
+    )
+    return opened.batch * one
 
 
 _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
@@ -306,6 +290,14 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Fi
             out.append((match, figures))
     out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
+
+
+def _figures(model: ModelSpec, options: dict[str, Any]) -> Figures | None:
+    """What a plan with these options says of an offer; ``None`` if it has no verdict."""
+    from hwcalc.planner.plan import plan_model
+    from hwcalc.planner.recommend_offer import OfOffer, figures_of
+
+    return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
 
 
 def _closest(model: ModelSpec, options: dict[str, Any]) -> tuple[Figures, FitInfo]:

@@ -127,8 +127,7 @@ def _crests(occupancy: Occupancy) -> Iterator[int]:
 
 def closed_form(occupancy: Occupancy) -> MemoryForm | None:
     """The memory of the planned GPU at every length and for every number of sequences; ``None`` if the engine has no form of such loads."""
-    occupancy = occupancy.pinned()
-    form = occupancy.form()
+    form = occupancy.pinned().closed_form
     return None if form is None else replace(form, model_tokens=occupancy.model.max_position_embeddings)
 
 
@@ -181,7 +180,8 @@ def longest(occupancy: Occupancy, end: str = "expected", at_most: int = UNLIMITE
         return Most(value=0, limiting="weights")
     if limit is not None and occupancy.batch > limit[0]:
         return Most(value=0, limiting=limit[1])
-    value = _largest(occupancy, "seq", end, min(bound, at_most))
+    most_tokens = occupancy.most_tokens()
+    value = _largest(occupancy, "seq", end, min(bound, at_most, bound if most_tokens is None else most_tokens))
     if value == bound:
         beyond = model_length is not None and bound > model_length
         return Most(value=value, limiting=None if model_length is None else "planned length" if beyond else "model length")
@@ -213,14 +213,21 @@ def largest(occupancy: Occupancy, name: Count, bound: int, end: str = "low") -> 
     Unlike :func:`longest` it knows no sequence that is too short for a policy, and it searches from the planned number.
     """
     planned = occupancy.tokens if name == "seq" else occupancy.load.batch
-    return _largest(occupancy, name, end, bound, guess=min(bound, planned))
+    return _largest(occupancy, name, end, bound, min(bound, planned), skips_short=False)
 
 
-def _largest(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None = None) -> int:
-    """The largest length or number of requests that fits: the one bisection on which all limits rest. It begins at ``guess``."""
+def _largest(
+    occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None = None, *, skips_short: bool = True
+) -> int:
+    """The largest length or number of requests that fits: the one bisection on which all limits rest.
+
+    It begins at ``guess`` where the engine places layers anew at each length, so that memory does not grow with it everywhere.
+    """
     form = _form_for_search(occupancy, name)
+    if not occupancy.engine.splits_layers:
+        guess = None
     if form is None:
-        return _largest_by_loads(occupancy, name, end, bound, guess)
+        return _largest_by_loads(occupancy, name, end, bound, guess, skips_short=skips_short and name == "seq")
     tokens, sequences = occupancy.tokens, occupancy.load.batch
 
     def left(value: int) -> int:
@@ -233,8 +240,9 @@ def _largest(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int
     planned = tokens if name == "seq" else sequences
     value = last_yes(good, bound, _secant(left, planned, bound) if guess is None else guess)
     if name == "seq" and value < form.least_tokens:
-        return _largest_by_loads(occupancy, name, end, bound, guess)
-    if value in (0, planned) or _accepts(occupancy, name, value):
+        return _largest_by_loads(occupancy, name, end, bound, guess, skips_short=False)
+    # The engine has accepted the planned load, and refuses none that is smaller.
+    if value <= planned or _accepts(occupancy, name, value):
         return value
     return last_yes(lambda number: good(number) and _accepts(occupancy, name, number), value, min(value, planned))
 
@@ -243,13 +251,12 @@ def _form_for_search(occupancy: Occupancy, name: Count) -> MemoryForm | None:
     """The closed form where it speaks of the planned sequences and of others like them."""
     if occupancy.engine.splits_layers and occupancy.setup.parallel.dp > 1:
         return None
-    form = occupancy.form()
+    form = occupancy.closed_form
     return None if form is None or (name == "batch" and occupancy.tokens < form.least_tokens) else form
 
 
-def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None) -> int:
+def _largest_by_loads(occupancy: Occupancy, name: Count, end: str, bound: int, guess: int | None, *, skips_short: bool) -> int:
     """The same, with the engine asked about each load that is tried. It does not hold a load that it refuses."""
-    skips_short = name == "seq" and guess is None
 
     def good(value: int) -> bool:
         if skips_short and _is_short(occupancy, value):

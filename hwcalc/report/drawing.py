@@ -120,6 +120,10 @@ def _room(part: Piece, width: int) -> int:
 def _renderable(part: Piece) -> RenderableType:
     if isinstance(part, Text):
         return part
+    if all(column.width is not None for column in part.columns):
+        lines = _unwrapped(part)
+        if lines is not None:
+            return lines
     table = Table.grid(padding=(0, part.gap, 0, 0))
     for column in part.columns:
         table.add_column(
@@ -132,6 +136,31 @@ def _renderable(part: Piece) -> RenderableType:
     for row in part.rows:
         table.add_row(*row)
     return table
+
+
+def _unwrapped(grid: Grid) -> RichText | None:
+    """The rows as one text, where no cell is wider than its column; ``None`` where one must be wrapped.
+
+    A list has hundreds of rows, and rich measures every cell of a table several times.
+    """
+    lines = RichText(no_wrap=True)
+    last = len(grid.columns) - 1
+    for number, row in enumerate(grid.rows):
+        if number:
+            lines.append("\n")
+        for place, (cell, column) in enumerate(zip(row, grid.columns, strict=True)):
+            blanks = (column.width or 0) - cell.cell_len
+            if blanks < 0 or "\n" in cell.plain:
+                return None
+            padded = cell.copy()
+            if column.right:
+                padded.pad_left(blanks)
+            else:
+                padded.pad_right(blanks)
+            lines.append_text(padded)
+            if place < last:
+                lines.append(" " * grid.gap)
+    return lines
 
 
 def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> Grid:

@@ -1,4 +1,4 @@
-"""The JSON documents of commands that list something, and of errors, as dataclasses. ``kvplan schema`` derives from them."""
+"""The JSON documents of commands that list something, and of errors, as records. ``kvplan schema`` derives from them."""
 
 from __future__ import annotations
 

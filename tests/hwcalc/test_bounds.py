@@ -11,8 +11,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError
-from hwcalc.parsers.config import MAX_ITEMS, MAX_LAYERS
-from hwcalc.parsers.limits import MAX_KINDS, MAX_NAME, MAX_TENSORS
+from hwcalc.parsers.config import MAX_ITEMS, MAX_KINDS, MAX_LAYERS, MAX_NAME, MAX_TENSORS
 from hwcalc.quantization import names
 from hwcalc.quantization.config import read_scheme
 from hwcalc.sources.document import MAX_VALUES

@@ -32,11 +32,11 @@ from hwcalc.parsers import registry
 from hwcalc.parsers.gguf import hparams
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, Window
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import differences, form_of
 from hwcalc.policies import table
 from hwcalc.reconcile import core, dialects, reconcile
 from hwcalc.report.plan import FORMATS
 from tests.hwcalc.command import Capture, run
+from tests.hwcalc.form_answers import differences, form_of
 from tests.paths import ROOT
 
 Follow = Callable[[str, str], ModuleType]

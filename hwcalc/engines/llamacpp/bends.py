@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.llamacpp.assignment import ON_HOST, assign
-from hwcalc.engines.llamacpp.compute import device_buffers
 from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Curves, Point
 from hwcalc.engines.llamacpp.engine import Llamacpp
-from hwcalc.engines.llamacpp.placement import cache_on
+from hwcalc.engines.llamacpp.fitting import ON_HOST
+from hwcalc.engines.llamacpp.layers import cache_bytes
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
 from hwcalc.engines.setup import Request
 from hwcalc.engines.stored import bytes_of
@@ -38,12 +37,12 @@ def curves_of(model: ModelSpec) -> Curves:
 
 
 def _point(opened: LlamacppOccupancy) -> Point:
-    blocks = opened.hparams.n_layer_all
-    whole = assign(blocks, blocks + 1, (1.0,))
-    gpu, host = (device_buffers(opened, whole, device) for device in (0, ON_HOST))
+    layout, layers = opened.layout, opened.layout.layers
+    gpu, host = (layout.buffer_parts(device) for device in (0, ON_HOST))
+    each = {layer: sum(bytes_of(opened.kind_tensors[kind]) for kind in layer) for layer in {*opened.stack.layers}}
     return Point(
-        cache=cache_on(0, whole, opened),
-        step=max(sum(opened.kind_bytes[kind] for kind in layer) for layer in {*opened.stack.layers}) + bytes_of(opened.extras),
+        cache=layout.cache_on(0),
+        step=max(each.values()) + cache_bytes(layers.extras, opened.settings, opened.settings),
         compute=sum(part.expected for part in gpu),
         compute_high=sum(part.high for part in gpu),
         host_high=sum(part.high for part in host),

@@ -1,30 +1,48 @@
-"""The buffers of a pass as numbers: of a device that runs any part of a model, in a context or in an array of contexts.
+"""The buffers of a pass on each device: compute buffers, and the logits that the host keeps for the caller.
 
-:mod:`~hwcalc.engines.llamacpp.compute` says the same of one device and one context in a plan's words.
+A buffer is as large as its fullest moment (:mod:`~hwcalc.engines.llamacpp.graph`), each by what was measured of it. :class:`Buffers` says the
+bytes for a context or for an array of contexts; of one context it also says how they come about.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.llamacpp.compute import host_moments_of, moments_of
-from hwcalc.engines.llamacpp.graph import FLOAT, OF_THE_HOST, PIPELINE_COPIES, Part, output_bytes
+from msgspec.structs import replace
+
+from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.llamacpp.graph import (
+    FLOAT,
+    OF_THE_HOST,
+    PIPELINE_COPIES,
+    Moment,
+    Part,
+    gpu_moments,
+    host_moments,
+    output_bytes,
+)
+from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.arithmetic import ceiled, either, floored, larger, largest, some
 from hwcalc.formulas.record import Record
+from hwcalc.model import Definition
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
-    from hwcalc.engines.llamacpp.graph import Moment
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.engines.llamacpp.sums import Sum
+    from hwcalc.parsers.gguf.hparams import Hparams
+    from hwcalc.profiles.estimate import Estimate
 
 NOTHING_COPIED: Final = -1
+COMPUTE_BUFFER: Final = "compute buffer"
+_ENDS: Final = ("low", "expected", "high")
+_ALL_LAYERS: Final = Part(alone=True, output=False)
+_EVERYTHING: Final = Part(alone=True)
 
-Sized = tuple[str, Any]
-"""The name of a moment, and the bytes of the buffer that it would need."""
+Moments = tuple[tuple[Moment, "Sum"], ...]
+"""Moments with the bytes of the whole buffer that each would need."""
+Once = Callable[[Hashable, Callable[[], Moments]], Moments]
 
 
 class GpuPart(Record):
@@ -52,112 +70,232 @@ class HostPart(Record):
     copies: int
 
 
-class Buffers:
-    """The buffers of contexts with these settings."""
+class ModelMoments:
+    """The moments of a model in contexts of one sort, with the names of their sizes: nothing here depends on length and batch."""
 
-    def __init__(self, opened: LlamacppOccupancy, one: Settings) -> None:
-        """``opened`` is any request of the family."""
-        gpu = opened.request.hardware.gpu
-        self._opened = opened
-        self.one = one
-        self._sixteen_bit = gpu is None or gpu.vendor.lower() in ("nvidia", "amd")
-        self._errors = llamacpp_profile().compute
-        self._sizes: dict[tuple[bool, int], tuple[dict[str, Sized], tuple[Sized, ...]]] = {}
-        self._plain: dict[tuple[bool, int, str], Any] = {}
-        self._whole: dict[tuple[Any, ...], int] = {}
+    def __init__(self, read: Hparams, settings: Settings, *, sixteen_bit: bool, once: Once) -> None:
+        """``once`` keeps what it is given to make, by a key."""
+        self._once = once
+        self._read = read
+        self._settings = settings
+        self._sixteen_bit = sixteen_bit
+        self._sort = (
+            settings.flash_attn,
+            settings.type_k.name,
+            settings.type_v.name,
+            not settings.kv_unified or settings.n_seq_max == 1,
+            settings.n_rs_seq,
+        )
+
+    def gpu(self, *, first: bool, copies: int) -> Moments:
+        """The moments of a GPU that runs the output and copies from the host, of which another GPU lacks some."""
+        return self._of(Part(first=first, copies=copies, from_host=0, sixteen_bit=self._sixteen_bit))
+
+    def host(self, *, output: bool) -> Moments:
+        """The moments of a host that runs all layers, with the output or without."""
+        return self._of(_EVERYTHING if output else _ALL_LAYERS)
+
+    def beside(self, copies: int) -> Moments:
+        """The moments of the host beside GPUs that run everything, with inputs that are kept so often."""
+        key = ("llamacpp host moments", copies, self._sort)
+        return self._once(key, lambda: host_moments(self._read, self._settings, copies))
+
+    def _of(self, part: Part) -> Moments:
+        key = ("llamacpp moments", part, self._sort)
+        return self._once(key, lambda: gpu_moments(self._read, self._settings, part))
+
+
+class Sized(NamedTuple):
+    """A moment that a device may have. ``size`` are the bytes of the whole buffer that it would need."""
+
+    moment: Moment
+    size: Any
+    error: Estimate
+
+
+class Buffers:
+    """The buffers of a context, or of an array of contexts, with these settings."""
+
+    def __init__(self, moments: ModelMoments, read: Hparams, settings: Settings) -> None:
+        self._moments = moments
+        self._read = read
+        self._settings = settings
+        self._on_gpu: dict[tuple[bool, int], tuple[Sized, ...]] = {}
+        self._always: dict[tuple[bool, int, str], Any] = {}
+        self._on_host: dict[tuple[Any, ...], int] = {}
 
     def of(self, part: GpuPart | HostPart, end: str) -> int:
-        """What a device needs for a pass, at an end of the estimates."""
-        return self.on_gpu(part, end) if isinstance(part, GpuPart) else self.on_host(part, end)
-
-    def on_gpu(self, part: GpuPart, end: str) -> int:
-        """The compute buffer of a GPU."""
+        """Bytes that a device needs for a pass, at an end of the estimates."""
+        if isinstance(part, HostPart):
+            return self._compute_on_host(part, end) + self._logits(end)
         size = 0
         for first in (True, False):
             for copies in (1, PIPELINE_COPIES):
                 like = (part.first == first) & (part.copies == copies) & part.runs
                 if some(like):
-                    size = either(like, self._of_part(part, first=first, copies=copies, end=end), size)
+                    size = either(like, self._of_gpu(part, first=first, copies=copies, end=end), size)
         return size
 
-    def on_host(self, part: HostPart, end: str) -> int:
-        """The compute buffer of the host, and the logits that it keeps for the caller."""
-        alone = self._alone(end, output=True) if some(part.alone) else 0
-        beside = 0
-        if part.alone is not True:
-            beside = self._beside(1, end)
-            if some(part.copies > 1):
-                beside = either(part.copies > 1, self._beside(PIPELINE_COPIES, end), beside)
-            if some(part.partly) and (end == "high" or (end == "expected" and not part.helped)):
-                whole = self._alone(end, output=False)
-                beside = either(part.partly, larger(beside, whole) if end == "high" else whole, beside)
-        buffer: int = either(part.alone, alone, beside)
-        return buffer + self._logits(end)
+    def parts(self, part: GpuPart | HostPart) -> tuple[BudgetPart, ...]:
+        """The same of one context as terms of the memory equation."""
+        if isinstance(part, HostPart):
+            return self._host_parts(part)
+        if not part.runs:
+            return ()
+        sizes = (self._with_copy(sized, part) for sized in self._sizes(part.first, part.copies) if _has(part, sized.moment))
+        low, expected, high = (self.of(part, end) for end in _ENDS)
+        return (_described(sizes, self._settings, (low, expected, high)),)
 
-    def _logits(self, end: str) -> int:
-        one = self.one
-        count = larger(one.n_seq_max, one.n_outputs) if end == "high" else one.n_seq_max
-        return output_bytes(self._opened.hparams, count)
+    def moments_of(self, part: GpuPart | HostPart) -> Moments:
+        """The moments of a device in one context, which copies nothing from the host, with the names of their sizes."""
+        if isinstance(part, HostPart):
+            return self._moments.host(output=True) if part.alone else self._moments.beside(part.copies)
+        return tuple(pair for pair in self._moments.gpu(first=part.first, copies=part.copies) if _has(part, pair[0]))
 
-    def _of_part(self, part: GpuPart, *, first: bool, copies: int, end: str) -> int:
+    def _of_gpu(self, part: GpuPart, *, first: bool, copies: int, end: str) -> int:
         """The buffer of a GPU whose part is like this, whatever it copies from the host."""
-        key = (first, copies, end)
-        others, sizes = self._sized(first, copies)
-        if key not in self._plain:
-            self._plain[key] = largest(size * self._share(name, end) for name, size in sizes)
-        most = self._plain[key]
-        if "logits" in others and some(part.output):
-            name, size = others["logits"]
-            most = larger(most, part.output * (size * self._share(name, end)))
-        helped = part.from_host >= 0
-        if some(helped):
-            one = self.one
-            cells = one.n_stream * larger(one.cells_swa * part.sliding, one.n_ctx_seq * part.full)
-            for name, copied in zip(OF_THE_HOST, (part.from_host, cells), strict=True):
-                size = others[name][1] + FLOAT * (copied // FLOAT)
-                most = larger(most, helped * (size * self._share(name, end)))
+        key, sizes = (first, copies, end), self._sizes(first, copies)
+        if key not in self._always:
+            always = (sized for sized in sizes if not sized.moment.per_output and sized.moment.name not in OF_THE_HOST)
+            self._always[key] = largest(sized.size * getattr(sized.error, end) for sized in always)
+        most = self._always[key]
+        for sized in sizes:
+            if sized.moment.per_output or sized.moment.name in OF_THE_HOST:
+                has = _has(part, sized.moment)
+                if some(has):
+                    most = larger(most, has * (self._with_copy(sized, part).size * getattr(sized.error, end)))
         return _rounded(most, end)
 
-    def _share(self, name: str, end: str) -> float:
-        share: float = getattr(self._errors[name], end)
-        return share
-
-    def _sized(self, first: bool, copies: int) -> tuple[dict[str, Sized], tuple[Sized, ...]]:
-        """The moments that not every part has, by name, and all others."""
+    def _sizes(self, first: bool, copies: int) -> tuple[Sized, ...]:
+        """All moments that a GPU may have."""
         key = (first, copies)
-        if key not in self._sizes:
-            part = Part(first=first, copies=copies, from_host=0, sixteen_bit=self._sixteen_bit)
-            others: dict[str, Sized] = {}
-            always: list[Sized] = []
-            for moment, size in moments_of(self._opened, part):
-                if moment.per_output:
-                    others["logits"] = moment.name, size.at(self.one)
-                elif moment.name in OF_THE_HOST:
-                    others[moment.name] = moment.name, size.at(self.one)
-                else:
-                    always.append((moment.name, size.at(self.one)))
-            self._sizes[key] = others, tuple(always)
-        return self._sizes[key]
+        if key not in self._on_gpu:
+            self._on_gpu[key] = sizes_of(self._moments.gpu(first=first, copies=copies), self._settings)
+        return self._on_gpu[key]
 
-    def _alone(self, end: str, *, output: bool) -> int:
-        """The buffer of a device that runs everything, or all but the output."""
-        key = ("alone", output, end)
-        if key not in self._whole:
-            moments = moments_of(self._opened, Part(alone=True, output=output))
-            self._whole[key] = self._fullest(moments, end)
-        return self._whole[key]
+    def _with_copy(self, sized: Sized, part: GpuPart) -> Sized:
+        """A moment with what is copied from the host then."""
+        one, name = self._settings, sized.moment.name
+        if name not in OF_THE_HOST:
+            return sized
+        copied = part.from_host
+        if name != OF_THE_HOST[0]:
+            copied = one.n_stream * larger(one.cells_swa * part.sliding, one.n_ctx_seq * part.full)
+        whole = FLOAT * (copied // FLOAT)
+        moment = sized.moment
+        if isinstance(whole, int):
+            moment = moment._replace(fixed_bytes=moment.fixed_bytes + whole)
+        return sized._replace(moment=moment, size=sized.size + whole)
+
+    def _compute_on_host(self, part: HostPart, end: str) -> int:
+        """The compute buffer of the host: between that of one without any layers and that of one that runs them all, if it has some."""
+        alone = self._of_host(self._moments.host(output=True), end, "everything") if some(part.alone) else 0
+        if part.alone is True:
+            return alone
+        beside = self._beside(1, end)
+        if some(part.copies > 1):
+            beside = either(part.copies > 1, self._beside(PIPELINE_COPIES, end), beside)
+        if some(part.partly) and (end == "high" or (end == "expected" and not part.helped)):
+            layers = self._of_host(self._moments.host(output=False), end, "all layers")
+            beside = either(part.partly, larger(beside, layers) if end == "high" else layers, beside)
+        size: int = either(part.alone, alone, beside)
+        return size
 
     def _beside(self, copies: int, end: str) -> int:
-        """The buffer of the host beside GPUs that run everything."""
-        key = ("beside", copies, end)
-        if key not in self._whole:
-            self._whole[key] = self._fullest(host_moments_of(self._opened, copies), end)
-        return self._whole[key]
+        return self._of_host(self._moments.beside(copies), end, copies)
 
-    def _fullest(self, moments: Iterable[tuple[Moment, Sum]], end: str) -> int:
-        return _rounded(largest(size.at(self.one) * self._share(moment.name, end) for moment, size in moments), end)
+    def _of_host(self, moments: Moments, end: str, key: object) -> int:
+        if (key, end) not in self._on_host:
+            self._on_host[key, end] = fullest(sizes_of(moments, self._settings), end)
+        return self._on_host[key, end]
+
+    def _host_parts(self, part: HostPart) -> tuple[BudgetPart, ...]:
+        moments = self.moments_of(part)
+        if part.partly and not part.alone and not part.helped:
+            moments = self._moments.host(output=False)
+        low, expected, high = (self._compute_on_host(part, end) for end in _ENDS)
+        compute = _described_alone(moments, self._settings)
+        return (replace(compute, low=low, expected=expected, high=high), output_buffer(self._read, self._settings))
+
+    def _logits(self, end: str) -> int:
+        """The logits that the host keeps: of one token of each sequence at the start, of as many as a caller asks for later."""
+        one = self._settings
+        return output_bytes(self._read, larger(one.n_seq_max, one.n_outputs) if end == "high" else one.n_seq_max)
+
+
+def _has(part: GpuPart, moment: Moment) -> bool:
+    """Whether a GPU has a moment: logits if it runs the output, copies if it multiplies with what lies on the host."""
+    if moment.per_output:
+        return part.output
+    return part.from_host >= 0 if moment.name in OF_THE_HOST else True
+
+
+def sizes_of(moments: Moments, settings: Settings) -> tuple[Sized, ...]:
+    """The moments with the bytes of the buffer that each needs in a context."""
+    errors = llamacpp_profile().compute
+    return tuple(Sized(moment, size.at(settings), errors[moment.name]) for moment, size in moments)
+
+
+def fullest(sizes: Iterable[Sized], end: str) -> int:
+    """Bytes of a compute buffer: those of its fullest moment. Each end of the range has its own."""
+    return _rounded(largest(sized.size * getattr(sized.error, end) for sized in sizes), end)
 
 
 def _rounded(size: float, end: str) -> int:
     rounded: int = floored(size) if end == "low" else ceiled(size)
     return rounded
+
+
+def compute_buffer(read: Hparams, settings: Settings, part: Part) -> BudgetPart:
+    """The compute buffer of a device that runs a part of the model."""
+    return _described_alone(gpu_moments(read, settings, part), settings)
+
+
+def output_buffer(read: Hparams, settings: Settings) -> BudgetPart:
+    """The logits that the host keeps: of one token of each sequence at the start, of as many as a caller asks for later."""
+    low, high = output_bytes(read, settings.n_seq_max), output_bytes(read, max(settings.n_seq_max, settings.n_outputs))
+    source = "src/llama-context.cpp output_reserve: n_vocab x n_seq_max numbers from the start, more when a batch asks for more"
+    return BudgetPart(name="output buffer", section=Section.ACTIVATIONS, low=low, expected=low, high=high, source=source)
+
+
+def _described_alone(moments: Moments, settings: Settings) -> BudgetPart:
+    """The compute buffer with these moments."""
+    sizes = sizes_of(moments, settings)
+    low, expected, high = (fullest(sizes, end) for end in _ENDS)
+    return _described(sizes, settings, (low, expected, high))
+
+
+def _described(sizes: Iterable[Sized], settings: Settings, ends: tuple[int, int, int]) -> BudgetPart:
+    """A compute buffer of these bytes, with the moment that is the fullest by the expected value."""
+    low, expected, high = ends
+    moment, size, error = max(sizes, key=lambda sized: sized.size * sized.error.expected)
+    return BudgetPart(
+        name=COMPUTE_BUFFER,
+        section=Section.ACTIVATIONS,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"fullest moment: {moment.name}; {error.source}",
+        definition=Definition.ESTIMATE,
+        grows=None,
+        steps=tuple(_steps(moment, size, settings, ends, error)),
+    )
+
+
+def _steps(moment: Moment, size: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> Iterator[Step]:
+    terms: dict[str, float] = {"kept_inputs": size - moment.bytes.at(one)}
+    products = []
+    if per_token := moment.per_token.at(one):
+        terms |= {"n_ubatch": one.n_ubatch, "numbers_per_token": per_token}
+        products.append("n_ubatch x numbers_per_token")
+    if moment.per_output:
+        terms |= {"n_outputs": one.outputs, "numbers_per_output": moment.per_output}
+        products.append("n_outputs x numbers_per_output")
+    if fixed := moment.fixed_bytes.at(one):
+        terms["other_numbers"] = fixed // FLOAT
+        products.append("other_numbers")
+    formula = f"kept_inputs + number_bytes x ({' + '.join(products)})"
+    terms["number_bytes"] = FLOAT
+    if error.expected != 1:
+        formula, terms = f"({formula}) x measured_share", terms | {"measured_share": error.expected}
+    yield step("compute_buffer", formula, ends, unit="bytes", **terms)

@@ -16,7 +16,7 @@ from hwcalc.engines.llamacpp.place_options import place_options
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.assignment import Weighed
+    from hwcalc.engines.llamacpp.layers import Weighed
     from hwcalc.engines.setup import Request
 
 LEAST_TOKENS: Final = 2048
@@ -112,7 +112,7 @@ class Room:
         assert gpu is not None
         self._process = process(gpu)
         self._shared = gpu.shares_host_memory
-        self._least_host, self.likely_host = (host_room(request, options, lambda _: 0, end) for end in ("low", "expected"))
+        self._least_host, self.likely_host = (host_room(request.setup, options, end) for end in ("low", "expected"))
         self.rooms: Mapping[str, int | None] = {end: room_of(request.hardware, options, end) for end in _ENDS}
 
     likely_host: int

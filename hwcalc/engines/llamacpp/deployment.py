@@ -1,96 +1,405 @@
-"""A request that llama.cpp has opened, with the hyperparameters of the model and the settings of its context."""
+"""A model on llama.cpp: :class:`LlamacppDeployment` is what does not depend on the load, :class:`LlamacppOccupancy` what a load takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from collections.abc import Iterator, Mapping
+from copy import copy
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
-from hwcalc.engines.budget import Section
+from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
-from hwcalc.engines.general import GeneralOccupancy
-from hwcalc.engines.llamacpp.assignment import PINNED, weights_on
+from hwcalc.engines.forms import ENDS
+from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
+from hwcalc.engines.llamacpp.buffers import ModelMoments
+from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process, room_of, weights_part
+from hwcalc.engines.llamacpp.fitting import ON_HOST, Run, Runs, divided, splits
+from hwcalc.engines.llamacpp.layers import Layers, Weighed, weigh
+from hwcalc.engines.llamacpp.layout import Layout, copies_of_inputs
 from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
 from hwcalc.engines.llamacpp.refusals import check_context, check_weights
-from hwcalc.engines.llamacpp.rules import RULES, ngram_state
-from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, Settings, dtypes_of, read_settings, settings_at
-from hwcalc.engines.llamacpp.weighing import weighed_of
+from hwcalc.engines.llamacpp.repack import repacked_note, repacked_output
+from hwcalc.engines.llamacpp.rules import RULES, CacheContext, ngram_state
+from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES, ContextOptions, Settings, dtypes_of
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import Full, LayerKind, Stack
 from hwcalc.model import Definition, Note
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
-from hwcalc.parsers.gguf.layers import cached_layers
+from hwcalc.parsers.gguf.parse import cached_layers
 from hwcalc.quantization.planned import format_name
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hwcalc.engines.allocation import Allocation
-    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.budget import Budget
     from hwcalc.engines.devices import DeviceReads
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.engines.policies import Support
     from hwcalc.engines.saving import Saving
-    from hwcalc.engines.setup import Request
     from hwcalc.policies.base import Chosen
+    from hwcalc.profiles.gpus import Gpu
 
 
 _AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
-T = TypeVar("T")
 
 
-class LlamacppOccupancy(GeneralOccupancy):
-    """An opened request with the values that the rules of llama.cpp use again and again."""
+class LlamacppDeployment(GeneralDeployment):
+    """A model on llama.cpp with one setup: the file, the options, the devices, and where layers lie if options say so."""
+
+    pinned: Runs | None = None
+    """The layers of each device at every load, where they are kept as another load has them."""
+
+    def pinned_at(self, runs: Runs) -> Self:
+        """The same deployment, whose layers lie so at every load."""
+        other = copy(self)
+        other.pinned = runs
+        other.__dict__.pop("form", None)
+        return other
+
+    # --- the context ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def hparams(self) -> Hparams:
         """The model as llama.cpp reads it."""
         return hparams_of(self.model)
 
-    def started(self) -> Request:
-        """The request as the server is started."""
-        return self.request
-
     @cached_property
-    def plain_settings(self) -> Settings:
-        """The settings with every default filled in, if nothing is dropped."""
-        started = self.started()
-        if not self.together.unlike or "n_ctx" in started.options:
-            return read_settings(started, self.hparams)
-        # One cell of a buffer that all sequences use can belong to several of them.
-        cells = sum(run.positions for run in self.replica.together.runs(Full()))
-        return read_settings(started.changed(options={**started.options, "n_ctx": str(cells)}), self.hparams)
+    def context(self) -> ContextOptions:
+        """The options of the context."""
+        return ContextOptions.of(self.setup)
 
-    @cached_property
-    def settings(self) -> Settings:
-        """The settings with every default filled in. Under a policy a context has fewer cells, unless the user says how many."""
-        plain = self.plain_settings
-        if self.evicted is None or not self.evicted.most or "n_ctx" in self.request.options:
-            return plain
-        from hwcalc.engines.llamacpp.evicting import context_tokens, cut_settings
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        dtypes = dtypes_of(*self.context.types)
+        named = not is_auto(self.setup.dtype) or {"type_k", "type_v"} & self.setup.options.keys()
+        return Noted(dtypes, () if named else (_default_dtype(dtypes.kv),))
 
-        shifted, request = self.unshifted is None, self.started()
-        tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
-        made = read_settings(request.changed(options={**request.options, "n_ctx": str(tokens)}), self.hparams)
-        return cut_settings(made, plain, shifted=shifted)
+    def preallocates(self) -> bool:
+        return True
+
+    def pads(self) -> bool:
+        return not self.context.kv_unified
 
     @property
     def most_slots(self) -> int:
         """How many sequences a context may have."""
         return MAX_SEQUENCES
 
-    def settings_at(self, tokens: int, sequences: int) -> Settings:
-        """The settings at another length and number of sequences, integers or arrays, where no option fixes the context."""
-        return settings_at(self.started(), self.hparams, tokens, sequences)
+    def slot_tokens(self, tokens: int) -> int:
+        """The tokens of a sequence that is asked to have so many; integers or arrays."""
+        return tokens
 
-    def holding(self, counts: Mapping[int, int]) -> LlamacppOccupancy:
+    def chosen_batch(self, tokens: int, sequences: int) -> int | None:
+        """The n_batch and n_ubatch that the program chooses for a load, integers or arrays; ``None`` if they are as the options say."""
+        return None
+
+    def settings_at(self, tokens: int, sequences: int) -> Settings:
+        """The settings for so many sequences of so many tokens, integers or arrays, where no option fixes the context."""
+        tokens = self.slot_tokens(tokens)
+        return self.context.settings(self.hparams, tokens * sequences, sequences, self.chosen_batch(tokens, sequences))
+
+    @cached_property
+    def plain_stack(self) -> Stack:
+        """What llama.cpp keeps for each block of the file in the context that is planned."""
+        read, drafts = self.hparams, self.context.drafts
+        stack: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
+        return stack
+
+    def layout(self, settings: Settings) -> Layout:
+        """What each device holds in a context, or in an array of contexts, with these settings."""
+        return Layout(self, settings)
+
+    def layout_at(self, tokens: int, sequences: int) -> Layout:
+        """The same for so many sequences of so many tokens, where no option fixes the context."""
+        return Layout(self, self.settings_at(tokens, sequences))
+
+    # --- the file ---------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
+        """The tensors of the planned file; ``None`` if they are not known."""
+        from hwcalc.engines.llamacpp.groups import model_tensors
+
+        return model_tensors(self.model, format_name(self.setup.weights))
+
+    @cached_property
+    def weight_groups(self) -> tuple[WeightGroup, ...] | None:
+        """The same tensors, alike ones together."""
+        from hwcalc.engines.llamacpp.groups import weight_groups
+
+        return weight_groups(self.model, format_name(self.setup.weights))
+
+    @cached_property
+    def weighed(self) -> Weighed | None:
+        """The tensors by where they may lie; ``None`` if they are not known."""
+        if self.weight_groups is None:
+            return None
+        key = ("llamacpp weighed", self.setup.weights, self.context.load_mtp, self.options.overrides)
+        weighed: Weighed = self.model.once(key, self._weigh)
+        return weighed
+
+    def _weigh(self) -> Weighed:
+        from hwcalc.engines.llamacpp.tensors import loaded, loaded_groups
+
+        mtp, overrides, blocks = self.context.load_mtp, self.options.overrides, self.hparams.n_layer_all
+        if not overrides:
+            groups = loaded_groups(self.weight_groups or (), mtp=mtp)
+            return weigh(((group.first, group.blocks) for group in groups), blocks)
+        from hwcalc.engines.llamacpp.overrides import with_overrides
+
+        # The user may have named any tensor of a group.
+        tensors = with_overrides(loaded(self.weight_tensors or (), mtp=mtp), overrides)
+        return weigh(((tensor, (tensor.layer,)) for tensor in tensors), blocks)
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The layers with what they take wherever they lie."""
+        return self.layers_under(None)
+
+    def layers_under(self, acted_on: frozenset[int] | None) -> Layers:
+        """The same under a policy that drops tokens in these blocks; ``None`` is all of them, or no policy."""
+        context, single = self.context, self.context.settings(self.hparams, CELLS, 1)
+        cache = (context.drafts, single.type_k, single.type_v, single.flash_attn, single.n_rs_seq, acted_on)
+        file = (self.setup.weights, context.load_mtp, self.options.overrides)
+
+        def made() -> Layers:
+            weighed = self.weighed
+            if weighed is None:
+                weighed = Weighed(blocks=((0, 0),) * self.hparams.n_layer_all)
+            return Layers(self.hparams, self.plain_stack, single, weighed, self.weight_groups or (), acted_on)
+
+        layers: Layers = self.model.once(("llamacpp sums", cache, file), made)
+        return layers
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        """The tensors on the GPU with most of them, with all layers on GPUs; without a GPU on the only device there is."""
+        weighed = self.weighed
+        if weighed is None:
+            return Noted(None, (self.unknown_weights,))
+        size = weighed.total
+        if self.gpus > 1 or (self.gpus and self.gpu is not None):
+            size = max(weighed.on_gpu(self.whole_runs, gpu) for gpu in range(self.gpus))
+        return Noted((exact("weights", Section.WEIGHTS, size, "tensors of the GGUF file"),))
+
+    @property
+    def unknown_weights(self) -> Note:
+        """The note on a model whose tensors are not known."""
+        message = f"The tensors of {self.model.id} are not known: no verdict. Give a budget with --kv-memory."
+        return Note(code="weights-unknown", message=message)
+
+    def model_weights(self) -> ModelWeights | None:
+        weighed, model, weights = self.weighed, self.model, self.setup.weights
+        if weighed is None:
+            return None
+        from hwcalc.engines.llamacpp.tensors import grouped
+        from hwcalc.engines.llamacpp.weights import other_sizes
+
+        mtp = self.context.load_mtp
+        groups = model.once(("llamacpp groups", weights, mtp), lambda: grouped(self.weight_groups or (), mtp=mtp))
+        if model.gguf is not None and model.gguf.tensors and weights is None:
+            return ModelWeights(
+                bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
+            )
+        # A file of this format does not exist yet, or is not at hand.
+        return ModelWeights(
+            bytes=weighed.total,
+            definition=model.definition(Definition.ENGINE),
+            source=f"tensors that llama.cpp's converter and quantiser write for {weights or model.dtype or 'as published'}",
+            groups=groups,
+            other_bytes=other_sizes(model, weights, mtp=mtp),
+        )
+
+    # --- the devices ------------------------------------------------------------------------------------------------------
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The accelerator, or the machine without one."""
+        return self.setup.hardware.gpu
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that layers can lie on; 0 for a machine without any."""
+        return 0 if self.gpu is not None and self.gpu.is_host else self.setup.gpus
+
+    @cached_property
+    def options(self) -> PlaceOptions:
+        """The options that say where layers lie. Raises :class:`~hwcalc.errors.UsageError` for what cannot be."""
+        return checked_options(self.setup, self.engine.label, fits_itself=self.context.server)
+
+    @cached_property
+    def ends(self) -> tuple[float, ...]:
+        """Where the part of each GPU ends; a GPU that is not used has none."""
+        if self.options.split_mode == "none":
+            return tuple(float(number >= self.options.main_gpu) for number in range(self.gpus))
+        return splits(self.options.tensor_split, self.gpus)
+
+    @cached_property
+    def whole_runs(self) -> Runs:
+        """As many layers on the GPUs as the options say, or all of them, and the experts that they keep on the host."""
+        options, blocks = self.options, self.hparams.n_layer_all
+        layers = options.n_gpu_layers
+        runs = divided(blocks, blocks + 1 if layers is None or layers < 0 else layers, self.ends)
+        hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
+        if not hosted:
+            return runs
+        gpus = (Run(start, end, start, max(start, min(end, hosted))) for start, end, *_ in runs.gpus)
+        return runs._replace(gpus=tuple(gpus))
+
+    @property
+    def hosted_runs(self) -> Runs:
+        """All layers on the host."""
+        return divided(self.hparams.n_layer_all, 0, self.ends)
+
+    @cached_property
+    def rooms(self) -> Mapping[str, int | None]:
+        """Bytes of a GPU that may be used at each end of what programs see; ``None`` if its memory is not known."""
+        return {end: room_of(self.setup.hardware, self.options, end) for end in ENDS}
+
+    @cached_property
+    def host_rooms(self) -> Mapping[str, int]:
+        """Bytes of the host's memory that the model may take at each end, with those of GPUs in the same memory."""
+        return {end: host_room(self.setup, self.options, end) for end in ENDS}
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether GPU and host have the same memory."""
+        return self.gpu is not None and self.gpu.shares_host_memory
+
+    @cached_property
+    def fits_layers(self) -> bool:
+        """Whether llama.cpp leaves layers to the host by itself where the GPUs are too small."""
+        asked = self.options.n_gpu_layers is not None or self.setup.hardware.kv_memory is not None
+        return not asked and self.gpus > 0 and self.weighed is not None and self.rooms["low"] is not None
+
+    @property
+    def helped(self) -> bool:
+        """Whether a GPU multiplies large batches with weights that lie on the host, of which it makes a copy (``offload_op`` of a backend).
+
+        A machine with one memory has no need of it.
+        """
+        return self.gpus > 0 and self.gpu is not None and not self.gpu.shares_host_memory
+
+    @cached_property
+    def copies_of_inputs(self) -> int:
+        """How often the inputs of a pass are kept where GPUs hold everything."""
+        return copies_of_inputs(self)
+
+    def moments(self, settings: Settings) -> ModelMoments:
+        """The moments of a pass in contexts of this sort."""
+        sixteen_bit = self.gpu is None or self.gpu.vendor.lower() in ("nvidia", "amd")
+        return ModelMoments(self.hparams, settings, sixteen_bit=sixteen_bit, once=self.model.once)
+
+    @cached_property
+    def process(self) -> BudgetPart | None:
+        """What the process takes of a GPU outside the buffers; ``None`` without a GPU."""
+        return None if self.gpu is None else process(self.gpu)
+
+    def process_parts(self, device: int) -> tuple[BudgetPart, ...]:
+        """What a device has beside weights, cache and buffers."""
+        if device >= 0:
+            return () if self.process is None else (self.process,)
+        return () if self.gpus else self._repacked
+
+    @cached_property
+    def _repacked(self) -> tuple[BudgetPart, ...]:
+        return repacked_output(self)
+
+    @cached_property
+    def repacked_note(self) -> tuple[Note, ...]:
+        """The note on weights that are laid out anew for the processor."""
+        return repacked_note(self)
+
+    @property
+    def knows_devices(self) -> bool:
+        """Whether it is known how much each device has and holds."""
+        return self.gpu is not None and self.weighed is not None
+
+    @property
+    def on_one_device(self) -> bool:
+        """Whether a single device holds everything."""
+        return not self.gpus or (self.gpus == 1 and self.gpu is None)
+
+    @cached_property
+    def form(self) -> MemoryForm | None:
+        """The memory at every length and for every number of sequences; ``None`` if options fix the context, or memory is not known."""
+        from hwcalc.engines.llamacpp.form import form_of
+
+        return form_of(self)
+
+
+class LlamacppOccupancy(GeneralOccupancy):
+    """What llama.cpp holds under a load: a context with its settings, and its :attr:`layout`."""
+
+    deployment: LlamacppDeployment
+
+    @property
+    def hparams(self) -> Hparams:
+        """The model as llama.cpp reads it."""
+        return self.deployment.hparams
+
+    @property
+    def plain_stack(self) -> Stack:
+        return self.deployment.plain_stack
+
+    def _settings_with(self, cells: int | None) -> Settings:
+        """The settings for the planned sequences with so many cells together; ``None`` is as the options say, or a cell for each token."""
+        deployment, request = self.deployment, self.request
+        context, tokens = deployment.context, deployment.slot_tokens(request.seq)
+        slots = context.slots(request.replica_batch)
+        if cells is None:
+            cells = tokens * request.replica_batch if context.n_ctx is None else context.n_ctx
+        batch = deployment.chosen_batch(tokens, request.batch)
+        return context.settings(self.hparams, cells or self.hparams.n_ctx_train, slots, batch)
+
+    @cached_property
+    def plain_settings(self) -> Settings:
+        """The settings with every default filled in, if nothing is dropped."""
+        if not self.together.unlike or self.deployment.context.n_ctx is not None:
+            return self._settings_with(None)
+        # One cell of a buffer that all sequences use can belong to several of them.
+        return self._settings_with(sum(run.positions for run in self.replica.together.runs(Full())))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The settings with every default filled in. Under a policy a context has fewer cells, unless the user says how many."""
+        plain = self.plain_settings
+        if self.evicted is None or not self.evicted.most or self.deployment.context.n_ctx is not None:
+            return plain
+        from hwcalc.engines.llamacpp.evicting import context_tokens, cut_settings
+
+        shifted = self.unshifted is None
+        tokens = context_tokens(self, self.evicted, plain, shifted=shifted)
+        return cut_settings(self._settings_with(tokens), plain, shifted=shifted)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """What each device holds."""
+        deployment, evicted = self.deployment, self.evicted
+        if evicted is None:
+            return deployment.layout(self.settings)
+        from hwcalc.engines.peaks import policy_part
+
+        return Layout(
+            deployment,
+            self.settings,
+            layers=deployment.layers_under(None if self.uncut is self else frozenset(evicted.most)),
+            uncut=self.uncut.settings,
+            scored=lambda layers: policy_part(self, layers),
+        )
+
+    @cached_property
+    def stored_bytes(self) -> int:
+        return self.layout.total_bytes
+
+    def fullest_bytes(self) -> int:
+        return self.layout.needed_bytes
+
+    def holding(self, counts: Mapping[int, int]) -> Self:
         """The same: cells are there from the start."""
         return self
 
@@ -115,98 +424,33 @@ class LlamacppOccupancy(GeneralOccupancy):
         return shifts(asked.chosen, prompt, self.hparams, self.plain_settings, cuts_prompts=self.cuts_prompts)
 
     @cached_property
-    def uncut(self) -> LlamacppOccupancy:
+    def uncut(self) -> Self:
         """The request for layers that a policy leaves alone."""
         kept = self.evicted is None or self.unshifted is None
         return self if kept else self.without_policy()
 
-    @cached_property
-    def plain_stack(self) -> Stack:
-        """What llama.cpp keeps for each block of the file in the context that is planned."""
-        read, drafts = self.hparams, self.plain_settings.drafts
-        made: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
-        return made
-
-    @cached_property
-    def place_options(self) -> PlaceOptions:
-        """The options that say where layers lie."""
-        fits_itself = self.settings.server
-        make = partial(checked_options, self.request, self.engine.label, fits_itself=fits_itself)
-        options: PlaceOptions = self.shared("place options", make)
-        return options
-
-    @property
-    def gpus(self) -> int:
-        """The GPUs that layers can lie on; 0 for a machine without any."""
-        gpu = self.request.hardware.gpu
-        return 0 if gpu is not None and gpu.is_host else self.request.gpus
-
-    @cached_property
-    def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
-        """The tensors of the planned file; ``None`` if they are not known."""
-        from hwcalc.engines.llamacpp.groups import weight_tensors
-
-        tensors: tuple[WeightTensor, ...] | None = self.shared("weight tensors", lambda: weight_tensors(self))
-        return tensors
-
-    @cached_property
-    def weight_groups(self) -> tuple[WeightGroup, ...] | None:
-        """The same tensors, alike ones together."""
-        from hwcalc.engines.llamacpp.groups import weight_groups
-
-        return weight_groups(self.model, format_name(self.request.weights))
-
-    @cached_property
-    def largest_tensors(self) -> tuple[tuple[int, int], ...]:
-        """Bytes of the largest tensor of each block: among its experts, and among all else. Empty if they are not known."""
-        largest: tuple[tuple[int, int], ...] = self.model.once(("llamacpp largest", self.request.weights), self._largest_tensors)
-        return largest
-
-    def _largest_tensors(self) -> tuple[tuple[int, int], ...]:
-        most = [[0, 0] for _ in range(self.hparams.n_layer_all)]
-        for group in self.weight_groups or ():
-            tensor = group.first
-            for layer in () if tensor.tower else group.blocks:
-                if 0 <= layer < len(most):
-                    most[layer][not tensor.expert] = max(most[layer][not tensor.expert], tensor.bytes)
-        return tuple((experts, other) for experts, other in most)
-
-    @cached_property
-    def kind_bytes(self) -> dict[LayerKind, int]:
-        """Bytes of cache and states of one layer of each kind."""
-        return {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
-
-    def kept(self, key: str, make: Callable[[], T]) -> T:
-        """Call ``make`` once for this request alone, and return the result."""
-        if key not in self._answers:
-            self._answers[key] = make()
-        answer: T = self._answers[key]
-        return answer
-
-    @cached_property
-    def _answers(self) -> dict[str, Any]:
-        return {}
-
     def choose_dtypes(self) -> Noted[Dtypes]:
-        one = self.settings
-        found = dtypes_of(one.type_k, one.type_v)
-        named = not is_auto(self.request.dtype) or {"type_k", "type_v"} & self.request.options.keys()
-        return Noted(found, () if named else (_default_dtype(found.kv),))
+        self.settings  # noqa: B018 - refuses more sequences than a context may have
+        return self.deployment.choose_dtypes()
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        return self.deployment.weight_parts()
 
     def check(self) -> None:
         if self.request.sharing.beams > 1:
             raise UnsupportedError("llama.cpp has no beam search.", hint="Leave out --beams, or use: --samples")
         check_weights(self.request.weights)
         check_context(self)
-        self.place_options  # noqa: B018 - refuses what cannot be
+        self.deployment.options  # noqa: B018 - refuses what cannot be
         if self.request.weights is None and self.model.gguf is None and self.request.hardware.gpu is not None:
             self.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        return RULES[type(kind).__name__](kind, self if kind.kept is not None else self.uncut)
+        settings = self.settings if kind.kept is not None else self.uncut.settings
+        return RULES[type(kind).__name__](kind, CacheContext(settings, self.hparams, self.batch))
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
-        return ngram_state(self)
+        return ngram_state(CacheContext(self.settings, self.hparams, self.batch))
 
     def most_sequences(self) -> tuple[int, str] | None:
         request, one = self.request, self.settings
@@ -216,23 +460,25 @@ class LlamacppOccupancy(GeneralOccupancy):
         most, name = min(limits)
         return request.parallel.dp * most, name
 
-    def curve(self) -> Curve | None:
-        from hwcalc.engines.llamacpp.form import curve_of
+    def most_tokens(self) -> int | None:
+        """With ``n_ctx``, the length does not depend on the memory."""
+        return None if self.deployment.context.n_ctx is None else self.settings.n_ctx_seq
 
-        return curve_of(self)
+    def curve(self) -> Curve | None:
+        from hwcalc.engines.llamacpp.form import curve_of, is_drawn_from
+
+        return curve_of(self.deployment) if is_drawn_from(self.request) else None
 
     def form(self) -> MemoryForm | None:
-        from hwcalc.engines.llamacpp.form import form_of
+        from hwcalc.engines.llamacpp.form import is_drawn_from
 
-        # A family begins with the answers of the one that it was pinned from.
-        form: MemoryForm | None = self.shared(("form", self.deployment.known(PINNED) is not None), lambda: form_of(self))
-        return form
-
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        """With ``n_ctx``, the length does not depend on the memory."""
-        if "n_ctx" not in self.request.options:
+        if not is_drawn_from(self.request):
             return None
-        return min(bound, self.settings.n_ctx_seq) if self.needed_bytes <= budget_bytes else 0
+        if self.request.hardware.kv_memory is None:
+            return self.deployment.form
+        from hwcalc.engines.general_form import form_with
+
+        return form_with(self)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The context itself: its cells do not follow from the memory, but it must fit."""
@@ -275,11 +521,6 @@ class LlamacppOccupancy(GeneralOccupancy):
         """A context has all its cells from the start."""
         return self.needed_bytes
 
-    def pads(self) -> bool:
-        from hwcalc.engines.llamacpp.sharing import is_unified
-
-        return not is_unified(self.request)
-
     def support_of_sharing(self) -> Support:
         from hwcalc.engines.llamacpp.sharing import sharing_support
 
@@ -307,85 +548,27 @@ class LlamacppOccupancy(GeneralOccupancy):
         others = {name: value for name, value in settings.items() if name not in ("seq", "batch")}
         return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
 
-    def preallocates(self) -> bool:
-        return True
-
-    def fullest_bytes(self) -> int:
-        placement = self.placement()
-        if placement is not None:
-            return placement.devices[placement.fullest].cache_bytes
-        if not self.gpus or (self.gpus == 1 and self.request.hardware.gpu is None):
-            return self.stored_bytes
-        from hwcalc.engines.llamacpp.placement import assignment_of, cache_on
-
-        assignment = assignment_of(self)
-        return max(cache_on(gpu, assignment, self) for gpu in range(self.request.gpus))
-
     def stage_allocation(self, stage: int) -> tuple[Allocation, ...]:
         """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
         from hwcalc.engines.rank_allocation import allocations_of
 
-        if self.place_options.kv_on_host:
+        if self.deployment.options.kv_on_host:
             return ()
-        from hwcalc.engines.llamacpp.placement import assignment_of
-
-        blocks = assignment_of(self).blocks
-        return allocations_of(
-            self, (number for number, device in enumerate(blocks) if device == stage), extras=bool(blocks) and blocks[-1] == stage
-        )
+        blocks = self.layout.assignment.blocks
+        numbers = (number for number, device in enumerate(blocks) if device == stage)
+        return allocations_of(self, numbers, extras=bool(blocks) and blocks[-1] == stage)
 
     def placement(self) -> Placement | None:
-        if self.request.hardware.gpu is None:
-            return None
-        from hwcalc.engines.llamacpp.placement import placement_of
-
-        return placement_of(self)
+        return self.layout.placement if self.deployment.knows_devices else None
 
     def plan_budget(self) -> Noted[Budget | None]:
-        from hwcalc.engines.llamacpp.equation import budget_of
-        from hwcalc.engines.llamacpp.placement import placement_of
-        from hwcalc.engines.llamacpp.repack import repacked_note
-
-        placement = placement_of(self)
-        if placement is None:
-            return Noted(None, (_unknown_weights(self),))
-        budget = budget_of(self, self.place_options, placement)
-        return Noted(budget.value, (*budget.notes, *_on_host(self), *repacked_note(self)))
-
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        """The tensors on the GPU with most of them, with all layers on GPUs; without a GPU on the only device there is."""
-        weighed = weighed_of(self)
-        if weighed is None:
-            return Noted(None, (_unknown_weights(self),))
-        size = weighed.total
-        if self.gpus > 1 or (self.gpus and self.request.hardware.gpu is not None):
-            from hwcalc.engines.llamacpp.placement import whole_assignment
-
-            size = max(weights_on(gpu, whole_assignment(self), weighed) for gpu in range(self.request.gpus))
-        return Noted((exact("weights", Section.WEIGHTS, size, "tensors of the GGUF file"),))
-
-    def model_weights(self) -> ModelWeights | None:
-        weighed, model = weighed_of(self), self.model
-        if weighed is None:
-            return None
-        from hwcalc.engines.llamacpp.tensors import grouped
-        from hwcalc.engines.llamacpp.weights import other_sizes
-
-        mtp = self.settings.load_mtp
-        groups = model.once(("llamacpp groups", self.request.weights, mtp), lambda: grouped(self.weight_groups or (), mtp=mtp))
-        if model.gguf is not None and model.gguf.tensors and self.request.weights is None:
-            return ModelWeights(
-                bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
-            )
-        # A file of this format does not exist yet, or is not at hand.
-        name = self.request.weights or model.dtype or "as published"
-        return ModelWeights(
-            bytes=weighed.total,
-            definition=model.definition(Definition.ENGINE),
-            source=f"tensors that llama.cpp's converter and quantiser write for {name}",
-            groups=groups,
-            other_bytes=other_sizes(model, self.request.weights, mtp=mtp),
-        )
+        deployment = self.deployment
+        if deployment.weighed is None:
+            return Noted(None, (deployment.unknown_weights,))
+        placement = self.layout.placement
+        parts = (weights_part(placement), *placement.devices[placement.fullest].parts)
+        budget = budget_beside(self.setup.hardware, deployment.options, parts)
+        return Noted(budget.value, (*budget.notes, *_on_host(self), *deployment.repacked_note))
 
     def reads(self) -> Noted[tuple[DeviceReads, ...]]:
         from hwcalc.engines.llamacpp.reads import reads_of
@@ -393,47 +576,39 @@ class LlamacppOccupancy(GeneralOccupancy):
         return reads_of(self)
 
     def lacking(self, end: str) -> str | None:
-        placement = self.placement()
-        if placement is None or not placement.gpus or self.request.hardware.kv_memory is not None:
+        if not self.deployment.knows_devices or not self.deployment.gpus or self.request.hardware.kv_memory is not None:
             return None
-        from hwcalc.engines.llamacpp.equation import OPPOSITE, host_room, room_of
-
-        room = room_of(self.request.hardware, self.place_options, end)
-        others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
-        if room is not None and any(share.needed(OPPOSITE[end]) > room for share in others):
+        room, layout = self.deployment.rooms[end], self.layout
+        others = [gpu for gpu in layout.main if gpu != layout.fullest]
+        if room is not None and not layout.hold(others, room, end):
             return "cache"
-        host = host_room(self.request, self.place_options, placement.on_gpus, end)
-        return "host memory" if placement.host.needed(OPPOSITE[end]) > host else None
+        return None if layout.host_holds(end) else "host memory"
 
     def entire(self) -> Self:
-        from hwcalc.engines.llamacpp.placement import assignment_of
-
         # Without a GPU it is asked for hardware that is still to be found.
-        if self.request.hardware.gpu is not None and (not self.gpus or assignment_of(self).everything):
+        if self.request.hardware.gpu is not None and (not self.deployment.gpus or self.layout.assignment.everything):
             return self
-        request = whole(self.request)
-        if request is self.request:
+        if self.deployment.options.n_gpu_layers is not None:
             return self
-        entire: Any = self.engine.open(self.model, request)
+        entire: Any = self.engine.open(self.model, self.request.changed(options={**self.setup.options, "n_gpu_layers": "all"}))
         return cast("Self", entire)
 
     def pinned(self) -> Self:
-        if (
-            self.deployment.known(PINNED) is not None
-            or self.request.hardware.gpu is None
-            or self.place_options.n_gpu_layers is not None
-        ):
+        deployment = self.deployment
+        if deployment.pinned is not None or deployment.gpu is None or deployment.options.n_gpu_layers is not None:
             return self
-        from hwcalc.engines.llamacpp.placement import assignment_of
+        return self._pinned
 
-        return type(self)(self.deployment.seen_as(self.setup, **{PINNED: assignment_of(self)}), self.load)
+    @cached_property
+    def _pinned(self) -> Self:
+        return type(self)(self.deployment.pinned_at(self.layout.runs), self.load)
 
     def fitting_length(self) -> Noted[int | None]:
         """The longest context, in steps of 256 tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
-        options = self.place_options
-        if self.request.hardware.kv_memory is not None or weighed_of(self) is None or "n_ctx" in self.request.options:
+        options, hardware = self.deployment.options, self.request.hardware
+        if hardware.kv_memory is not None or self.deployment.weighed is None or self.deployment.context.n_ctx is not None:
             return Noted(None)
-        if not self.settings.server or _surely_fits(self.entire()):
+        if not self.deployment.context.server or _surely_fits(self.entire()):
             return Noted(None)
         shortest, longest = min(options.shortest, self.tokens), self.tokens
         entire = self.entire()
@@ -448,7 +623,7 @@ class LlamacppOccupancy(GeneralOccupancy):
         if tokens >= self.tokens:
             return Noted(None)
         how = (
-            ("until all layers fit on the GPU" if self.gpus else "until everything fits")
+            ("until all layers fit on the GPU" if self.deployment.gpus else "until everything fits")
             if tokens > shortest
             else f"to {shortest:,} before it leaves layers to the host"
         )
@@ -459,25 +634,19 @@ class LlamacppOccupancy(GeneralOccupancy):
         return Noted(tokens, (Note(code="shorter-context", message=message),))
 
 
-def _surely_fits(own: LlamacppOccupancy) -> bool:
+def _surely_fits(occupancy: LlamacppOccupancy) -> bool:
     """Whether every GPU holds its part at the high end of the estimates."""
-    from hwcalc.engines.llamacpp.equation import room_of
-    from hwcalc.engines.llamacpp.placement import placement_of
-
-    room, placement = room_of(own.request.hardware, own.place_options, "low"), placement_of(own)
-    return placement is not None and room is not None and all(share.needed("high") <= room for share in placement.main)
+    layout, room = occupancy.layout, occupancy.deployment.rooms["low"]
+    return occupancy.deployment.weighed is not None and room is not None and layout.hold(layout.main, room, "low")
 
 
-def _on_host(opened: LlamacppOccupancy) -> tuple[Note, ...]:
+def _on_host(occupancy: LlamacppOccupancy) -> tuple[Note, ...]:
     """A note where nobody can say that the host has the memory that is needed of it."""
-    from hwcalc.engines.llamacpp.equation import host_room
-    from hwcalc.engines.llamacpp.placement import placement_of
-
-    placement, gpu = placement_of(opened), opened.request.hardware.gpu
-    if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
+    deployment = occupancy.deployment
+    if deployment.gpu is None or deployment.shares_memory or deployment.options.host_bytes is not None:
         return ()
-    needed = placement.host.needed("high")
-    if needed <= host_room(opened.request, opened.place_options, placement.on_gpus, "low"):
+    needed = occupancy.layout.needed_on(ON_HOST, "high")
+    if needed <= deployment.host_rooms["low"]:
         return ()
     message = (
         f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "
@@ -486,20 +655,6 @@ def _on_host(opened: LlamacppOccupancy) -> tuple[Note, ...]:
     return (Note(code="host-memory-unknown", message=message),)
 
 
-def _unknown_weights(opened: LlamacppOccupancy) -> Note:
-    message = f"The tensors of {opened.model.id} are not known: no verdict. Give a budget with --kv-memory."
-    return Note(code="weights-unknown", message=message)
-
-
 @lru_cache(maxsize=16)
 def _default_dtype(kv: str) -> Note:
     return Note(code="default-dtype", message=f"KV dtype {kv}: llama.cpp's default. Set it with --dtype.")
-
-
-def whole(request: Request) -> Request:
-    """The request with all layers on the GPUs, where the user leaves that to llama.cpp."""
-    from hwcalc.engines.llamacpp.place_options import place_options
-
-    if place_options(request.options, fits_itself=request.options.get("defaults") != "api").n_gpu_layers is not None:
-        return request
-    return request.changed(options={**request.options, "n_gpu_layers": "all"})

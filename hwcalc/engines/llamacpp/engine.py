@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hwcalc.engines.engine import BY_MODEL, Engine
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
 from hwcalc.engines.llamacpp.rules import RULES
@@ -27,7 +27,7 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
     from hwcalc.profiles.gpus import Gpu
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 class Llamacpp(GeneralEngine):
     """The contexts of llama.cpp."""
 
+    deployment: ClassVar[type[Deployment]] = LlamacppDeployment
     occupancy: ClassVar[type[Occupancy]] = LlamacppOccupancy
     name: ClassVar[str] = "llamacpp"
     title: ClassVar[str] = "llama.cpp: llama-server and bindings"

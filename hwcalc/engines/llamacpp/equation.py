@@ -6,7 +6,7 @@ layer, which llama.cpp keeps there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -21,10 +21,9 @@ from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import GIB, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.devices import DeviceShare, Placement
-    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+    from hwcalc.engines.devices import Placement
     from hwcalc.engines.llamacpp.place_options import PlaceOptions
-    from hwcalc.engines.setup import Hardware, Request
+    from hwcalc.engines.setup import Hardware, Setup
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
 OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
@@ -92,16 +91,8 @@ def room_of(hardware: Hardware, options: PlaceOptions, end: str) -> int | None:
     return max(0, ceil(size * (1.0 if share is None else share)) - part_of(size, margin))
 
 
-def budget_of(opened: LlamacppOccupancy, options: PlaceOptions, placement: Placement) -> Noted[Budget | None]:
-    """The bytes that the fullest GPU has left for its part of the cache."""
-    share = placement.devices[placement.fullest]
-    weights = exact("weights", Section.WEIGHTS, share.weights_bytes, _what(share, placement))
-    return budget_beside(opened, options, (weights, *share.parts))
-
-
-def budget_beside(opened: LlamacppOccupancy, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
+def budget_beside(hardware: Hardware, options: PlaceOptions, parts: tuple[BudgetPart, ...]) -> Noted[Budget | None]:
     """The bytes that a GPU has left beside these parts."""
-    hardware = opened.request.hardware
     memory, notes = _memory_of(hardware, options)
     if memory is None:
         return Noted(None, notes)
@@ -111,24 +102,25 @@ def budget_beside(opened: LlamacppOccupancy, options: PlaceOptions, parts: tuple
     return Noted(budget, (*notes, *margin.notes))
 
 
-def _what(share: DeviceShare, placement: Placement) -> str:
-    """The layers whose tensors a device holds, in words."""
+def weights_part(placement: Placement) -> BudgetPart:
+    """The weights on the fullest GPU, with the layers whose tensors they are."""
+    share = placement.devices[placement.fullest]
     layers = f"layers {share.layers.text}" if share.layers else "no layer"
     experts = " without the experts of some" if placement.experts_on_host else ""
-    return f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
+    source = f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
+    return exact("weights", Section.WEIGHTS, share.weights_bytes, source)
 
 
-def host_room(request: Request, options: PlaceOptions, on_gpus: Callable[[str], int], end: str) -> int:
-    """Bytes of the host's memory that the model may take: as the user says, or by the hardware. ``on_gpus`` gives those of all GPUs at an end.
+def host_room(setup: Setup, options: PlaceOptions, end: str) -> int:
+    """Bytes of the host's memory that the model may take, GPUs with the same memory included: as the user says, or by the hardware.
 
-    A machine with one memory has what the GPU leaves. Of other hosts nobody knows: at least the memory of the GPUs, and likely four times.
+    Where nothing is said, a host has at least as much memory as its GPUs, and likely four times.
     """
-    gpu = request.hardware.gpu
+    gpu = setup.hardware.gpu
     if options.host_bytes is not None and (gpu is None or not gpu.shares_host_memory):
         return options.host_bytes
     sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
     if gpu is not None and gpu.shares_host_memory:
-        whole = sold if options.host_bytes is None else options.host_bytes
-        return part_of(whole, _LEFT_BY_SYSTEM[end]) - on_gpus(OPPOSITE[end])
-    gpus = request.gpus * sold
+        return part_of(sold if options.host_bytes is None else options.host_bytes, _LEFT_BY_SYSTEM[end])
+    gpus = setup.gpus * sold
     return {"low": gpus, "expected": HOST_SHARE * gpus}.get(end, 2**50)

@@ -61,27 +61,27 @@ def _needs(chosen: Chosen) -> str:
 
 
 def support(
-    opened: Occupancy, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
+    occupancy: Occupancy, chosen: Chosen, why: str | None, shift_words: Callable[[int, int], tuple[str, tuple[str, ...]]]
 ) -> Support:
     """Whether the engine has a policy, and how; ``why`` not. ``shift_words`` say how so many cells with so many sinks are asked for."""
     if why is not None:
-        return Support(offered=False, how=f"{opened.engine.label}: {why}")
+        return Support(offered=False, how=f"{occupancy.engine.label}: {why}")
     # A context that is longer than its text is of no use.
-    cells, sinks = min(rounded_up(chosen["budget"]), rounded_up(opened.tokens)), chosen["n_sink"]
-    context = cells * opened.request.replica_batch
+    cells, sinks = min(rounded_up(chosen["budget"]), rounded_up(occupancy.tokens)), chosen["n_sink"]
+    context = cells * occupancy.request.replica_batch
     words, flags = shift_words(cells, sinks)
     drops = f"when {cells:,} cells are full, half of the tokens behind the first {sinks:,} go, and no memory is freed"
     return Support(offered=True, how=f"context shift ({words}): {drops}", options={"n_ctx": f"{context}"}, flags=flags)
 
 
-def context_tokens(opened: Occupancy, evicted: Evicted, plain: Settings, *, shifted: bool) -> int:
+def context_tokens(occupancy: Occupancy, evicted: Evicted, plain: Settings, *, shifted: bool) -> int:
     """``n_ctx`` for sequences of which a policy drops tokens: room for the most that lie in any layer, and for prompts before they are cut.
 
     With one buffer for all sequences not every one needs room for its prompt at once.
     """
-    asked, prompt, batch = opened.request.policy, opened.request.prompt_tokens, opened.request.replica_batch
+    asked, prompt, batch = occupancy.request.policy, occupancy.request.prompt_tokens, occupancy.request.replica_batch
     assert asked is not None
-    most = max(evicted.most.values(), default=opened.tokens)
+    most = max(evicted.most.values(), default=occupancy.tokens)
     if shifted:
         return min(int(rounded_up(asked.chosen["budget"])) * batch, plain.n_ctx_asked)
     whole = max(0, prompt - most)

@@ -1,22 +1,89 @@
-"""How llama.cpp fits a model by itself: ``common_params_fit_impl`` (common/fit.cpp of llama.cpp 0c1e57098).
+"""Which layers lie on which device: as options divide them, and as llama.cpp fits them by itself (llama.cpp 0c1e57098).
 
-All layers on the GPUs if they fit. Else a dense model fills the GPUs with whole layers from the back; the first layers stay on the host.
-A model with experts keeps all layers on the GPUs if that is possible with the experts of some on the host.
+``llama_model_base::load_tensors`` (src/llama-model.cpp) divides layers; ``common_params_fit_impl`` (common/fit.cpp) fits them: all layers
+on the GPUs if they fit. Else a dense model fills the GPUs with whole layers from the back; the first layers stay on the host. A model with
+experts keeps all layers on the GPUs if that is possible with the experts of some on the host.
 
 The numbers of layers are integers for one context, and arrays for many contexts of any length and number of sequences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+import re
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property, lru_cache
+from math import frexp, ldexp
+from typing import Any, Final, NamedTuple, TypeVar
 
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, assign
+from msgspec import field
+
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.arithmetic import Table, either, every, last_good, smaller, some
 from hwcalc.formulas.record import Record
 
 TupleT = TypeVar("TupleT", bound=tuple[Any, ...])
+
+ON_HOST: Final = -1
+"""The number of the host among the devices; GPUs are counted from 0."""
+_NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
+
+
+def device_of(buffer: str) -> int:
+    """The number of the device of a buffer type, such as ``CUDA1``; the host for ``CPU`` and for names without a number."""
+    found = _NUMBERED.search(buffer)
+    return int(found[0]) if found else ON_HOST
+
+
+class Assignment(Record):
+    """The device of each block and of the output layer; ``experts_on_host`` are blocks on a GPU whose experts lie on the host."""
+
+    blocks: tuple[int, ...]
+    output: int
+    experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
+
+    @property
+    def gpu_layers(self) -> int:
+        """How many layers lie on GPUs, the output counted as one."""
+        devices = *self.blocks, self.output
+        return len(devices) - devices.count(ON_HOST)
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing that could lie on a GPU lies on the host."""
+        return self.gpu_layers == len(self.blocks) + 1 and not self.experts_on_host
+
+    def layers(self, device: int) -> LayerNumbers:
+        """The blocks on a device."""
+        return self._layers.get(device, LayerNumbers())
+
+    @cached_property
+    def _layers(self) -> dict[int, LayerNumbers]:
+        layers: dict[int, list[int]] = {}
+        for number, device in enumerate(self.blocks):
+            layers.setdefault(device, []).append(number)
+        return {device: LayerNumbers(numbers) for device, numbers in layers.items()}
+
+
+def _single(number: float) -> float:
+    """The number in 32 bits, in which llama.cpp computes here."""
+    # 24 bits of it, and fewer below the smallest normal number.
+    exponent = max(frexp(number)[1], -125) - 24
+    return ldexp(round(ldexp(number, -exponent)), exponent)
+
+
+def splits(shares: Sequence[float], gpus: int) -> tuple[float, ...]:
+    """Where the part of each GPU ends, from shares of any size. GPUs without a share count as 0; without any, all have the same.
+
+    >>> splits((3, 1), 2), splits((), 4)
+    ((0.75, 1.0), (0.25, 0.5, 0.75, 1.0))
+    """
+    given = [*shares[:gpus], *([0.0] * (gpus - len(shares)))]
+    given = given if any(given) else [1.0] * gpus
+    ends, total = [], 0.0
+    for share in given:
+        total = _single(total + _single(share))
+        ends.append(total)
+    return tuple(_single(end / total) for end in ends)
 
 
 class Run(NamedTuple):
@@ -37,25 +104,40 @@ class Runs(NamedTuple):
     host: int
     gpus: tuple[Run, ...]
 
-    def assignment(self, experts: Sequence[bool]) -> Assignment:
-        """The device of each layer. ``experts`` says for each block whether it has any."""
+    def assignment(self, experts: Sequence[bool], moved: Collection[int] = ()) -> Assignment:
+        """The device of each layer of one context.
+
+        ``experts`` says for each block whether it has any that follow the runs, and ``moved`` are blocks whose experts the user has put in
+        host memory.
+        """
         devices = [ON_HOST] * (len(experts) + 1)
-        bare: list[int] = []
+        hosted: set[int] = set()
         for gpu, run in enumerate(self.gpus):
             devices[run.start : run.end] = [gpu] * (run.end - run.start)
-            bare += range(run.bare_from, run.bare_to)
-        hosted = LayerNumbers(number for number in bare if number < len(experts) and experts[number])
-        return Assignment(blocks=tuple(devices[:-1]), output=devices[-1], experts_on_host=hosted)
+            hosted.update(number for number in range(run.bare_from, run.bare_to) if number < len(experts) and experts[number])
+        hosted.update(number for number in moved if devices[number] != ON_HOST)
+        return Assignment(blocks=tuple(devices[:-1]), output=devices[-1], experts_on_host=LayerNumbers(sorted(hosted)))
 
 
-def runs_of(assignment: Assignment, gpus: int) -> Runs:
-    """The runs of layers of an assignment that leaves no experts behind."""
-    devices = [*assignment.blocks, assignment.output]
-    host = devices.count(ON_HOST)
-    starts = {gpu: devices.index(gpu) for gpu in range(gpus) if gpu in devices}
-    return Runs(
-        host, tuple(Run(starts[gpu], starts[gpu] + devices.count(gpu)) if gpu in starts else Run() for gpu in range(gpus))
-    )
+@lru_cache(maxsize=256)
+def divided(blocks: int, gpu_layers: int, ends: tuple[float, ...]) -> Runs:
+    """The last ``gpu_layers`` layers, of which the output is the very last, lie on the GPUs; ``ends`` divide them.
+
+    >>> divided(32, 10, (1.0,)).gpus[0][:2], divided(32, 1, (1.0,)).gpus[0][:2]
+    ((23, 33), (32, 33))
+    >>> [run[:2] for run in divided(32, 33, (0.5, 1.0)).gpus]
+    [(0, 17), (17, 33)]
+    """
+    start, active = max(blocks + 1 - gpu_layers, 0), min(gpu_layers, blocks + 1) if ends else 0
+    starts = [blocks + 1] * len(ends)
+    counts = [0] * len(ends)
+    for number in range(start, start + active):
+        place = _single((number - start) / active)
+        gpu = min(sum(end <= place for end in ends), len(ends) - 1)
+        starts[gpu] = min(starts[gpu], number)
+        counts[gpu] += 1
+    runs = (Run(first, first + count) if count else Run() for first, count in zip(starts, counts, strict=True))
+    return Runs(blocks + 1 - active, tuple(runs))
 
 
 class Fitting(Record):
@@ -70,9 +152,9 @@ class Fitting(Record):
     holds: Callable[[Runs, int], bool]
 
     @property
-    def whole(self) -> Assignment:
+    def whole(self) -> Runs:
         """With all layers on the GPUs."""
-        return assign(self.blocks, self.blocks + 1, self.ends)
+        return divided(self.blocks, self.blocks + 1, self.ends)
 
     def all_hold(self, runs: Runs, gpus: Sequence[int]) -> bool:
         """Whether every one of these GPUs holds its part."""
@@ -84,8 +166,8 @@ class Fitting(Record):
 
 def fitted(fitting: Fitting) -> Runs:
     """The runs with the most on the GPUs."""
-    assignment = fitting.whole
-    gpus, whole = tuple(dict.fromkeys(assignment.blocks)), runs_of(assignment, len(fitting.ends))
+    whole, blocks = fitting.whole, fitting.blocks
+    gpus = tuple(gpu for gpu, run in enumerate(whole.gpus) if min(run.end, blocks) > run.start)
     held = fitting.all_hold(whole, gpus)
     if every(held):
         return whole
@@ -123,7 +205,7 @@ def _tails(fitting: Fitting, whole: Runs, gpu: int) -> Callable[[int], Runs]:
     blocks, every_gpu = fitting.blocks, range(len(whole.gpus))
     alone = whole.gpus[gpu].end > blocks
     # A GPU can have the output alone; then which layers lie where is as llama.cpp divides them.
-    each = [] if alone else [runs_of(assign(blocks, layers, fitting.ends), len(every_gpu)) for layers in range(blocks + 2)]
+    each = [] if alone else [divided(blocks, layers, fitting.ends) for layers in range(blocks + 2)]
     tables = [[Table(one.gpus[number][place] for one in each) for place in (0, 1)] for number in (() if alone else every_gpu)]
 
     def last(layers: int) -> Runs:

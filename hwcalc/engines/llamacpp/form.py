@@ -1,16 +1,15 @@
-"""The memory of a context as a function of length and number of sequences: the form of all requests that lie alike.
+"""The memory of a context as a function of length and number of sequences: the form of all requests with one setup.
 
-Cells and buffers are those of the engine's own rules, with the names of their sizes kept (:mod:`~hwcalc.engines.llamacpp.sums`). They are
-asked of a context so long that a batch is full and a window slides; what is shorter has fewer steps of the same stairs.
+:class:`PlacedForm` asks the :class:`~hwcalc.engines.llamacpp.layout.Layout` of the contexts. Where options keep all layers on the GPUs, the
+same cells and buffers are a closed form that a page can draw, with the names of their sizes kept (:mod:`~hwcalc.engines.llamacpp.sums`). They
+are asked of a context so long that a batch is full and a window slides; what is shorter has fewer steps of the same stairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
-
-from msgspec.structs import replace
 
 from hwcalc.engines.budget import Section
 from hwcalc.engines.forms import (
@@ -22,6 +21,7 @@ from hwcalc.engines.forms import (
     Factor,
     Fullest,
     HostRoom,
+    Memory,
     MemoryForm,
     Moment,
     PartForm,
@@ -29,26 +29,24 @@ from hwcalc.engines.forms import (
     Product,
     Term,
 )
-from hwcalc.engines.llamacpp.assignment import ON_HOST, PINNED
-from hwcalc.engines.llamacpp.compute import copies_of, host_moments_of, moments_of, part_of
-from hwcalc.engines.llamacpp.equation import budget_beside, host_room, process
+from hwcalc.engines.llamacpp.buffers import COMPUTE_BUFFER, GpuPart
+from hwcalc.engines.llamacpp.equation import budget_beside
 from hwcalc.engines.llamacpp.graph import output_bytes
-from hwcalc.engines.llamacpp.placed import PlacedCurve, PlacedForm, Places
-from hwcalc.engines.llamacpp.placement import assignment_of, device_weights, whole_assignment
-from hwcalc.engines.llamacpp.rules import Cells
+from hwcalc.engines.llamacpp.layers import STATES
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
-from hwcalc.engines.llamacpp.weighing import weighed_of
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.stairs import Stair
 from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.assignment import Assignment
-    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
-    from hwcalc.engines.llamacpp.graph import Moment as GraphMoment
-    from hwcalc.engines.llamacpp.graph import Part
+    from hwcalc.engines.budget import Budget
+    from hwcalc.engines.llamacpp.buffers import Moments
+    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
+    from hwcalc.engines.llamacpp.layout import Layout
+    from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.engines.llamacpp.sums import Sum
-    from hwcalc.engines.stored import StoredTensor
+    from hwcalc.engines.setup import Request
+    from hwcalc.parsers.gguf.hparams import Hparams
 
 _FAR: Final = 2**31
 """Tokens, more than any batch or window has."""
@@ -68,182 +66,188 @@ _FACTORS: Final[Mapping[str, Factor]] = {
 """A size of a context -> a factor of the form. With the defaults of llama-server, a sequence has one output."""
 
 
-def form_of(opened: LlamacppOccupancy) -> MemoryForm | None:
-    """The form of the family; ``None`` if the sizes of a context are fixed by options, or the memory is not known."""
-    request = opened.request
-    if not _follows(opened):
-        return None
-    if request.hardware.kv_memory is not None:
-        from hwcalc.engines.general_form import form_with
+class PlacedCurve(Curve):
+    """The cache of contexts, each with its layers where the deployment puts them."""
 
-        return form_with(opened)
-    if request.hardware.gpu is None or weighed_of(opened) is None:
+    deployment: LlamacppDeployment
+
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        """As :meth:`needed_bytes`: which GPU is the fullest follows from the context."""
+        return self.needed_bytes(tokens, sequences)
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        return self.deployment.layout_at(tokens, sequences).needed_bytes
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        return self.deployment.layout_at(tokens, sequences).total_bytes
+
+
+class PlacedForm(MemoryForm):
+    """The memory equation of contexts, each with its layers where the deployment puts them."""
+
+    deployment: LlamacppDeployment
+
+    def at(self, tokens: int, sequences: int) -> Memory:
+        return _PlacedMemory(self, tokens, sequences)
+
+
+class _PlacedMemory(Memory):
+    """What it says of some contexts."""
+
+    form: PlacedForm
+
+    @cached_property
+    def _layout(self) -> Layout:
+        return self.form.deployment.layout_at(self.tokens, self.sequences)
+
+    @cached_property
+    def needed_bytes(self) -> int:
+        return self._layout.needed_bytes
+
+    @cached_property
+    def total_bytes(self) -> int:
+        return self._layout.total_bytes
+
+    def parts_bytes(self, end: str, section: str | None = None) -> int:
+        layout = self._layout
+        sections = [one for one in Section if section in (None, one)]
+        return layout.on_fullest(lambda device: sum(layout.part_bytes(device, end, one) for one in sections))
+
+    def holds(self, end: str = "expected") -> bool:
+        if self.allowed is False:
+            return False
+        layout = self._layout
+        return self.allowed & layout.hold(layout.main, self.form.usable[ENDS.index(end)], end) & layout.host_holds(end)
+
+    @cached_property
+    def devices_bytes(self) -> int:
+        return self._layout.devices_bytes
+
+
+def is_drawn_from(request: Request) -> bool:
+    """Whether a context follows from length and number of sequences."""
+    options = request.options
+    return request.is_plain and not options.keys() & _FIXED and options.get("defaults", "server") == "server"
+
+
+def form_of(deployment: LlamacppDeployment) -> MemoryForm | None:
+    """The form of a deployment on a GPU, whose context follows from the load; ``None`` if the memory is not known."""
+    if not deployment.knows_devices:
+        return None
+    budget = budget_beside(deployment.setup.hardware, deployment.options, ()).value
+    if budget is None:
         return None
     # What is the same at all lengths is in the numbers that a page can draw.
-    return _drawn_form(opened) or _placed_form(opened)
-
-
-def curve_of(opened: LlamacppOccupancy) -> Curve | None:
-    """The cache of the family; ``None`` if the sizes of a context are fixed by options."""
-    if not _follows(opened):
-        return None
-    form = form_of(opened) if opened.request.hardware.kv_memory is None else None
-    if form is not None:
-        return form.curve
-    alone = not opened.gpus or (opened.gpus == 1 and opened.request.hardware.gpu is None)
-    if opened.request.hardware.gpu is not None and weighed_of(opened) is not None:
-        return _placed_curve(opened, Places(opened, assignment_of(opened)))
-    # How much else lies on each GPU is not known.
-    places = Places(opened, whole_assignment(opened))
-    return replace(_placed_curve(opened, places), answers=None if alone else attrgetter("widest"))
-
-
-def _placed_curve(opened: LlamacppOccupancy, places: Places) -> PlacedCurve:
-    """The cache on the GPU that has least left."""
-    return PlacedCurve(gpus=(), total=(), most_sequences=opened.most_slots, places=places, answers=attrgetter("cache_on_fullest"))
-
-
-def _follows(opened: LlamacppOccupancy) -> bool:
-    """Whether a context follows from length and number of sequences."""
-    request = opened.request
-    return request.is_plain and not request.options.keys() & _FIXED and opened.settings.server
-
-
-def _placed_form(opened: LlamacppOccupancy) -> MemoryForm | None:
-    """The form of requests whose layers lie elsewhere at other lengths, or on the host."""
-    options, gpu = opened.place_options, opened.request.hardware.gpu
-    budget = budget_beside(opened, options, ()).value
-    if gpu is None or budget is None:
-        return None
-    moves = options.n_gpu_layers is None and opened.gpus > 0 and opened.deployment.known(PINNED) is None
-    places = Places(opened, None if moves else assignment_of(opened))
+    drawn = _drawn_form(deployment, budget) if _is_drawable(deployment) else None
+    if drawn is not None:
+        return drawn
     return PlacedForm(
-        curve=_placed_curve(opened, places),
+        curve=_placed_curve(deployment),
         parts=(),
         usable=budget.usable,
         total_bytes=budget.total_bytes,
-        most_sequences=opened.most_slots,
+        most_sequences=deployment.most_slots,
         limited_by="n_seq_max",
-        places=places,
-        without_gpu=not opened.gpus,
+        deployment=deployment,
     )
 
 
-def _drawn_form(opened: LlamacppOccupancy) -> MemoryForm | None:
-    """The form of requests with all layers on the GPUs at every length, because the options say so; ``None`` for others."""
-    request, gpu = opened.request, opened.request.hardware.gpu
-    if gpu is None or gpu.is_host or opened.engine.name != "llamacpp" or request.options.keys() & _UNDRAWN:
+def curve_of(deployment: LlamacppDeployment) -> Curve:
+    """The cache of a deployment whose context follows from the load."""
+    form = deployment.form if deployment.setup.hardware.kv_memory is None else None
+    return _placed_curve(deployment) if form is None else form.curve
+
+
+def _placed_curve(deployment: LlamacppDeployment) -> PlacedCurve:
+    return PlacedCurve(gpus=(), total=(), most_sequences=deployment.most_slots, deployment=deployment)
+
+
+def _is_drawable(deployment: LlamacppDeployment) -> bool:
+    """Whether layers and cache lie on the GPUs at every length because the options say so, and batches follow from the load alone."""
+    options, gpu = deployment.options, deployment.gpu
+    if gpu is None or gpu.is_host or deployment.engine.name != "llamacpp" or deployment.setup.options.keys() & _UNDRAWN:
+        return False
+    return options.n_gpu_layers is not None and not options.kv_on_host
+
+
+def _drawn_form(deployment: LlamacppDeployment, budget: Budget) -> MemoryForm | None:
+    """The form of a deployment with all layers on the GPUs at every length; ``None`` for another one."""
+    far = deployment.layout_at(_FAR, 1)
+    if far.settings.n_ubatch < MAX_SEQUENCES or not far.assignment.everything or far.layers.weighed.largest_moved:
         return None
-    far = opened.with_request(request.changed(seq=_FAR, batch=1))
-    one, options, weighed = far.settings, far.place_options, weighed_of(far)
-    if one.n_ubatch < MAX_SEQUENCES or options.n_gpu_layers is None or options.kv_on_host or weighed is None:
-        return None
-    assignment = assignment_of(far)
-    budget = budget_beside(far, options, ()).value
-    if not assignment.everything or assignment.largest_moved or budget is None:
-        return None
-    weights = {device: device_weights(far, device, assignment, weighed) for device in (*range(far.gpus), ON_HOST)}
-    low, expected, high = (host_room(far.request, options, lambda _: 0, end) for end in ENDS)
+    low, expected, high = (deployment.host_rooms[end] for end in ENDS)
     return MemoryForm(
-        # The cache is the same on GPUs of all makers, and beside weights of all formats.
-        curve=far.model.once(("llamacpp curve", one, assignment, far.gpus), lambda: _curve(far, assignment)),
-        parts=(*_gpu_parts(far, assignment, weights), *_host_parts(far, assignment, weights[ON_HOST])),
+        curve=Curve(
+            gpus=tuple(_terms(far, gpu) for gpu in range(deployment.gpus)),
+            total=_terms(far, None),
+            most_sequences=MAX_SEQUENCES,
+        ),
+        parts=(*_gpu_parts(far), *_host_parts(far)),
         usable=budget.usable,
         total_bytes=budget.total_bytes,
         most_sequences=MAX_SEQUENCES,
         limited_by="n_seq_max",
-        host=HostRoom(room=(low, expected, high), shared=gpu.shares_host_memory),
+        host=HostRoom(room=(low, expected, high), shared=deployment.shares_memory),
     )
 
 
-def _curve(far: LlamacppOccupancy, assignment: Assignment) -> Curve:
-    gpus = tuple(_terms(far, assignment, device) for device in range(far.gpus))
-    return Curve(gpus=gpus, total=_terms(far, assignment, None), most_sequences=MAX_SEQUENCES)
-
-
-def _stairs(far: LlamacppOccupancy, size: str) -> tuple[Stair, ...] | None:
+def _stairs(far: Settings, size: str) -> tuple[Stair, ...] | None:
     """The cells of a stream of a context of any length, by their name; ``None`` for sizes that are none."""
-    one = far.settings
     cells = Stair(times=CELLS, per=CELLS, add=CELLS - 1)
-    if size == "n_ctx_seq" or (size == "cells_swa" and one.swa_full):
+    if size == "n_ctx_seq" or (size == "cells_swa" and far.swa_full):
         return (cells,)
     if size == "cells_swa":
         # A context that is shorter than a batch has no fewer than its own length: n_swa + n_ubatch is never less than that.
-        return (cells._replace(most=one.cells_swa // CELLS),)
+        return (cells._replace(most=far.cells_swa // CELLS),)
     if size.startswith("groups_of_"):
         per = CELLS * int(size.removeprefix("groups_of_"))
         return (cells._replace(per=per, add=per - 1),)
     return None
 
 
-def _terms(far: LlamacppOccupancy, assignment: Assignment, device: int | None) -> tuple[Term, ...]:
+def _terms(far: Layout, device: int | None) -> tuple[Term, ...]:
     """The cache of the layers on a GPU, or of all: a term for each kind of layer and each number of cells."""
     layers: dict[LayerKind, list[int]] = {}
-    for number, (place, kinds) in enumerate(zip(assignment.blocks, far.stack.layers, strict=False)):
+    blocks = far.assignment.blocks
+    for number, (place, kinds) in enumerate(zip(blocks, far.deployment.plain_stack.layers, strict=False)):
         for kind in kinds if device in (None, place) else ():
             layers.setdefault(kind, []).append(number)
     terms = [
-        term
+        _term(far, kind.name, size, each, LayerNumbers(numbers), len(numbers))
         for kind, numbers in layers.items()
-        for term in _terms_of(far, kind.name, far.kind_tensors[kind], LayerNumbers(numbers), len(numbers))
+        for size, each in far.layers.units[kind].items()
     ]
-    if assignment.blocks and device in (None, assignment.blocks[-1]):
-        terms += _terms_of(far, "model", far.extras, LayerNumbers(), 1)
+    if blocks and device in (None, blocks[-1]):
+        terms += [_term(far, "model", unit.size, each, LayerNumbers(), 1) for unit, each in far.layers.extras.items()]
     return tuple(terms)
 
 
-def _terms_of(
-    far: LlamacppOccupancy, kind: str, tensors: Iterable[StoredTensor], layers: LayerNumbers, count: int
-) -> Iterable[Term]:
-    """A term for the tensors that have the same cells, and one for the states."""
-    sizes: dict[str, list[StoredTensor]] = {}
-    for tensor in tensors:
-        sizes.setdefault(tensor.span.size if isinstance(tensor.span, Cells) else "", []).append(tensor)
-    for size, alike in sizes.items():
-        stairs = _stairs(far, size)
-        yield Term(
-            kind=kind,
-            layers=layers,
-            count=count,
-            unit_bytes=sum(tensor.bytes // (tensor.positions if stairs else 1) for tensor in alike),
-            stairs=(stairs or _ONE,),
-            rule=_words(far, size),
-        )
+def _term(far: Layout, kind: str, size: str, unit_bytes: int, layers: LayerNumbers, count: int) -> Term:
+    """A term for what grows by one size of the context; states are there once for each sequence."""
+    stairs = _stairs(far.settings, size) or _ONE
+    rule = _words(far.settings, far.deployment.hparams, size)
+    return Term(kind=kind, layers=layers, count=count, unit_bytes=unit_bytes, stairs=(stairs,), rule=rule)
 
 
-def _words(far: LlamacppOccupancy, size: str) -> str:
-    one = far.settings
+def _words(far: Settings, read: Hparams, size: str) -> str:
     if size.startswith("groups_of_"):
         return f"roundup(ceil(n / {size.removeprefix('groups_of_')}), {CELLS})"
-    if size == "cells_swa" and not one.swa_full:
-        return f"roundup(min(n, window {far.hparams.n_swa:,} + n_ubatch {one.n_ubatch:,}), {CELLS})"
-    return f"roundup(n, {CELLS})" if size else "1"
+    if size == "cells_swa" and not far.swa_full:
+        return f"roundup(min(n, window {read.n_swa:,} + n_ubatch {far.n_ubatch:,}), {CELLS})"
+    return "1" if size == STATES else f"roundup(n, {CELLS})"
 
 
-def _gpu_parts(far: LlamacppOccupancy, assignment: Assignment, weights: Mapping[int, int]) -> tuple[PartForm, ...]:
+def _gpu_parts(far: Layout) -> tuple[PartForm, ...]:
     """Weights, compute buffer and process of each GPU."""
-    gpu = far.request.hardware.gpu
-    assert gpu is not None
-    own = process(gpu)
-    parts = [part_of(far, assignment, device) for device in range(far.gpus)]
-    buffers = [_NO_BUFFER if part is None else _gpu_buffer(far, part) for part in parts]
-    overhead = PartForm(
-        name=own.name,
-        section=own.section.value,
-        low=Constant.of(own.low),
-        expected=Constant.of(own.expected),
-        high=Constant.of(own.high),
-    )
-    sizes = [_constant("weights", Section.WEIGHTS, weights[device]) for device in range(far.gpus)]
-    return (_together(sizes), _together(buffers), overhead)
+    weights = [_constant("weights", Section.WEIGHTS, load.weights) for load in far.gpus]
+    buffers = [_gpu_buffer(far, load.part) for load in far.gpus if isinstance(load.part, GpuPart)]
+    return (_together(weights), _together(buffers), *map(PartForm.constant, far.deployment.process_parts(0)))
 
 
-def _gpu_buffer(far: LlamacppOccupancy, part: Part) -> PartForm:
-    made: PartForm = far.model.once(
-        ("llamacpp buffer", far.settings, part),
-        lambda: _buffer(_COMPUTE_BUFFER, Section.ACTIVATIONS, moments_of(far, part), far),
-    )
-    return made
+def _gpu_buffer(far: Layout, part: GpuPart) -> PartForm:
+    if not part.runs:
+        return _constant(COMPUTE_BUFFER, Section.ACTIVATIONS, 0)
+    return _buffer(COMPUTE_BUFFER, Section.ACTIVATIONS, far.buffers.moments_of(part), far)
 
 
 def _together(parts: Sequence[PartForm]) -> PartForm:
@@ -255,18 +259,13 @@ def _together(parts: Sequence[PartForm]) -> PartForm:
     return PartForm(name=first.name, section=first.section, low=low, expected=expected, high=high)
 
 
-def _host_parts(far: LlamacppOccupancy, assignment: Assignment, weights_bytes: int) -> tuple[PartForm, ...]:
+def _host_parts(far: Layout) -> tuple[PartForm, ...]:
     """The table of the tokens, the buffer of a batch, and the logits of a token of each sequence."""
-    copies = copies_of(far, assignment)
-    buffer: PartForm = far.model.once(
-        ("llamacpp host buffer", far.settings, copies),
-        lambda: _buffer("host compute buffer", HOST, host_moments_of(far, copies), far),
-    )
-    logits = Moment(share=1.0, products=(Product(output_bytes(far.hparams, 1), ("sequences",)),))
+    logits = Moment(share=1.0, products=(Product(output_bytes(far.deployment.hparams, 1), ("sequences",)),))
     output = Fullest(moments=(logits,), chunk=None, up=True)
     return (
-        _constant("host weights", HOST, weights_bytes),
-        buffer,
+        _constant("host weights", HOST, far.host.weights),
+        _buffer("host compute buffer", HOST, far.buffers.moments_of(far.host.part), far),
         PartForm(name="output buffer", section=HOST, low=output, expected=output, high=output),
     )
 
@@ -276,40 +275,35 @@ def _constant(name: str, section: str, size: int) -> PartForm:
     return PartForm(name=name, section=str(section), low=amount, expected=amount, high=amount)
 
 
-def _buffer(name: str, section: str, moments: Iterable[tuple[GraphMoment, Sum]], far: LlamacppOccupancy) -> PartForm:
+def _buffer(name: str, section: str, moments: Moments, far: Layout) -> PartForm:
     """A compute buffer: at each end of the range the fullest moment, by what was measured of it."""
     errors = llamacpp_profile().compute
-    # A batch of a model that is not causal is as long as its options say, however short the context is.
-    chunk = far.settings.n_ubatch
     made = [(errors[moment.name], _products(size, far)) for moment, size in moments]
 
     def amount(end: str) -> Amount:
         ends = tuple(Moment(share=getattr(error, end), products=products) for error, products in made)
-        return Fullest(moments=ends, chunk=chunk, up=end != "low")
+        # A batch of a model that is not causal is as long as its options say, however short the context is.
+        return Fullest(moments=ends, chunk=far.settings.n_ubatch, up=end != "low")
 
     return PartForm(name=name, section=str(section), low=amount("low"), expected=amount("expected"), high=amount("high"))
 
 
-def _products(size: Sum, far: LlamacppOccupancy) -> tuple[Product, ...]:
+def _products(size: Sum, far: Layout) -> tuple[Product, ...]:
     """The products of a buffer with the factors of the form in place of the sizes of a context."""
     products: dict[tuple[tuple[Factor, ...], tuple[Stair, ...]], int] = {}
+    causal, settings = far.deployment.hparams.causal, far.settings
     for names, number in size.products.items():
         factors: list[Factor] = []
         stairs: tuple[Stair, ...] = ()
         for name in names:
-            found = _stairs(far, name)
-            if found is not None:
+            cells = _stairs(settings, name)
+            if cells is not None:
                 assert not stairs, "a product of cells and cells"
-                stairs = found
-            elif name == "n_ubatch" and not far.hparams.causal:
-                number *= far.settings.n_ubatch  # noqa: PLW2901
+                stairs = cells
+            elif name == "n_ubatch" and not causal:
+                number *= settings.n_ubatch  # noqa: PLW2901
             else:
                 factors.append(_FACTORS[name])
         key = tuple(sorted(factors)), stairs
         products[key] = products.get(key, 0) + number
     return tuple(Product(number, *key) for key, number in products.items() if number)
-
-
-_COMPUTE_BUFFER: Final = "compute buffer"
-_NO_BUFFER: Final = _constant(_COMPUTE_BUFFER, Section.ACTIVATIONS, 0)
-"""Of a GPU that runs no layer."""

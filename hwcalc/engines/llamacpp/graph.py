@@ -9,7 +9,6 @@ All sizes are sums with the names of a context's sizes (:mod:`~hwcalc.engines.ll
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.llamacpp.sums import (
@@ -133,12 +132,6 @@ def _feed_forward(read: Hparams) -> int:
     return most + (read.n_embd if graph.parallel else 0)
 
 
-def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> int:
-    """The keys and values of the layer that has most."""
-    cells = {True: one.n_stream * one.cells_swa, False: one.n_stream * one.n_ctx_seq}
-    return max((cells[bool(read.is_swa[number])] * cell_bytes(read, one, number) for number in layers), default=0)
-
-
 def cell_bytes(read: Hparams, one: Settings, layer: int) -> int:
     """The keys and values of a cell of a layer."""
     if not _reads_cache(read):
@@ -207,7 +200,7 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
         ]
     if (not one.flash_attn or read.architecture.graph.biased) and mask_cells(read):
         found.append(_scores(read, one))
-    elif read.architecture.memory == "msa" and (one.n_seq_max == 1 or not one.kv_unified):
+    elif read.architecture.memory == "msa" and (not one.kv_unified or one.n_seq_max == 1):
         # The blocks that a token chooses become a mask for each key/value head, for one sequence twice, and a mask of 32 bits.
         masks = max(read.n_head_kv) * (1 + ALONE) + 1
         found.append(Moment(name="indexer", per_token=alive + N_CTX_SEQ * masks))

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hwcalc.engines.llamacpp.tensors import in_file_order
-from hwcalc.quantization.planned import format_name
 from hwcalc.quantization.tensor_names import whole_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
     from hwcalc.model import ModelSpec
 
@@ -30,11 +28,6 @@ def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGrou
         return groups_of(model, name)
 
     return model.once(groups_key(name), make)
-
-
-def weight_tensors(opened: Occupancy) -> tuple[WeightTensor, ...] | None:
-    """The tensors of the planned request; ``None`` if they are not known."""
-    return model_tensors(opened.model, format_name(opened.request.weights))
 
 
 def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTensor, ...] | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from msgspec.structs import replace
 
 from hwcalc.engines.llamacpp import ollama_rules as rules
-from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
-from hwcalc.engines.llamacpp.settings import Settings, settings_at
+from hwcalc.engines.llamacpp.settings import ContextOptions
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UnknownNameError, UnsupportedError
@@ -22,7 +24,7 @@ from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput, EmittedFile
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.engine import Turns
     from hwcalc.engines.saving import Saving
     from hwcalc.engines.setup import Request
@@ -63,14 +65,30 @@ _WITHOUT: Final = frozenset(
 """Options of llama.cpp that Ollama sets for nobody."""
 
 
-class OllamaOccupancy(LlamacppOccupancy):
-    """A request with Ollama's defaults in place of llama.cpp's."""
+class OllamaDeployment(LlamacppDeployment):
+    """llama.cpp's deployment with Ollama's defaults."""
 
-    cuts_context: ClassVar[bool] = True
+    cuts_context: bool = True
     """Whether a context is no longer than the model was trained for."""
 
-    def started(self) -> Request:
-        return _started(self)
+    def uncut(self) -> Self:
+        """The same deployment, whose context is as long as it is asked to be."""
+        other = copy(self)
+        other.cuts_context = False
+        other.__dict__.pop("form", None)
+        return other
+
+    @cached_property
+    def context(self) -> ContextOptions:
+        """The options of the context, with what Ollama tells llama-server where the user says nothing."""
+        context, options = ContextOptions.of(self.setup), self.setup.options
+        if "flash_attn" not in options and not rules.has_flash_attention(self.gpu):
+            context = replace(context, flash_attn=False)
+        if not self._chooses_batch:
+            # Ollama has one number for both.
+            n_batch = int(options.get("n_ubatch", options.get("n_batch", "")))
+            context = replace(context, n_batch=n_batch, n_ubatch=n_batch)
+        return context
 
     @property
     def most_slots(self) -> int:
@@ -78,13 +96,56 @@ class OllamaOccupancy(LlamacppOccupancy):
         alone = self.hparams.arch in rules.ONE_AT_A_TIME or not self.hparams.causal
         return 1 if alone else super().most_slots
 
-    def settings_at(self, tokens: int, sequences: int) -> Settings:
-        started, seq = self.started(), _cut(self, tokens)
-        batch = _batch(self, seq, sequences, started.options) if _chooses_batch(self) else None
-        return settings_at(started, self.hparams, seq, sequences, batch)
+    def slot_tokens(self, tokens: int) -> int:
+        """No more than the model was trained for."""
+        most = self.hparams.n_ctx_train if self.cuts_context else 0
+        return smaller(tokens, most) if most else tokens
 
-    def beyond(self, tokens: int) -> OllamaOccupancy:
-        return UncutOccupancy(self.deployment, replace(self.load, seq=tokens))
+    @property
+    def _chooses_batch(self) -> bool:
+        """Whether the user leaves the size of a batch to Ollama."""
+        return not self.setup.options.keys() & set(_BATCH)
+
+    def chosen_batch(self, tokens: int, sequences: int) -> int | None:
+        if not self._chooses_batch:
+            return None
+        if not self.hparams.causal:
+            return rules.embedding_batch(tokens)
+        cells = tokens * sequences
+        predicted = rules.predicted_bytes(self._file_bytes, self.hparams, cells)
+        without_flash, available = self._cuda_without_flash, self.vram_bytes
+        card_bytes = available // self.setup.gpus
+        return rules.auto_batch(cells, predicted, available, cuda_without_flash=without_flash, card_bytes=card_bytes)
+
+    @cached_property
+    def _cuda_without_flash(self) -> bool:
+        flash = self.setup.options.get("flash_attn", "auto" if rules.has_flash_attention(self.gpu) else "off")
+        cuda = self.gpu is not None and self.gpu.vendor.lower() == "nvidia"
+        return cuda and flash != "auto" and not is_on(flash)
+
+    @cached_property
+    def vram_bytes(self) -> int:
+        """The memory of all GPUs together, as programs see it; 0 without a GPU."""
+        if self.gpu is None or self.gpu.is_host:
+            return 0
+        from hwcalc.profiles.gpus import visible_memory
+
+        visible = visible_memory(self.gpu)
+        return 0 if visible is None else visible.expected_bytes * self.setup.gpus
+
+    @cached_property
+    def _file_bytes(self) -> int:
+        """The size of the file; 0 if it is not known."""
+        return sum(len(group.blocks) * group.first.bytes for group in self.weight_groups or () if not group.first.copy)
+
+
+class OllamaOccupancy(LlamacppOccupancy):
+    """What Ollama's llama-server holds under a load."""
+
+    deployment: OllamaDeployment
+
+    def beyond(self, tokens: int) -> Self:
+        return type(self)(self.deployment.uncut(), replace(self.load, seq=tokens))
 
     @property
     def cuts_prompts(self) -> bool:
@@ -96,7 +157,7 @@ class OllamaOccupancy(LlamacppOccupancy):
 
     def check(self) -> None:
         arch, one = self.hparams.arch, self.settings
-        if one.n_seq_max > self.most_slots:
+        if one.n_seq_max > self.deployment.most_slots:
             raise UnsupportedError(
                 f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
                 hint="Leave out --batch, or use --engine llamacpp",
@@ -113,7 +174,7 @@ class OllamaOccupancy(LlamacppOccupancy):
 
     def fitting_length(self) -> Noted[int | None]:
         """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
-        vram, most = vram_bytes(self), self.hparams.n_ctx_train
+        vram, most = self.deployment.vram_bytes, self.hparams.n_ctx_train
         tokens = rules.default_context(vram, most)
         own_context = _number_of(self.model, "num_ctx")
         if own_context is not None:
@@ -139,15 +200,10 @@ class OllamaOccupancy(LlamacppOccupancy):
         return settings
 
 
-class UncutOccupancy(OllamaOccupancy):
-    """A request whose context is as long as it asks for."""
-
-    cuts_context: ClassVar[bool] = False
-
-
 class Ollama(Llamacpp):
     """The llama-server that Ollama starts."""
 
+    deployment: ClassVar[type[Deployment]] = OllamaDeployment
     occupancy: ClassVar[type[Occupancy]] = OllamaOccupancy
     name: ClassVar[str] = "ollama"
     title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
@@ -200,17 +256,6 @@ class Ollama(Llamacpp):
         return modelfile(planned)
 
 
-def vram_bytes(opened: Occupancy) -> int:
-    """The memory of all GPUs together, as programs see it; 0 without a GPU."""
-    gpu = opened.request.hardware.gpu
-    if gpu is None or gpu.is_host:
-        return 0
-    from hwcalc.profiles.gpus import visible_memory
-
-    visible = visible_memory(gpu)
-    return 0 if visible is None else visible.expected_bytes * opened.request.gpus
-
-
 def _number_of(model: ModelSpec, name: str) -> int | None:
     """A parameter of the model's own Modelfile; ``None`` if it has none."""
     value = None if model.gguf is None else model.gguf.keys.get(f"ollama.{name}")
@@ -247,54 +292,3 @@ def _translated(request: Request) -> Request:
 
 def _number(name: str, value: str) -> int:
     return integer_option(1)(name, value)
-
-
-def _started(opened: OllamaOccupancy) -> Request:
-    """The request with what Ollama tells llama-server where the user says nothing."""
-    request, options = opened.request, dict(opened.request.options)
-    seq = _cut(opened, request.seq)
-    if "flash_attn" not in options and not rules.has_flash_attention(request.hardware.gpu):
-        options["flash_attn"] = "off"
-    if _chooses_batch(opened):
-        options |= dict.fromkeys(_BATCH, str(_batch(opened, seq, request.batch, options)))
-    else:
-        # Ollama has one number for both.
-        options |= dict.fromkeys(_BATCH, options.get("n_ubatch", options.get("n_batch", "")))
-    return request.changed(seq=seq, options=options)
-
-
-def _cut(opened: OllamaOccupancy, tokens: int) -> int:
-    """The tokens of a slot: no more than the model was trained for."""
-    most = opened.hparams.n_ctx_train if opened.cuts_context else 0
-    return smaller(tokens, most) if most else tokens
-
-
-def _chooses_batch(opened: OllamaOccupancy) -> bool:
-    """Whether the user leaves the size of a batch to Ollama."""
-    return not opened.request.options.keys() & set(_BATCH)
-
-
-def _batch(opened: OllamaOccupancy, seq: int, sequences: int, options: Mapping[str, str]) -> int:
-    """Tokens of a batch for so many slots of ``seq`` tokens."""
-    tokens, read, gpu = seq * sequences, opened.hparams, opened.request.hardware.gpu
-    if not read.causal:
-        return rules.embedding_batch(seq)
-    flash = options.get("flash_attn", "auto") == "auto" or is_on(options["flash_attn"])
-    cuda = gpu is not None and gpu.vendor.lower() == "nvidia"
-    available = vram_bytes(opened)
-    return rules.auto_batch(
-        tokens,
-        rules.predicted_bytes(_file_bytes(opened), read, tokens),
-        available,
-        cuda_without_flash=cuda and not flash,
-        card_bytes=available // opened.request.gpus,
-    )
-
-
-def _file_bytes(opened: OllamaOccupancy) -> int:
-    """The size of the file; 0 if it is not known. A family shares the answer."""
-
-    def summed() -> int:
-        return sum(len(one.blocks) * one.first.bytes for one in opened.weight_groups or () if not one.first.copy)
-
-    return opened.shared("file bytes", summed)

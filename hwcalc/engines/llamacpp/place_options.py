@@ -18,7 +18,7 @@ from hwcalc.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.overrides import Override
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Setup
 
 FIT_TARGET_MIB: Final = 1024
 """common/common.h ``fit_params_target``: what ``--fit`` leaves free on each device."""
@@ -150,12 +150,12 @@ def _place_options(given: tuple[tuple[str, str], ...], *, fits_itself: bool) -> 
     )
 
 
-def checked_options(request: Request, label: str, *, fits_itself: bool) -> PlaceOptions:
+def checked_options(setup: Setup, label: str, *, fits_itself: bool) -> PlaceOptions:
     """The options on places, checked against the number of GPUs."""
-    from hwcalc.engines.llamacpp.assignment import device_of
+    from hwcalc.engines.llamacpp.fitting import device_of
 
-    options, gpus, gpu = place_options(request.options, fits_itself=fits_itself), request.gpus, request.hardware.gpu
-    check_stages(label, request.parallel)
+    options, gpus, gpu = place_options(setup.options, fits_itself=fits_itself), setup.gpus, setup.hardware.gpu
+    check_stages(label, setup.parallel)
     if gpu is not None and gpu.is_host:
         # Numbers of layers have no effect where there is no GPU.
         named = next((one.buffer for one in options.overrides if device_of(one.buffer) >= 0), None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 from hwcalc.engines.devices import HOST, DeviceReads, WeightRead
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, device_of
+from hwcalc.engines.llamacpp.fitting import ON_HOST, Assignment, device_of
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Note
@@ -14,7 +14,7 @@ from hwcalc.profiles.llamacpp import llamacpp_profile
 from hwcalc.quantization.ggml import GGML
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment, LlamacppOccupancy
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
 
 _Use = Literal["always", "chosen", "row", "last"]
@@ -22,20 +22,19 @@ _Group = tuple[str, _Use, int, bool, str | None]
 """Format, use, block (-1 for input and output), whether they are experts, and the buffer that the user named."""
 
 
-def reads_of(opened: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
+def reads_of(occupancy: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
     """The weights and layers of each device in the placement; nothing if the tensors are not known."""
-    from hwcalc.engines.llamacpp.placement import assignment_of
-
-    weights = opened.weight_groups
+    deployment = occupancy.deployment
+    weights, read = deployment.weight_groups, deployment.hparams
     if weights is None:
         return Noted(())
-    assignment, options = assignment_of(opened), opened.place_options
-    mtp, given = opened.settings.load_mtp, options.overrides
-    groups: dict[_Group, tuple[int, int]] = opened.model.once(
-        ("llamacpp reads", opened.request.weights, mtp, given), lambda: _grouped(opened, weights)
+    assignment, options = occupancy.layout.assignment, deployment.options
+    mtp, given = deployment.context.load_mtp, options.overrides
+    groups: dict[_Group, tuple[int, int]] = deployment.model.once(
+        ("llamacpp reads", deployment.setup.weights, mtp, given), lambda: _grouped(deployment, weights)
     )
-    experts = max(1, opened.hparams.n_expert)
-    used = min(experts, max(1, opened.hparams.n_expert_used))
+    experts = max(1, read.n_expert)
+    used = min(experts, max(1, read.n_expert_used))
     found: dict[int, dict[tuple[str, _Use], tuple[int, int]]] = {}
     last: dict[int, int] = {}
     for group, (elements, size) in groups.items():
@@ -43,11 +42,11 @@ def reads_of(opened: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
         sums = found.setdefault(device, {})
         before = sums.get(group[:2], (0, 0))
         sums[group[:2]] = before[0] + elements, before[1] + size
-        if group[2] == opened.hparams.n_layer - 1:
+        if group[2] == read.n_layer - 1:
             last[device] = last.get(device, 0) + size
     order = (*sorted({*found, *assignment.blocks} - {ON_HOST}), ON_HOST)
-    host, notes = _host_gbps(opened)
-    together = opened.request.gpus if options.split_mode == "row" else 1
+    host, notes = _host_gbps(deployment)
+    together = deployment.setup.gpus if options.split_mode == "row" else 1
     return Noted(
         tuple(
             DeviceReads(
@@ -58,7 +57,7 @@ def reads_of(opened: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
                         use=use,
                         elements=elements,
                         bytes=size,
-                        copies={"chosen": experts, "row": max(1, opened.hparams.n_vocab)}.get(use, 1),
+                        copies={"chosen": experts, "row": max(1, read.n_vocab)}.get(use, 1),
                         active=used if use == "chosen" else 1,
                     )
                     for (form, use), (elements, size) in found.get(device, {}).items()
@@ -66,7 +65,7 @@ def reads_of(opened: LlamacppOccupancy) -> Noted[tuple[DeviceReads, ...]]:
                 cache_layers=_cache_layers(device, assignment, kept=options.kv_on_host),
                 gbps=host if device == ON_HOST else None,
                 at_once=1 if device == ON_HOST else together,
-                pass_tokens=opened.settings.n_ubatch,
+                pass_tokens=occupancy.settings.n_ubatch,
                 last_layer_bytes=last.get(device, 0),
             )
             for device in order
@@ -79,12 +78,12 @@ def _on_host(weights: dict[tuple[str, _Use], tuple[int, int]], assignment: Assig
     return kept or ON_HOST in assignment.blocks or any(use != "row" for _, use in weights)
 
 
-def _grouped(opened: LlamacppOccupancy, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
+def _grouped(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -> dict[_Group, tuple[int, int]]:
     """Elements and bytes of the tensors that a pass reads, so that those of one block and format are one entry."""
     groups: dict[_Group, tuple[int, int]] = {}
     forms = dict[str, str]()
     # Prediction layers run beside the step that is bounded, and so do towers.
-    for layer, one in _loaded(opened, weights):
+    for layer, one in _loaded(deployment, weights):
         if not one.tower:
             form = forms.get(one.type) or forms.setdefault(one.type, _form(one.type))
             group = (form, _use(one), layer, one.expert, one.buffer)
@@ -93,17 +92,17 @@ def _grouped(opened: LlamacppOccupancy, weights: tuple[WeightGroup, ...]) -> dic
     return groups
 
 
-def _loaded(opened: LlamacppOccupancy, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
+def _loaded(deployment: LlamacppDeployment, weights: tuple[WeightGroup, ...]) -> Iterator[tuple[int, WeightTensor]]:
     """What is loaded of each layer, in the order of the file. Where the user has named tensors, they are looked at one by one."""
     from hwcalc.engines.llamacpp.tensors import in_file_order, loaded, loaded_groups
 
-    if not opened.place_options.overrides:
+    if not deployment.options.overrides:
         for number, group in in_file_order(loaded_groups(weights)):
             yield group.first.layer if number < 0 else number, group.first
         return
     from hwcalc.engines.llamacpp.overrides import with_overrides
 
-    for one in with_overrides(loaded(opened.weight_tensors or ()), opened.place_options.overrides):
+    for one in with_overrides(loaded(deployment.weight_tensors or ()), deployment.options.overrides):
         yield one.layer, one
 
 
@@ -139,9 +138,9 @@ def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNu
     return assignment.layers(device)
 
 
-def _host_gbps(opened: LlamacppOccupancy) -> Noted[float | None]:
+def _host_gbps(deployment: LlamacppDeployment) -> Noted[float | None]:
     """What the host's memory delivers: what the user says, that of the accelerator where it is the same memory, or an assumption."""
-    given, gpu = opened.place_options.host_gbps, opened.request.hardware.gpu
+    given, gpu = deployment.options.host_gbps, deployment.setup.hardware.gpu
     if given is not None or (gpu is not None and gpu.shares_host_memory and not gpu.is_host):
         return Noted(given)
     assumed = llamacpp_profile().host_bandwidth

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from hwcalc.parsers.gguf.hparams import Hparams
 
 
-def check_context(opened: LlamacppOccupancy) -> None:
+def check_context(occupancy: LlamacppOccupancy) -> None:
     """Raise an error if llama.cpp refuses the model or the request."""
-    _check_model(opened)
-    _check_sizes(opened)
-    _check_cache_types(opened)
+    _check_model(occupancy)
+    _check_sizes(occupancy)
+    _check_cache_types(occupancy)
 
 
-def _check_model(opened: LlamacppOccupancy) -> None:
-    read = opened.hparams
+def _check_model(occupancy: LlamacppOccupancy) -> None:
+    read = occupancy.hparams
     row = read.architecture
     if not row.runs:
         raise UnsupportedError(f"llama.cpp knows the name {read.arch}, but has no code for it.", hint="Use: --engine reference")
@@ -37,7 +37,7 @@ def _check_model(opened: LlamacppOccupancy) -> None:
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: it names a window, but no layer has it.")
     if wrong := _shared_with_nobody(read):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: layer {wrong} shares the cache of a layer of another kind.")
-    if opened.settings.drafts and not (read.n_layer_nextn and row.drafts):
+    if occupancy.settings.drafts and not (read.n_layer_nextn and row.drafts):
         what = f"llama.cpp does not run the layers for multi-token prediction of {read.arch}."
         if not read.n_layer_nextn:
             what = "this model has no layers for multi-token prediction."
@@ -56,14 +56,14 @@ def _shared_with_nobody(read: Hparams) -> int | None:
     return None
 
 
-def _check_sizes(opened: LlamacppOccupancy) -> None:
-    one = opened.settings
+def _check_sizes(occupancy: LlamacppOccupancy) -> None:
+    one = occupancy.settings
     if not one.n_ctx_asked:
         raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
-    if opened.request.replica_batch > one.n_seq_max:
+    if occupancy.request.replica_batch > one.n_seq_max:
         raise UsageError(
-            f"n_seq_max {one.n_seq_max:,} is fewer than the {opened.request.replica_batch:,} sequences that are planned.",
-            hint=f"Use: --engine-option n_seq_max={opened.request.replica_batch}, or a smaller --batch",
+            f"n_seq_max {one.n_seq_max:,} is fewer than the {occupancy.request.replica_batch:,} sequences that are planned.",
+            hint=f"Use: --engine-option n_seq_max={occupancy.request.replica_batch}, or a smaller --batch",
         )
     if not one.n_batch and not one.n_ubatch:
         raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
@@ -75,8 +75,8 @@ def _check_sizes(opened: LlamacppOccupancy) -> None:
         )
 
 
-def _check_cache_types(opened: LlamacppOccupancy) -> None:
-    one, read = opened.settings, opened.hparams
+def _check_cache_types(occupancy: LlamacppOccupancy) -> None:
+    one, read = occupancy.settings, occupancy.hparams
     key, value = one.type_k, one.type_v
     if (read.is_mla or read.architecture.memory == "compressed") and key != value:
         raise UnsupportedError(

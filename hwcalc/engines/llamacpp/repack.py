@@ -15,7 +15,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.tensors import WeightTensor
 
 PROCESSORS: Final = {
@@ -48,19 +48,19 @@ def _sizes(tensors: Iterable[WeightTensor], experts: int) -> dict[str, int]:
     return sizes
 
 
-def repacked_bytes(opened: LlamacppOccupancy, *, copies: bool = False) -> dict[str, int]:
+def repacked_bytes(deployment: LlamacppDeployment, *, copies: bool = False) -> dict[str, int]:
     """Bytes of the tensors that are laid out anew, by kind of processor; ``copies``: of second copies of a table alone."""
-    if opened.place_options.no_repack or opened.weight_tensors is None:
+    if deployment.options.no_repack or deployment.weight_tensors is None:
         return dict.fromkeys(PROCESSORS, 0)
     from hwcalc.engines.llamacpp.tensors import loaded
 
-    mtp, experts = opened.settings.load_mtp, max(1, opened.hparams.n_expert)
-    return _sizes((one for one in loaded(opened.weight_tensors, mtp=mtp) if one.copy or not copies), experts)
+    mtp, experts = deployment.context.load_mtp, max(1, deployment.hparams.n_expert)
+    return _sizes((one for one in loaded(deployment.weight_tensors, mtp=mtp) if one.copy or not copies), experts)
 
 
-def repacked_output(opened: LlamacppOccupancy) -> tuple[BudgetPart, ...]:
+def repacked_output(deployment: LlamacppDeployment) -> tuple[BudgetPart, ...]:
     """The embedding a second time, where it is the output as well and is laid out anew for that."""
-    sizes = opened.shared("repacked output", lambda: tuple(repacked_bytes(opened, copies=True).values()))
+    sizes = tuple(repacked_bytes(deployment, copies=True).values())
     if not any(sizes):
         return ()
     low, high = min(sizes), max(sizes)
@@ -68,11 +68,11 @@ def repacked_output(opened: LlamacppOccupancy) -> tuple[BudgetPart, ...]:
     return (BudgetPart(name="repacked output", section=Section.OVERHEAD, low=low, expected=sizes[0], high=high, source=source),)
 
 
-def repacked_note(opened: LlamacppOccupancy) -> tuple[Note, ...]:
+def repacked_note(deployment: LlamacppDeployment) -> tuple[Note, ...]:
     """What the process seems to take beside what it needs."""
-    if opened.gpus:
+    if deployment.gpus:
         return ()
-    sizes = opened.shared("repacked", lambda: repacked_bytes(opened))
+    sizes = repacked_bytes(deployment)
     if not any(sizes.values()):
         return ()
     most = human_bytes(max(sizes.values()))

@@ -14,27 +14,36 @@ from hwcalc.engines.llamacpp.settings import STATE_DTYPE
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import FullAttention, LayerKind, Role
-from hwcalc.parsers.gguf.layers import CSA_RATIO
+from hwcalc.parsers.gguf.parse import CSA_RATIO
 
 if TYPE_CHECKING:
-    from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+    from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.formulas import CompressedAttention, LatentAttention, SparseIndexer
     from hwcalc.formulas.attention import AttentionKind
-    from hwcalc.parsers.gguf.layers import NoHeads
+    from hwcalc.parsers.gguf.hparams import Hparams
+    from hwcalc.parsers.gguf.parse import NoHeads
 
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
-def cells_in_words(opened: LlamacppOccupancy, *, window: bool) -> str:
+class CacheContext(NamedTuple):
+    """What the cache of a layer depends on beside its kind: the settings of the context, the model, and the planned sequences."""
+
+    settings: Settings
+    hparams: Hparams
+    batch: int
+
+
+def cells_in_words(context: CacheContext, *, window: bool) -> str:
     """How many cells a stream has, as arithmetic."""
-    one = opened.settings
+    one = context.settings
     full = f"roundup(n_ctx {one.n_ctx_asked:,}, 256)"
     if not one.kv_unified and one.n_seq_max > 1:
         full = f"roundup({full} // n_seq_max {one.n_seq_max}, 256)"
     if not window or one.swa_full:
         return full
     shared = one.n_stream == 1 and one.n_seq_max > 1
-    reach = f"window {opened.hparams.n_swa:,}" + (f" x n_seq_max {one.n_seq_max}" if shared else "")
+    reach = f"window {context.hparams.n_swa:,}" + (f" x n_seq_max {one.n_seq_max}" if shared else "")
     return f"roundup(min({one.n_ctx_seq:,}, {reach} + n_ubatch {one.n_ubatch:,}), 256)"
 
 
@@ -61,9 +70,9 @@ class Cells(OwnRule):
         return Cells, (self.words, self.numbers[0], self.size)
 
 
-def _cells(opened: LlamacppOccupancy, name: str, role: Role, row: _Row, size: str, words: str) -> StoredTensor:
+def _cells(context: CacheContext, name: str, role: Role, row: _Row, size: str, words: str) -> StoredTensor:
     """A tensor with one row for each cell of each stream. ``size`` is the name of the number of cells."""
-    one = opened.settings
+    one = context.settings
     cells: int = getattr(one, size)
     dtype = one.type_v if role is Role.VALUE else one.type_k
     block = f"{dtype.block_bytes} B" + (f" / {dtype.block_elements}" if dtype.block_elements > 1 else "")
@@ -77,64 +86,64 @@ def _cells(opened: LlamacppOccupancy, name: str, role: Role, row: _Row, size: st
         positions=cells,
         span=Cells(words, cells, size),
         bytes=one.n_stream * cells * dtype.row_bytes(row.width),
-        rule=None if one.n_stream == opened.batch else f"{streams}{words} x {row.text} x {block}",
+        rule=None if one.n_stream == context.batch else f"{streams}{words} x {row.text} x {block}",
     )
 
 
-def _attention(kind: AttentionKind, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
+def _attention(kind: AttentionKind, context: CacheContext) -> tuple[StoredTensor, ...]:
     """Keys and values in cells; those of layers with a window have a buffer of their own."""
-    one = opened.settings
+    one = context.settings
     window = not isinstance(kind, FullAttention)
-    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(opened, window=window)
+    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(context, window=window)
     heads, key, value = kind.num_key_value_heads, kind.head_dim, kind.v_head_dim
     keys = _Row(width=heads * key, axis="num_key_value_heads x head_dim", text=f"{heads:,} x {key:,}")
     values = _Row(width=heads * value, axis="num_key_value_heads x v_head_dim", text=f"{heads:,} x {value:,}")
     if not one.flash_attn:
-        values = _widest_values(opened)
+        values = _widest_values(context)
     return (
-        _cells(opened, "keys", Role.KEY, keys, cells, words),
-        _cells(opened, "values", Role.VALUE, values, cells, words),
+        _cells(context, "keys", Role.KEY, keys, cells, words),
+        _cells(context, "values", Role.VALUE, values, cells, words),
     )
 
 
-def _widest_values(opened: LlamacppOccupancy) -> _Row:
+def _widest_values(context: CacheContext) -> _Row:
     """Without flash attention values lie transposed, and all layers have rows as wide as the widest."""
-    width = opened.hparams.n_embd_v_gqa_max
+    width = context.hparams.n_embd_v_gqa_max
     return _Row(width=width, axis="widest values of all layers", text=f"{width:,}")
 
 
-def _no_heads(kind: NoHeads, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
-    one, values = opened.settings, _widest_values(opened)
+def _no_heads(kind: NoHeads, context: CacheContext) -> tuple[StoredTensor, ...]:
+    one, values = context.settings, _widest_values(context)
     if one.flash_attn or not values.width:
         return ()
-    return (_cells(opened, "values", Role.VALUE, values, "n_ctx_seq", cells_in_words(opened, window=False)),)
+    return (_cells(context, "values", Role.VALUE, values, "n_ctx_seq", cells_in_words(context, window=False)),)
 
 
-def _latent(kind: LatentAttention, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
+def _latent(kind: LatentAttention, context: CacheContext) -> tuple[StoredTensor, ...]:
     """Keys alone: the values are a part of them."""
     window = kind.window is not None
-    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(opened, window=window)
+    cells, words = "cells_swa" if window else "n_ctx_seq", cells_in_words(context, window=window)
     rank, rope = kind.kv_lora_rank, kind.qk_rope_head_dim
     row = _Row(width=rank + rope, axis="kv_lora_rank + qk_rope_head_dim", text=f"({rank:,} + {rope:,})")
-    return (_cells(opened, "latent", Role.LATENT, row, cells, words),)
+    return (_cells(context, "latent", Role.LATENT, row, cells, words),)
 
 
-def _indexer(kind: SparseIndexer, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
+def _indexer(kind: SparseIndexer, context: CacheContext) -> tuple[StoredTensor, ...]:
     """A cache of its own with one key head. Where the model's cache has values, this one has them too, and nothing reads them."""
-    read = opened.hparams
-    cells, words = "n_ctx_seq", cells_in_words(opened, window=False)
+    read = context.hparams
+    cells, words = "n_ctx_seq", cells_in_words(context, window=False)
     width = kind.index_head_dim + kind.index_extra_elements
     axis = "index_head_dim + index_extra_elements" if kind.index_extra_elements else "index_head_dim"
-    keys = _cells(opened, "indexer_keys", Role.INDEX, _Row(width=width, axis=axis, text=f"{width:,}"), cells, words)
+    keys = _cells(context, "indexer_keys", Role.INDEX, _Row(width=width, axis=axis, text=f"{width:,}"), cells, words)
     if read.is_mla or read.architecture.memory == "hybrid-indexer" or not read.head_v:
         return (keys,)
     values = _Row(width=read.head_v, axis="v_head_dim", text=f"{read.head_v:,}")
-    return keys, _cells(opened, "indexer_values", Role.VALUE, values, cells, words)
+    return keys, _cells(context, "indexer_values", Role.VALUE, values, cells, words)
 
 
-def _state_tensor(opened: LlamacppOccupancy, name: str, role: Role, row: _Row) -> StoredTensor:
+def _state_tensor(context: CacheContext, name: str, role: Role, row: _Row) -> StoredTensor:
     """A state in 32-bit floats: a row for each sequence, and for each older state that is kept."""
-    one = opened.settings
+    one = context.settings
     older = f" x (1 + n_rs_seq {one.n_rs_seq})" if one.n_rs_seq else ""
     return StoredTensor(
         name=name,
@@ -149,43 +158,43 @@ def _state_tensor(opened: LlamacppOccupancy, name: str, role: Role, row: _Row) -
     )
 
 
-def ngram_state(opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
+def ngram_state(context: CacheContext) -> tuple[StoredTensor, ...]:
     """The inputs that the layer with n-gram embeddings keeps (Qwen4-exp); its other states are as those of all recurrent layers."""
-    width = opened.hparams.ple_conv_state
+    width = context.hparams.ple_conv_state
     if not width:
         return ()
     row = _Row(width=width, axis="ple_conv_state", text=f"ple_conv_state {width:,}")
-    return (_state_tensor(opened, "ngram_conv_state", Role.CONV, row),)
+    return (_state_tensor(context, "ngram_conv_state", Role.CONV, row),)
 
 
-def _state(kind: LayerKind, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
+def _state(kind: LayerKind, context: CacheContext) -> tuple[StoredTensor, ...]:
     """The rolling state and the recurrent one: ``n_embd_r`` and ``n_embd_s``, the same for every recurrent layer of a model."""
-    read = opened.hparams
+    read = context.hparams
     both = (("conv_state", Role.CONV, read.n_embd_r, "n_embd_r"), ("recurrent_state", Role.STATE, read.n_embd_s, "n_embd_s"))
     return tuple(
-        _state_tensor(opened, name, role, _Row(width=width, axis=axis, text=f"{axis} {width:,}"))
+        _state_tensor(context, name, role, _Row(width=width, axis=axis, text=f"{axis} {width:,}"))
         for name, role, width, axis in both
         if width
     )
 
 
-def _compressed(kind: CompressedAttention, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
+def _compressed(kind: CompressedAttention, context: CacheContext) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: a window of latents; one for each group of tokens; and the states of the compressors."""
-    one, width, ratio = opened.settings, kind.head_dim * opened.hparams.n_head_kv[0], kind.compress_ratio
+    one, width, ratio = context.settings, kind.head_dim * context.hparams.n_head_kv[0], kind.compress_ratio
     latent = _Row(width=width, axis="head_dim", text=f"{width:,}")
-    window = cells_in_words(opened, window=True)
-    out = [_cells(opened, "window_latent", Role.LATENT, latent, "cells_swa", window)]
+    window = cells_in_words(context, window=True)
+    out = [_cells(context, "window_latent", Role.LATENT, latent, "cells_swa", window)]
     if ratio is None or ratio not in _COMPRESSORS:
         return tuple(out)
     cells = f"groups_of_{ratio}"
     words = f"roundup(ceil({one.n_ctx_seq:,} / {ratio}), 256)"
-    out.append(_cells(opened, "compressed_latent", Role.LATENT, latent, cells, words))
+    out.append(_cells(context, "compressed_latent", Role.LATENT, latent, cells, words))
     slots, times = _COMPRESSORS[ratio]
-    out += _compressor(opened, "compressor", slots, times * kind.head_dim)
+    out += _compressor(context, "compressor", slots, times * kind.head_dim)
     if kind.index_head_dim is not None:
         key = _Row(width=kind.index_head_dim, axis="index_head_dim", text=f"{kind.index_head_dim:,}")
-        out.append(_cells(opened, "indexer_keys", Role.INDEX, key, cells, words))
-        out += _compressor(opened, "indexer", slots, times * kind.index_head_dim)
+        out.append(_cells(context, "indexer_keys", Role.INDEX, key, cells, words))
+        out += _compressor(context, "indexer", slots, times * kind.index_head_dim)
     return tuple(out)
 
 
@@ -193,13 +202,13 @@ _COMPRESSORS: Final[Mapping[int, tuple[int, int]]] = {CSA_RATIO: (2 * CSA_RATIO,
 """Ratio -> rows of the compressor's state, and how many times as wide as a latent they are (``DSV4_HCA_RATIO`` is 128)."""
 
 
-def _compressor(opened: LlamacppOccupancy, name: str, slots: int, width: int) -> tuple[StoredTensor, ...]:
+def _compressor(context: CacheContext, name: str, slots: int, width: int) -> tuple[StoredTensor, ...]:
     """Values and scores of the tokens that are not compressed yet, for each stream and each older state that is kept."""
     row = _Row(width=slots * width, axis="rows x width", text=f"{slots} x {width:,}")
-    return tuple(_state_tensor(opened, f"{name}_{part}", Role.STATE, row) for part in ("value", "gate"))
+    return tuple(_state_tensor(context, f"{name}_{part}", Role.STATE, row) for part in ("value", "gate"))
 
 
-def _nothing(kind: LayerKind, opened: LlamacppOccupancy) -> tuple[StoredTensor, ...]:
+def _nothing(kind: LayerKind, context: CacheContext) -> tuple[StoredTensor, ...]:
     return ()
 
 
@@ -225,5 +234,5 @@ RULES: Final[Mapping[str, LayerRule]] = MappingProxyType(
 )
 """The class of a kind -> its rule: by name, so that a plan imports only the kinds that its model has.
 
-The layers of a file have no other kinds (:func:`hwcalc.parsers.gguf.layers.cached_layers`).
+The layers of a file have no other kinds (:func:`hwcalc.parsers.gguf.parse.cached_layers`).
 """

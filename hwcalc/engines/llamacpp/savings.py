@@ -30,39 +30,39 @@ _FORMATS: Final = (
 _EIGHT_BITS: Final = "q8_0"
 _FOUR_BITS: Final = "q4_0"
 _SPARE: Final = (0, GIB // 2, 2 * GIB)
-"""Bytes that the card needs besides, where experts are multiplied on it from a copy (:mod:`~hwcalc.engines.llamacpp.compute`)."""
+"""Bytes that the card needs besides, where experts are multiplied on it from a copy (:mod:`~hwcalc.engines.llamacpp.buffers`)."""
 _BATCH: Final = 512
 _SMALL_BATCH: Final = 128
 
 
-def savings(opened: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
+def savings(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     """The savings for the planned GPU, of which it lacks ``short_bytes``."""
-    yield from _free(opened)
-    yield from _cache(opened)
+    yield from _free(occupancy)
+    yield from _cache(occupancy)
     for cost, name in _FORMATS:
         yield Saving(cost, f"a file in {name.upper()}", {"weights": name})
-    one = opened.settings
+    one = occupancy.settings
     if one.n_ubatch > _SMALL_BATCH:
         size = _BATCH if one.n_ubatch > _BATCH else _SMALL_BATCH
         yield Saving(Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"n_ubatch": str(size)}})
-    yield from _on_host(opened, short_bytes)
+    yield from _on_host(occupancy, short_bytes)
 
 
-def _free(opened: LlamacppOccupancy) -> Iterator[Saving]:
+def _free(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
     """Settings that cost nothing, or nearly so, to take back."""
-    one, options = opened.settings, opened.request.options
-    if one.swa_full and any(opened.hparams.is_swa):
+    one, options = occupancy.settings, occupancy.request.options
+    if one.swa_full and any(occupancy.hparams.is_swa):
         yield Saving(Cost.NOTHING, "windows keep only their tokens", {"engine_options": {"swa_full": "false"}})
-    if one.n_seq_max > opened.request.replica_batch:
-        count = str(opened.request.replica_batch)
+    if one.n_seq_max > occupancy.request.replica_batch:
+        count = str(occupancy.request.replica_batch)
         yield Saving(Cost.NOTHING, f"slots for {count} at once", {"engine_options": {"n_seq_max": count}})
     if one.flash_attn_asked is False and "flash_attn" in options:
         yield Saving(Cost.NOTHING, "flash attention", {"engine_options": {"flash_attn": "on"}})
 
 
-def _cache(opened: LlamacppOccupancy) -> Iterator[Saving]:
+def _cache(occupancy: LlamacppOccupancy) -> Iterator[Saving]:
     """Caches of eight and of four bits, which need flash attention."""
-    one, options = opened.settings, opened.request.options
+    one, options = occupancy.settings, occupancy.request.options
     flash = {"flash_attn": "on"} if one.flash_attn_asked is False and "flash_attn" in options else {}
     for cost, name in ((Cost.CACHE, _EIGHT_BITS), (Cost.FEW_CACHE_BITS, _FOUR_BITS)):
         own = {"type_k": name, "type_v": name} if {"type_k", "type_v"} & options.keys() else {}
@@ -70,19 +70,17 @@ def _cache(opened: LlamacppOccupancy) -> Iterator[Saving]:
         yield Saving(cost, f"{name} cache", settings)
 
 
-def _on_host(opened: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
+def _on_host(occupancy: LlamacppOccupancy, short_bytes: int) -> Iterator[Saving]:
     """Experts of as few layers as are needed in host memory, those of all layers, or what does not fit of everything."""
-    from hwcalc.engines.llamacpp.weighing import weighed_of
-
-    gpu, weighed = opened.request.hardware.gpu, weighed_of(opened)
-    if short_bytes <= 0 or weighed is None or opened.request.hardware.kv_memory is not None:
+    gpu, weighed = occupancy.request.hardware.gpu, occupancy.deployment.weighed
+    if short_bytes <= 0 or weighed is None or occupancy.request.hardware.kv_memory is not None:
         return
-    if not host_holds(gpu, short_bytes) or is_on(opened.request.options.get("cpu_moe")):
+    if not host_holds(gpu, short_bytes) or is_on(occupancy.request.options.get("cpu_moe")):
         return
     experts = [experts for experts, _ in weighed.blocks]
     if any(experts):
-        before = int(opened.request.options.get("n_cpu_moe", "0"))
-        enough = (_layers(experts, before, (short_bytes + spare) * opened.request.gpus) for spare in _SPARE)
+        before = int(occupancy.request.options.get("n_cpu_moe", "0"))
+        enough = (_layers(experts, before, (short_bytes + spare) * occupancy.request.gpus) for spare in _SPARE)
         for count in dict.fromkeys(filter(None, enough)):
             what = f"experts of the first {count} layers in host memory, slower"
             yield Saving(Cost.PARTLY, what, {"engine_options": {"n_cpu_moe": str(count)}})

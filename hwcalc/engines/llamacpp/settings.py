@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +16,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.parsers.gguf.hparams import Hparams
 
 if TYPE_CHECKING:
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Request, Setup
     from hwcalc.parsers.gguf.hparams import Hparams
 
 CELLS: Final = 256
@@ -38,7 +37,7 @@ def rounded_up(count: int, multiple: int = CELLS) -> int:
 class Settings(Record):
     """Everything that the sizes of a context depend on beside the model, with the names of llama.cpp.
 
-    Those that follow from length and number of sequences are arrays where these are (:func:`settings_at`).
+    Those that follow from length and number of sequences are arrays where these are (:meth:`ContextOptions.settings`).
     """
 
     n_ctx_asked: int
@@ -127,86 +126,122 @@ class Settings(Record):
         return rounded_up(larger(1, -(-self.n_ctx_seq // ratio)))
 
 
+class ContextOptions(Record):
+    """What the options say of a context, whatever it is to hold; ``None`` where they leave it to what is planned."""
+
+    n_ctx: int | None
+    n_seq_max: int | None
+    kv_unified: bool
+    n_batch: int
+    n_ubatch: int
+    dtype: str | None
+    """The text of ``--dtype``."""
+    type_k: DType | None
+    type_v: DType | None
+    swa_full: bool
+    flash_attn: bool | None
+    """``None`` is auto."""
+    n_rs_seq: int
+    load_mtp: bool
+    drafts: bool
+    """Whether this is the context of multi-token prediction."""
+    server: bool
+    ollama: bool
+
+    @classmethod
+    def of(cls, setup: Setup) -> ContextOptions:
+        """The options of a setup. Raises :class:`~hwcalc.errors.UsageError` for a value that llama.cpp would refuse."""
+        options: dict[str, Any] = {
+            name: OPTIONS[name].check(name, value) for name, value in setup.options.items() if name in OPTIONS
+        }
+        server = options.get("defaults", "server") == "server"
+        n_batch = options.get("n_batch", 2048)
+        n_ubatch = options.get("n_ubatch", 512)
+        return cls(
+            n_ctx=options.get("n_ctx"),
+            n_seq_max=options.get("n_seq_max"),
+            kv_unified=options.get("kv_unified", False),
+            n_batch=n_batch,
+            # 0 is as large as a batch is asked to be.
+            n_ubatch=n_ubatch if "n_ubatch" not in options else n_ubatch or n_batch,
+            dtype=setup.dtype,
+            type_k=options.get("type_k"),
+            type_v=options.get("type_v"),
+            swa_full=options.get("swa_full", not server),
+            flash_attn=options.get("flash_attn"),
+            n_rs_seq=options.get("n_rs_seq", 0),
+            load_mtp=options.get("load_mtp", False),
+            drafts=options.get("ctx_type") == "mtp",
+            server=server,
+            ollama=options.get("ollama", False),
+        )
+
+    @cached_property
+    def types(self) -> tuple[DType, DType]:
+        """The formats of keys and values: each by its own option, else by ``--dtype``, else 16-bit floats."""
+        spelled = "f16" if is_auto(self.dtype) else (self.dtype or "").strip().lower()
+        key, _, value = spelled.partition(":")
+        return self.type_k or cache_type("--dtype", key), self.type_v or cache_type("--dtype", value or key)
+
+    def slots(self, planned: int) -> int:
+        """How many sequences the context is made for: as many as the options name, or as are planned.
+
+        Raises :class:`~hwcalc.errors.UsageError` for more than llama.cpp runs at once.
+        """
+        sequences = max(1, planned if self.n_seq_max is None else self.n_seq_max)
+        if sequences > MAX_SEQUENCES:
+            raise UsageError(
+                f"llama.cpp runs at most {MAX_SEQUENCES} sequences at once (asked: {sequences:,}).",
+                hint=f"Use: --batch {MAX_SEQUENCES}, or start several servers: --dp {-(-sequences // MAX_SEQUENCES)}",
+            )
+        return sequences
+
+    def settings(self, read: Hparams, cells: int, sequences: int, batch: int | None = None) -> Settings:
+        """The settings of a context of ``cells`` tokens for all sequences together; integers or arrays.
+
+        ``batch`` is the number of tokens that the program chooses as n_batch and n_ubatch, where it does.
+        """
+        row, unified = read.architecture, self.kv_unified
+        n_batch, n_ubatch = (self.n_batch, self.n_ubatch) if batch is None else (batch, batch)
+        n_batch = smaller(cells, n_batch) if read.causal else n_batch
+        n_ubatch = smaller(n_batch, n_ubatch)
+        per_stream = rounded_up(cells) if unified else rounded_up(rounded_up(cells) // sequences)
+        # The caches of DeepSeek-V4 are apart for each sequence, whatever was asked (src/llama-kv-cache-dsv4.cpp).
+        shared = unified and (row.memory != "compressed" or self.drafts)
+        reach = read.n_swa * (sequences if shared else 1) + n_ubatch
+        flash_attn = False if row.keeps_flash_attention_off else self.flash_attn
+        type_k, type_v = self.types
+        return Settings(
+            n_ctx_asked=cells,
+            n_ctx=per_stream if unified else per_stream * sequences,
+            n_ctx_seq=per_stream,
+            n_seq_max=sequences,
+            kv_unified=unified,
+            n_stream=1 if shared else sequences,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            # llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch.
+            n_outputs=sequences * (1 + self.n_rs_seq) if self.server else n_batch,
+            type_k=type_k,
+            type_v=type_v,
+            flash_attn=flash_attn is not False,
+            flash_attn_asked=flash_attn,
+            swa_full=self.swa_full,
+            n_rs_seq=self.n_rs_seq if row.rollback else 0,
+            load_mtp=self.load_mtp,
+            drafts=self.drafts,
+            cells_swa=per_stream if self.swa_full else rounded_up(smaller(per_stream, reach)),
+            server=self.server,
+            ollama=self.ollama,
+        )
+
+
 def read_settings(request: Request, read: Hparams) -> Settings:
     """The settings of a request about a model."""
-    options = _parsed(request)
-    sequences = max(1, options.get("n_seq_max", request.replica_batch))
-    if sequences > MAX_SEQUENCES:
-        raise UsageError(
-            f"llama.cpp runs at most {MAX_SEQUENCES} sequences at once (asked: {sequences:,}).",
-            hint=f"Use: --batch {MAX_SEQUENCES}, or start several servers: --dp {-(-sequences // MAX_SEQUENCES)}",
-        )
-    asked = options.get("n_ctx", request.seq * request.replica_batch) or read.n_ctx_train
-    return _settings(options, read, _cache_types(request, options), asked, sequences)
-
-
-def settings_at(request: Request, read: Hparams, tokens: int, sequences: int, batch: int | None = None) -> Settings:
-    """The settings for so many sequences of so many tokens, integers or arrays; ``batch`` is what the program chooses as n_batch and n_ubatch.
-
-    The request names neither a context nor how many sequences there are.
-    """
-    options = _parsed(request)
-    if batch is not None:
-        options |= {"n_batch": batch, "n_ubatch": batch}
-    return _settings(options, read, _cache_types(request, options), tokens * sequences, sequences)
-
-
-def _settings(options: Mapping[str, Any], read: Hparams, types: tuple[DType, DType], asked: int, sequences: int) -> Settings:
-    """``asked`` are the cells of all sequences."""
-    row = read.architecture
-    server = options.get("defaults", "server") == "server"
-    batch, unified = options.get("n_batch", 2048), options.get("kv_unified", False)
-    n_batch = smaller(asked, batch) if read.causal else batch
-    n_ubatch = smaller(n_batch, options.get("n_ubatch", 512))
-    per_stream = rounded_up(asked) if unified else rounded_up(rounded_up(asked) // sequences)
-    swa_full, drafts = options.get("swa_full", not server), options.get("ctx_type") == "mtp"
-    # The caches of DeepSeek-V4 are apart for each sequence, whatever was asked (src/llama-kv-cache-dsv4.cpp).
-    shared = unified and (row.memory != "compressed" or drafts)
-    reach = read.n_swa * (sequences if shared else 1) + n_ubatch
-    asked_attention = options.get("flash_attn")
-    if row.keeps_flash_attention_off:
-        asked_attention = False
-    # A search makes very many.
-    return Settings(
-        n_ctx_asked=asked,
-        n_ctx=per_stream if unified else per_stream * sequences,
-        n_ctx_seq=per_stream,
-        n_seq_max=sequences,
-        kv_unified=unified,
-        n_stream=1 if shared else sequences,
-        n_batch=n_batch,
-        n_ubatch=n_ubatch,
-        n_outputs=_outputs(options, n_batch, sequences, server=server),
-        type_k=types[0],
-        type_v=types[1],
-        flash_attn=asked_attention is not False,
-        flash_attn_asked=asked_attention,
-        swa_full=swa_full,
-        n_rs_seq=options.get("n_rs_seq", 0) if row.rollback else 0,
-        load_mtp=options.get("load_mtp", False),
-        drafts=drafts,
-        cells_swa=per_stream if swa_full else rounded_up(smaller(per_stream, reach)),
-        server=server,
-        ollama=options.get("ollama", False),
-    )
-
-
-def _parsed(request: Request) -> dict[str, Any]:
-    options = {name: OPTIONS[name].check(name, value) for name, value in request.options.items() if name in OPTIONS}
-    if options.get("n_ubatch") == 0:
-        # As large as a batch is asked to be.
-        options["n_ubatch"] = options.get("n_batch", 2048)
-    return options
-
-
-def _cache_types(request: Request, options: Mapping[str, Any]) -> tuple[DType, DType]:
-    """The formats of keys and values: each by its own option, else by ``--dtype``, else 16-bit floats."""
-    spelled = "f16" if is_auto(request.dtype) else (request.dtype or "").strip().lower()
-    key, _, value = spelled.partition(":")
-    return (
-        options.get("type_k") or cache_type("--dtype", key),
-        options.get("type_v") or cache_type("--dtype", value or key),
-    )
+    context, batch = ContextOptions.of(request.setup), request.replica_batch
+    sequences = context.slots(batch)
+    cells = request.seq * batch if context.n_ctx is None else context.n_ctx
+    return context.settings(read, cells or read.n_ctx_train, sequences)
 
 
 @lru_cache(maxsize=128)
@@ -224,11 +259,6 @@ def dtypes_of(key: DType, value: DType) -> Dtypes:
     return Dtypes(kv=key.name if key == value else f"{key.name}:{value.name}", roles=MappingProxyType(roles))
 
 
-def dtypes_asked(request: Request) -> Dtypes:
-    """The formats that a request asks for, whatever the model."""
-    return dtypes_of(*_cache_types(request, _parsed(request)))
-
-
-def _outputs(options: Mapping[str, Any], n_batch: int, sequences: int, *, server: bool) -> int:
-    """llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch."""
-    return sequences * (1 + options.get("n_rs_seq", 0)) if server else n_batch
+def dtypes_asked(setup: Setup) -> Dtypes:
+    """The formats that a setup asks for, whatever the model."""
+    return dtypes_of(*ContextOptions.of(setup).types)

@@ -21,9 +21,9 @@ def is_unified(request: Request) -> bool:
     return request.options.get("kv_unified", "false").lower() in ("true", "1", "on", "yes")
 
 
-def sharing_support(opened: Occupancy) -> Support:
+def sharing_support(occupancy: Occupancy) -> Support:
     """Whether cells are shared, and by which program."""
-    request = opened.request
+    request = occupancy.request
     if not is_unified(request):
         how = "each sequence has a buffer of its own, and a copy of what it begins with; it takes --engine-option kv_unified=true"
         return Support(offered=False, how=how)

@@ -1,15 +1,15 @@
-"""A request that vLLM has opened, with its settings and the layout of its pool."""
+"""A model that vLLM serves, and what a load takes of its pool of blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec.structs import replace
 
-from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.deployment import Deployment, Occupancy
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto
@@ -17,13 +17,15 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor, beside_layers
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.classes import check_architecture
-from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, plan_layout
-from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
+from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
+from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
+from hwcalc.engines.vllm.pool import BlockPool, group_infos, plan_pool
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.formulas import LayerKind, Role, SparseIndexer
+from hwcalc.formulas.arithmetic import mapped
 from hwcalc.model import Note
 from hwcalc.profiles.engines import planned_version
 from hwcalc.units import human_bytes
@@ -36,45 +38,144 @@ if TYPE_CHECKING:
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.setup import Setup
     from hwcalc.engines.sharing import Held, SharedBlocks
-    from hwcalc.engines.vllm.evicting import PromptPeak
     from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.placed import LayerCache
+    from hwcalc.engines.vllm.layout import LayerCache
+    from hwcalc.engines.vllm.policies import PromptPeak
     from hwcalc.policies.base import Chosen
 
 
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 
 
-class VllmOccupancy(Occupancy):
-    """An opened request with the values that the rules of vLLM use again and again."""
+class VllmDeployment(Deployment):
+    """A model that vLLM serves: its settings and the layers in blocks, and what vLLM says of them before it knows the load."""
 
     @cached_property
     def settings(self) -> VllmSettings:
-        """The settings with every default filled in. Within a family only the batch sizes differ."""
-        first = self.shared("settings", lambda: read_settings(self.model, self.request, self.version))
-        return first.sized(self.request)
+        """The settings with every default filled in, where a batch is full."""
+        return read_settings(self.model, self.setup, self.version)
 
     @cached_property
     def layout(self) -> PoolLayout:
-        """The layers in groups. If the layout is the same at every length, as for most models, the model keeps it."""
-        settings, length = self.settings, self.request.seq
-        if settings.speculation is not None and settings.speculation.model is not None:
-            return plan_layout(self.model, settings, length)
-        # Within a deployment the settings differ in their batch alone, and no block depends on how many sequences there are.
-        key = ("layout", settings.batched_tokens)
-        known: PoolLayout | None = self.deployment.known(key)
-        if known is not None:
-            return known
-        layout = plan_layout(self.model, settings, length)
-        return layout if layout.depends_on_length else self.shared(key, lambda: layout)
+        """The layers in groups that share blocks, where a batch is full."""
+        return plan_layout(self.model, self.settings)
+
+    @cached_property
+    def block_pool(self) -> BlockPool | None:
+        """What vLLM makes of a budget; ``None`` if no layer has a cache."""
+        return BlockPool.of(self.layout, self.settings.override)
+
+    def seen_as(self, setup: Setup, **more: Any) -> Self:
+        other = super().seen_as(setup, **more)
+        # These follow from replicas and hardware, and the settings and the layout do not.
+        for name in ("budgets", "form"):
+            vars(other).pop(name, None)
+        return other
+
+    def layout_for(self, tokens: int) -> PoolLayout:
+        """The layout where the longest sequence has so many tokens."""
+        return self.layout.for_length(tokens, self.settings.for_length(tokens, self.setup).batched_tokens)
+
+    def blocks_of(self, tokens: int) -> int:
+        """The blocks of a sequence of so many tokens that keeps everything and shares nothing; of an array of lengths an array."""
+        if not self.layout.encodes:
+            return self.layout.demand.at(tokens)
+        blocks: int = mapped(lambda length: self.layout_for(length).demand.at(length), tokens)
+        return blocks
+
+    @cached_property
+    def curve(self) -> Curve:
+        """The cache of sequences that are alike and keep everything, at every length and for every number of them."""
+        return plan_curve(self)
+
+    @cached_property
+    def form(self) -> MemoryForm | None:
+        """The memory of a GPU for such sequences; ``None`` without a budget, or where vLLM asks for more than blocks."""
+        return plan_form(self)
+
+    @cached_property
+    def budgets(self) -> dict[Hashable, Noted[Budget | None]]:
+        """The budgets by the size of a batch and by what a policy takes: all that a load changes of them."""
+        return {}
+
+    @cached_property
+    def accepted(self) -> Noted[None]:
+        """Notes on a model and a setup that this release runs. Raises the error of one that it does not."""
+        return check_supported(self)
+
+    @cached_property
+    def remarks(self) -> tuple[Note, ...]:
+        """Notes on the settings."""
+        return tuple(_remarks(self))
+
+    def check_class(self) -> None:
+        check_architecture(self.model, self.version)
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        settings = self.settings
+        roles = formats.role_formats(
+            settings.kv_dtype,
+            self.model,
+            known_dtype(settings.model_dtype),
+            known_dtype(settings.conv),
+            known_dtype(settings.state),
+        )
+        dtypes = Dtypes(
+            kv=settings.model_dtype if settings.kv_dtype == "auto" else settings.kv_dtype, roles=MappingProxyType(roles)
+        )
+        if not is_auto(self.setup.dtype):
+            return Noted(dtypes)
+        what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
+        return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.vllm.weights import VLLM
+
+        return VLLM
+
+    def weight_dtype(self) -> str:
+        """The model dtype. A float32 checkpoint is loaded in 16 bits unless the option ``dtype`` says otherwise."""
+        return self.settings.model_dtype
+
+    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
+        from hwcalc.engines.vllm.memory import weight_parts
+
+        return weight_parts(self)
+
+    def deals_experts(self) -> bool:
+        from hwcalc.engines.vllm.command import FLAGS
+
+        return planned_version(self.version) >= versions.since(FLAGS["dp"].since)
+
+    def policy_support(self, chosen: Chosen) -> Support:
+        from hwcalc.engines.vllm.policies import policy_support
+
+        return policy_support(self, chosen)
+
+
+class VllmOccupancy(Occupancy):
+    """What a load takes of vLLM's pool, and what vLLM makes of a budget for it."""
+
+    deployment: VllmDeployment
+
+    @cached_property
+    def settings(self) -> VllmSettings:
+        """The settings with the batch of the planned length."""
+        return self.deployment.settings.for_length(self.tokens, self.setup)
+
+    @cached_property
+    def layout(self) -> PoolLayout:
+        """The layers in groups that share blocks, for the planned length."""
+        return self.deployment.layout.for_length(self.tokens, self.settings.batched_tokens)
 
     @cached_property
     def held(self) -> PoolLayout:
         """The layout with what a request holds of it: under a policy less than the tokens of its length, in groups that the policy cuts."""
         if self.evicted is None:
             return self.layout
-        from hwcalc.engines.vllm.evicting import held_layout
+        from hwcalc.engines.vllm.policies import held_layout
 
         return held_layout(self.layout, self, self.evicted)
 
@@ -85,15 +186,12 @@ class VllmOccupancy(Occupancy):
 
     @cached_property
     def counts(self) -> tuple[int, PromptPeak | None]:
-        """Blocks of one request, and while its prompt is read. Under a policy the family keeps them by length."""
-        if self.request.policy is None:
-            return self.layout.total_blocks(self.tokens), None
-        from hwcalc.engines.vllm.evicting import prompt_peak
+        """Blocks of one request, and while its prompt is read."""
+        if self.setup.policy is None:
+            return self.deployment.blocks_of(self.tokens), None
+        from hwcalc.engines.vllm.policies import prompt_peak
 
-        def count() -> tuple[int, PromptPeak | None]:
-            return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
-
-        return self.shared(("counts", self.tokens, self.ahead), count)
+        return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
         """The same behind the prompt, when none is being read."""
@@ -111,7 +209,7 @@ class VllmOccupancy(Occupancy):
         """The layout with the kinds of layers as the request has them."""
         if self.evicted is None:
             return self.layout
-        from hwcalc.engines.vllm.evicting import renumbered
+        from hwcalc.engines.vllm.policies import renumbered
 
         return replace(self.held, caches=renumbered(self.layout, self, self.evicted))
 
@@ -123,6 +221,10 @@ class VllmOccupancy(Occupancy):
             return requests * branches * self.blocks + reading
         replica: VllmOccupancy = self.replica.sized(batch=requests)
         return replica.all_blocks + reading
+
+    def most_requests(self, blocks: int) -> int:
+        """The most requests of the planned length that take no more than so many blocks."""
+        return longest(self.blocks_for, blocks, blocks)
 
     @cached_property
     def request_bytes(self) -> RequestBytes:
@@ -167,32 +269,13 @@ class VllmOccupancy(Occupancy):
     def shared_blocks(self) -> tuple[SharedBlocks, ...]:
         return blocks_of_groups(self.held, self.settings, self.together)
 
-    def choose_dtypes(self) -> Noted[Dtypes]:
-        settings = self.settings
-        roles = formats.role_formats(
-            settings.kv_dtype,
-            self.model,
-            known_dtype(settings.model_dtype),
-            known_dtype(settings.conv),
-            known_dtype(settings.state),
-        )
-        dtypes = Dtypes(
-            kv=settings.model_dtype if settings.kv_dtype == "auto" else settings.kv_dtype, roles=MappingProxyType(roles)
-        )
-        if not is_auto(self.request.dtype):
-            return Noted(dtypes)
-        what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
-        return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
-
-    def check_class(self) -> None:
-        check_architecture(self.model, self.version)
-
     def check(self) -> None:
-        self.told(self.shared("supported", lambda: check_supported(self)))
+        deployment = self.deployment
+        self.told(deployment.accepted)
         check_sharing(self.settings, self.request)
-        # Plan the layout here, since vLLM refuses a model that it cannot lay out.
-        self.layout  # noqa: B018
-        self.tell(*self.shared("remarks", lambda: tuple(_remarks(self))))
+        # vLLM refuses a model that it cannot lay out.
+        deployment.layout  # noqa: B018
+        self.tell(*deployment.remarks)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         """The blocks of all requests, on all tensor-parallel ranks together."""
@@ -220,59 +303,43 @@ class VllmOccupancy(Occupancy):
 
         Without a budget there are the blocks of the planned sequences and the null block.
         """
-        from hwcalc.engines.vllm.buffers import pool_buffers
-
         return pool_buffers(self.layout, self.settings.override or _blocks_of_budget(self), stage)
 
-    def deals_experts(self) -> bool:
-        from hwcalc.engines.vllm.flags import FLAGS
-
-        return planned_version(self.version) >= versions.since(FLAGS["dp"].since)
-
     def most_sequences(self) -> tuple[int, str]:
-        return self.settings.sequences * self.request.parallel.dp, "max_num_seqs"
+        return self.settings.sequences * self.setup.parallel.dp, LIMITED_BY
 
     def longest(self, budget_bytes: int, bound: int) -> int | None:
-        """Computed from the layout, if the layout and the batch are the same at every length. By default V0's batch is a whole prompt."""
-        from hwcalc.engines.vllm.defaults import runs_v0
-
-        settings, layout = self.settings, self.layout
-        by_prompt = runs_v0(self.version) and "max_num_batched_tokens" not in self.request.options
-        if self.evicted is not None or self.together.unlike:
+        """The longest sequences whose blocks the pool has, where a longer one leaves as much for the pool; ``None`` elsewhere."""
+        pool, settings = self.deployment.block_pool, self.settings
+        by_prompt = settings.rules.engine == "V0" and "max_num_batched_tokens" not in self.setup.options
+        if pool is None or by_prompt or self.evicted is not None or self.together.unlike:
             return None
-        if layout.depends_on_length or by_prompt or not any(layout.stage_bytes):
-            return None
-        usable = usable_blocks(layout, settings, budget_bytes)
-        own = usable // layout.schedulers // ceil_div(self.request.replica_batch, layout.schedulers)
-        length = layout.longest(own, bound)
-        return length if settings.same_batches(length) else None
+        each = pool.own_blocks(budget_bytes) // ceil_div(self.request.replica_batch, pool.schedulers)
+        length = longest(self.deployment.blocks_of, each, bound)
+        return length if self.deployment.settings.for_length(length, self.setup) == settings else None
 
     def curve(self) -> Curve | None:
-        from hwcalc.engines.vllm.form import plan_curve
-
-        return plan_curve(self)
+        return self.deployment.curve if self._is_plain else None
 
     def form(self) -> MemoryForm | None:
-        from hwcalc.engines.vllm.form import plan_form
+        return self.deployment.form if self._is_plain else None
 
-        return plan_form(self)
+    @property
+    def _is_plain(self) -> bool:
+        """Whether all sequences are alike, share nothing and keep everything."""
+        return self.setup.policy is None and self.load.is_alike
 
     def forward_tokens(self) -> tuple[int, int, int]:
         tokens = self.settings.batched_tokens
         return tokens, tokens, tokens
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.vllm.savings import savings
+        from hwcalc.engines.vllm.memory import savings
 
         return savings(self, short_bytes)
 
     def block_groups(self) -> tuple[PoolGroup, ...]:
         return group_infos(self.held, self.tokens)
-
-    def policy_support(self, chosen: Chosen) -> Support:
-        from hwcalc.engines.vllm.policy_support import policy_support
-
-        return policy_support(self, chosen)
 
     def prefill_bytes(self, stage: int) -> int:
         """Prompts that are read lie in the blocks of the pool, which the plan counts; all stages have as many blocks."""
@@ -280,7 +347,7 @@ class VllmOccupancy(Occupancy):
 
     def scored_at_once(self) -> tuple[int, int]:
         """The prompts that end in one batch, which begins with the rest of one."""
-        from hwcalc.engines.vllm.evicting import prompts_at_once
+        from hwcalc.engines.vllm.policies import prompts_at_once
 
         batch, tokens = self.request.replica_batch, self.settings.batched_tokens
         prompt = max(1, self.request.prompt_tokens - self.ahead)
@@ -289,7 +356,7 @@ class VllmOccupancy(Occupancy):
     def paged_groups(self) -> tuple[PagedGroup, ...]:
         if self.evicted is None:
             return ()
-        from hwcalc.engines.vllm.evicting import paged_groups
+        from hwcalc.engines.vllm.policies import paged_groups
 
         return paged_groups(self.layout, self.held, self, self.evicted)
 
@@ -302,103 +369,71 @@ class VllmOccupancy(Occupancy):
                 "and the allocation runs out of memory."
             )
             notes = (Note(code="override-beyond-budget", message=message),)
-        bound = max(self.tokens, self.model.max_position_embeddings or 0)
-        pool = plan_pool(layout, settings, budget_bytes, self.tokens, bound)
-        if self.evicted is not None and any(layout.stage_bytes):
-            from hwcalc.engines.vllm.policy_pool import under_policy
-
-            pool = under_policy(self, pool, bound)
-        if self.together.grouped:
-            from hwcalc.engines.vllm.request_pool import of_requests
-
-            pool = of_requests(self, pool)
-        return Noted(pool, notes)
+        return Noted(plan_pool(self, self.deployment.block_pool, budget_bytes), notes)
 
     def holds(self, budget_bytes: int) -> bool:
-        """The same answer as :meth:`PoolInfo.holds`, without planning the pool: each scheduler has the blocks of its requests."""
-        layout = self.layout
-        if budget_bytes < 0 or not any(layout.stage_bytes):
+        """Whether each scheduler has the blocks of its requests."""
+        pool = self.deployment.block_pool
+        if budget_bytes < 0 or pool is None:
             return budget_bytes >= 0
-        own = usable_blocks(layout, self.settings, budget_bytes) // layout.schedulers
-        return own >= self.blocks_for(ceil_div(self.request.replica_requests, layout.schedulers))
+        return pool.holds(budget_bytes, self.blocks_for(ceil_div(self.request.replica_requests, pool.schedulers)))
 
     def plan_budget(self) -> Noted[Budget | None]:
-        """Within a family the budget depends only on the largest batch, and on what a policy takes to score."""
         from hwcalc.engines.vllm.memory import plan_budget
 
         settings = self.settings
         policy: tuple[BudgetPart, ...] = ()
-        if self.request.policy is not None and self.request.hardware.gpu is not None:
+        if self.setup.policy is not None and self.setup.hardware.gpu is not None:
             from hwcalc.engines.peaks import policy_part
 
             policy = policy_part(self)
-        return self.shared(
-            ("budget", settings.sequences, settings.batched_tokens, policy),
-            lambda: plan_budget(
-                self,
-                sequences=settings.sequences,
-                batched_tokens=settings.batched_tokens,
-                speculation=settings.speculation,
-                policy=policy,
-            ),
-        )
+        known, key = self.deployment.budgets, (settings.sequences, settings.batched_tokens, policy)
+        if key not in known:
+            known[key] = plan_budget(self, sequences=settings.sequences, batched_tokens=settings.batched_tokens, policy=policy)
+        return known[key]
 
     def environment(self) -> tuple[str, ...]:
-        from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
+        from hwcalc.engines.vllm.settings import LONGER, longest_accepted
 
-        longest = longest_accepted(self.model, self.settings.rules)
-        return (LONGER,) if longest is not None and self.tokens > longest else ()
-
-    def weight_rules(self) -> Rules:
-        from hwcalc.engines.vllm.weights import VLLM
-
-        return VLLM
-
-    def weight_dtype(self) -> str:
-        """The model dtype. A float32 checkpoint is loaded in 16 bits unless the option ``dtype`` says otherwise."""
-        return self.settings.model_dtype
-
-    def weight_parts(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        from hwcalc.engines.vllm.memory import weight_parts
-
-        return weight_parts(self)
+        accepted = longest_accepted(self.model, self.settings.rules)
+        return (LONGER,) if accepted is not None and self.tokens > accepted else ()
 
 
-def _remarks(opened: VllmOccupancy) -> Iterator[Note]:
+def _remarks(deployment: VllmDeployment) -> Iterator[Note]:
     """Notes on the settings."""
-    model, request, settings = opened.model, opened.request, opened.settings
-    if model.architecture == "FalconForCausalLM" and not is_auto(request.dtype) and settings.kv_dtype == "auto":
+    model, setup, settings = deployment.model, deployment.setup, deployment.settings
+    if model.architecture == "FalconForCausalLM" and not is_auto(setup.dtype) and settings.kv_dtype == "auto":
         message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
         yield Note(code="dtype-ignored", message=message)
     chosen = (
         None
-        if "dtype" in request.options or model.dtype == "fp16"
+        if "dtype" in setup.options or model.dtype == "fp16"
         else {"fp16": "float16", "fp32": "float32"}.get(settings.model_dtype)
     )
-    if chosen is not None and request.hardware.gpu is not None:
-        message = f"{request.hardware.gpu.id} has no bfloat16: vLLM runs the model in {chosen} instead."
+    if chosen is not None and setup.hardware.gpu is not None:
+        message = f"{setup.hardware.gpu.id} has no bfloat16: vLLM runs the model in {chosen} instead."
         yield Note(code="no-bfloat16", message=message)
     if settings.speculation is not None and settings.speculation.method == "mtp":
         yield Note(code="draft-layers", message="The drafting layers keep their cache in the same pool.")
-    if "kv_offloading_size" in request.options:
-        size = request.options["kv_offloading_size"]
+    if "kv_offloading_size" in setup.options:
+        size = setup.options["kv_offloading_size"]
         message = f"kv_offloading_size: {size} GiB of host memory; the pool on the GPU stays as it is."
         yield Note(code="host-memory", message=message)
-    if request.parallel.dp > 1:
-        yield Note(code="per-replica", message=f"The pool is that of one of {request.parallel.dp} replicas.")
+    if setup.parallel.dp > 1:
+        yield Note(code="per-replica", message=f"The pool is that of one of {setup.parallel.dp} replicas.")
 
 
-def _blocks_of_budget(opened: VllmOccupancy) -> int:
+def _blocks_of_budget(occupancy: VllmOccupancy) -> int:
     """Blocks of the pool: as many as fit into the budget of the plan, or without a budget those that the planned sequences need."""
-    size = opened.request.hardware.kv_memory
-    if size is None and opened.request.hardware.gpu is not None:
-        size = None if opened.budget is None else max(0, opened.budget.expected)
-    pool = None if size is None else opened.pool(size)
-    needed = opened.blocks_for(opened.request.replica_requests) + 1
+    size = occupancy.request.hardware.kv_memory
+    if size is None and occupancy.request.hardware.gpu is not None:
+        size = None if occupancy.budget is None else max(0, occupancy.budget.expected)
+    pool = None if size is None else occupancy.pool(size)
+    needed = occupancy.blocks_for(occupancy.request.replica_requests) + 1
     return needed if pool is None or pool.blocks is None else pool.blocks
 
 
-def _stored(opened: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: int, held: int) -> StoredTensor:
+def _stored(occupancy: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: int, held: int) -> StoredTensor:
     recurrent = isinstance(spec, StateSpec)
     state = recurrent or cache.name.endswith("_state")
     role = Role.STATE if state else Role.INDEX if cache.name == "indexer_keys" else _ROLES.get(cache.name, Role.KEY)
@@ -407,55 +442,55 @@ def _stored(opened: Occupancy, cache: LayerCache, spec: LayerSpec, blocks: int, 
         role=role,
         axes=("bytes of a block",),
         shape=(spec.page,),
-        dtype=opened.dtypes.state if state else _format(opened, cache, role),
+        dtype=occupancy.dtypes.state if state else _format(occupancy, cache, role),
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
-        bytes=opened.request.parallel.tp * held * spec.page,
-        rule=_of_all(opened, f"{held if opened.together.unlike else blocks:,} blocks x {spec.page:,} B"),
+        bytes=occupancy.request.parallel.tp * held * spec.page,
+        rule=_of_all(occupancy, f"{held if occupancy.together.unlike else blocks:,} blocks x {spec.page:,} B"),
         why=_why_state(spec, blocks) if isinstance(spec, StateSpec) else None,
     )
 
 
-def _format(opened: Occupancy, cache: LayerCache, role: Role) -> str:
+def _format(occupancy: Occupancy, cache: LayerCache, role: Role) -> str:
     """The format of a cache that is no state: an indexer's keys are in fp8 with scales, whatever the format of the others."""
-    kind = opened.stack.groups[cache.kind].kind if cache.kind >= 0 else None
+    kind = occupancy.stack.groups[cache.kind].kind if cache.kind >= 0 else None
     unscaled = isinstance(kind, SparseIndexer) and not kind.index_quantized
-    return opened.dtypes.roles[Role.INDEX].name if role is Role.INDEX and not unscaled else opened.dtypes.kv
+    return occupancy.dtypes.roles[Role.INDEX].name if role is Role.INDEX and not unscaled else occupancy.dtypes.kv
 
 
 def _why_state(spec: StateSpec, blocks: int) -> str:
     return f"state in {blocks:,} {'block' if blocks == 1 else 'blocks'} of {human_bytes(spec.page)}"
 
 
-def _of_all(opened: Occupancy, counted: str) -> str:
+def _of_all(occupancy: Occupancy, counted: str) -> str:
     """The bytes of one request on a rank as those of all requests on all ranks, in words and numbers."""
-    tp = opened.request.parallel.tp
-    sequences = f"{opened.batch:,} sequences x " if opened.batch > 1 and not opened.together.unlike else ""
+    tp = occupancy.request.parallel.tp
+    sequences = f"{occupancy.batch:,} sequences x " if occupancy.batch > 1 and not occupancy.together.unlike else ""
     return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
 
 
-def _counted(opened: VllmOccupancy, name: str, size: int) -> str:
+def _counted(occupancy: VllmOccupancy, name: str, size: int) -> str:
     """The bytes beside the layers in words and numbers, of one sequence or of all."""
-    one = 1 if opened.together.unlike else opened.batch
+    one = 1 if occupancy.together.unlike else occupancy.batch
     if name != "unused_block_space":
         return f"{size // one:,} B"
-    blocks, width = opened.all_blocks // one, sum(opened.layout.stage_bytes)
+    blocks, width = occupancy.all_blocks // one, sum(occupancy.layout.stage_bytes)
     return f"({blocks:,} blocks x {width:,} B - {blocks * width - size // one:,} B of pages)"
 
 
-def _prompt_blocks(opened: VllmOccupancy, width: int) -> Iterator[StoredTensor]:
+def _prompt_blocks(occupancy: VllmOccupancy, width: int) -> Iterator[StoredTensor]:
     """What requests take under a policy while their prompts are read, beyond what they take later."""
-    peak, ranks, replicas = opened.prompt_peak, opened.request.parallel.tp, opened.request.parallel.dp
+    peak, ranks, replicas = occupancy.prompt_peak, occupancy.request.parallel.tp, occupancy.request.parallel.dp
     if peak is None:
         return
-    each, fuller = divmod(opened.batch, replicas)
+    each, fuller = divmod(occupancy.batch, replicas)
     many = sum(min(each + (number < fuller), peak.at_once) for number in range(replicas))
-    more = peak.blocks - opened.blocks
+    more = peak.blocks - occupancy.blocks
     counted = f"{many:,} prompts x {more:,} blocks x {width:,} B{f' x {ranks} ranks' if ranks > 1 else ''}"
-    yield _extra(opened, "prompt_blocks", many * more * width * ranks, counted)
+    yield _extra(occupancy, "prompt_blocks", many * more * width * ranks, counted)
 
 
-def _extra(opened: Occupancy, name: str, size: int, counted: str) -> StoredTensor:
+def _extra(occupancy: Occupancy, name: str, size: int, counted: str) -> StoredTensor:
     words = {
         "draft_layers": "blocks of the layers that draft",
         "unpacked_layers": "outer layers at the model's dtype, beyond a packed layer's bytes",

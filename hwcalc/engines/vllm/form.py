@@ -6,139 +6,122 @@ each takes so many blocks of the same bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import product
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from hwcalc.engines.forms import ENDS, Blocks, Curve, Early, MemoryForm, PartForm, Term
-from hwcalc.engines.setup import UNSHARED
-from hwcalc.engines.vllm.asked import BlockPool, FirstParts, Lengths, asked_curve, asked_parts, lengths_of
+from hwcalc.engines.forms import ENDS, Amount, Asked, AskedCurve, Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
+from hwcalc.engines.setup import Load
+from hwcalc.engines.vllm.memory import follows_batch
+from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import Stair
 
 if TYPE_CHECKING:
-    from hwcalc.engines.budget import Budget
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
+    from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.vllm.deployment import VllmDeployment
     from hwcalc.engines.vllm.groups import BlockGroup
-    from hwcalc.engines.vllm.layout import PoolLayout
+    from hwcalc.engines.vllm.layout import PoolLayout, Sums
 
-_Stairs = tuple[tuple[Stair, ...], ...]
-"""Sums of stairs, of which the largest counts."""
+LIMITED_BY: Final = "max_num_seqs"
+"""What limits the sequences that run at once, whatever the memory."""
+_MOST_KEPT: Final = 65_536
+"""Lengths of which the parts are kept at a time: as many as a sweep asks about at once."""
 
 
-def plan_form(opened: VllmOccupancy) -> MemoryForm | None:
-    """The form of the family; ``None`` where more than blocks is asked for before start-up, or the budget is unknown."""
-    given, lengths, long = opened.request.hardware.kv_memory, lengths_of(opened), _long(opened)
-    curve = _curve(opened, lengths)
-    budget = long.budget if given is None and opened.request.hardware.gpu is not None else None
-    if curve is None or not _checks_blocks(long) or (budget is None and given is None):
+class SequencePool(Record):
+    """The blocks of a budget, for sequences that take ``blocks_of`` their tokens each."""
+
+    pool: BlockPool
+    blocks_of: Callable[[int], int]
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
+        """Whether so many sequences of a replica fit."""
+        return self.pool.holds(budget_bytes, ceil_div(sequences, self.pool.schedulers) * self.blocks_of(tokens))
+
+
+def plan_form(deployment: VllmDeployment) -> MemoryForm | None:
+    """The memory at every length and for every number of sequences that are alike and keep everything.
+
+    There is none where the budget is unknown, or where more than blocks is asked for before start-up.
+    """
+    hardware, layout, settings = deployment.setup.hardware, deployment.layout, deployment.settings
+    curve, given = deployment.curve, hardware.kv_memory
+    budget = deployment.at(Load(seq=settings.full_from)).budget if given is None and hardware.gpu is not None else None
+    if curve is None or (budget is None and given is None) or not check_asks_for_blocks(layout, settings):
         return None
-    most, limited_by = opened.most_sequences() or (None, None)
-    layout, settings = long.layout, long.settings
-    blocks, pool = Blocks(), None
-    if any(layout.stage_bytes):
-        null, width = int(layout.rules.engine == "V1"), max(layout.stage_bytes)
-        if settings.override is None and layout.schedulers == 1 and _is_regular(layout):
-            blocks = Blocks(bytes=width, null=null)
-        else:
-            pool = BlockPool(
-                curve=curve,
-                width=width,
-                lengths=None if _is_regular(layout) else lengths,
-                null=null,
-                schedulers=layout.schedulers,
-                override=settings.override,
-            )
+    pool = deployment.block_pool
+    blocks, pools = Blocks(), None
+    if pool is not None and pool.override is None and pool.schedulers == 1 and not layout.encodes:
+        blocks = Blocks(bytes=pool.block_bytes, null=pool.null_blocks)
+    elif pool is not None:
+        pools = SequencePool(pool=pool, blocks_of=deployment.blocks_of)
     size = given or 0
     return MemoryForm(
         curve=curve,
-        parts=() if budget is None else _parts(opened, budget, lengths),
+        parts=() if budget is None else _parts(deployment, budget),
         usable=(size, size, size) if budget is None else budget.usable,
         total_bytes=size if budget is None else budget.total_bytes,
         blocks=blocks,
-        pools=pool,
-        most_sequences=most,
-        limited_by=limited_by,
-        dp=opened.request.parallel.dp,
+        pools=pools,
+        most_sequences=settings.sequences * deployment.setup.parallel.dp,
+        limited_by=LIMITED_BY,
+        dp=deployment.setup.parallel.dp,
     )
 
 
-def plan_curve(opened: VllmOccupancy) -> Curve | None:
-    """The cache of the family; ``None`` where not every request takes its own blocks."""
-    return _curve(opened, lengths_of(opened))
-
-
-def _curve(opened: VllmOccupancy, lengths: Lengths) -> Curve | None:
-    request, layout = opened.request, _long(opened).layout
-    if request.policy is not None or request.lengths or request.sharing != UNSHARED:
-        return None
-    if not any(layout.stage_bytes):
+def plan_curve(deployment: VllmDeployment) -> Curve:
+    """The cache of sequences that are alike and keep everything, at every length."""
+    layout, pool, tp = deployment.layout, deployment.block_pool, deployment.setup.parallel.tp
+    if pool is None:
         return Curve(gpus=((),), total=())
-    if not _is_regular(layout):
-        return asked_curve(lengths)
-    width = max(layout.stage_bytes)
-    if layout.rules.groups_by_stage and opened.settings.pp > 1:
+    width, whole_width = pool.block_bytes, tp * sum(layout.stage_bytes)
+    if layout.encodes:
+        return AskedCurve(
+            one=lambda tokens: width * deployment.blocks_of(tokens),
+            whole=lambda tokens: whole_width * deployment.blocks_of(tokens),
+        )
+    if layout.rules.groups_by_stage and deployment.settings.pp > 1:
         # All stages have as many blocks as the first, in groups of its own layers.
-        whole = _groups(layout, opened.request.parallel.tp * sum(layout.stage_bytes))
+        whole = _groups(layout, whole_width)
     else:
-        whole = (*_layers(_long(opened)), *_unused(_long(opened)))
+        whole = (*_layers(deployment, tp), *_unused(layout, tp))
     return Curve(gpus=(_groups(layout, width),), total=whole)
 
 
-def _least(opened: VllmOccupancy) -> int:
-    """The tokens from which on a batch is full: a shorter one has fewer tokens, and takes less beside the cache."""
-    settings = opened.settings
-    return 1 if settings.full_batch is None else ceil_div(settings.full_batch, settings.sequences)
+def _parts(deployment: VllmDeployment, budget: Budget) -> tuple[PartForm, ...]:
+    """The parts of the equation. They follow from the length where a batch is not full, and in V0, whose batch is a whole prompt."""
+    before, is_v0 = deployment.settings.full_from, deployment.settings.rules.engine == "V0"
+    sizes = lru_cache(maxsize=_MOST_KEPT)(partial(_sizes_at, deployment))
+
+    def amount(part: BudgetPart, end: str) -> Amount:
+        def of_length(tokens: int) -> int:
+            return sizes(tokens)[part.name, end]
+
+        if is_v0:
+            return Asked(rule=of_length, alone=True)
+        return Early(before=before, early=of_length, rule=Constant.of(getattr(part, end)))
+
+    def form(part: BudgetPart) -> PartForm:
+        if not follows_batch(part) or (before == 1 and not is_v0):
+            return PartForm.constant(part)
+        low, expected, high = (amount(part, end) for end in ENDS)
+        return PartForm(name=part.name, section=part.section.value, low=low, expected=expected, high=high)
+
+    return tuple(map(form, budget.parts))
 
 
-def _long(opened: VllmOccupancy) -> VllmOccupancy:
-    """The request, at a length at which a batch is full."""
-    return opened.sized(seq=max(_least(opened), opened.tokens))
-
-
-def _is_regular(layout: PoolLayout) -> bool:
-    """Whether the layout, and the batch, are the same at all lengths at which a batch is full."""
-    return layout.rules.engine == "V1" and (not layout.depends_on_length or _is_constant(layout))
-
-
-def _parts(opened: VllmOccupancy, budget: Budget, lengths: Lengths) -> tuple[PartForm, ...]:
-    """The parts of the equation, which follow from the length in a batch that is not full, or as long as the longest sequence."""
-    if not _is_regular(_long(opened).layout):
-        return asked_parts(lengths)
-    least = _least(opened)
-    parts = tuple(map(PartForm.constant, budget.parts))
-    if least == 1:
-        return parts
-    ends = [{end: FirstParts(opened=opened, name=part.name, end=end, lengths=least - 1) for end in ENDS} for part in parts]
-    return tuple(
-        PartForm(
-            name=part.name,
-            section=part.section,
-            low=Early(first=first["low"], rule=part.low),
-            expected=Early(first=first["expected"], rule=part.expected),
-            high=Early(first=first["high"], rule=part.high),
-        )
-        for part, first in zip(parts, ends, strict=True)
-    )
-
-
-def _checks_blocks(opened: VllmOccupancy) -> bool:
-    """Whether the check before start-up asks for no more than the blocks of a request, of as many as there is memory for."""
-    layout, rules = opened.layout, opened.layout.rules
-    if opened.settings.override is not None and not rules.override_checked:
-        return False
-    return (rules.check != "model" or opened.settings.pp == 1) and (rules.checks_packed_width or not layout.packed)
-
-
-def _is_constant(layout: PoolLayout) -> bool:
-    """Whether only the name of a block depends on the length: a block of all tokens, which holds one state."""
-    specs = [spec for group in layout.groups for spec in group.distinct]
-    return all(isinstance(spec, StateSpec) and not spec.every for spec in specs)
-
-
-def _stairs(layout: PoolLayout, group: BlockGroup) -> _Stairs:
-    """Blocks of one request in a group: as many as the member that needs most."""
-    return tuple(dict.fromkeys(spec.stairs(layout.limits) for spec in group.distinct))
+def _sizes_at(deployment: VllmDeployment, tokens: int) -> Mapping[tuple[str, str], int]:
+    """The bytes of the parts by name and end of the range, where the longest sequence has so many tokens."""
+    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    budget = deployment.at(Load(seq=tokens)).budget
+    for part, end in product(() if budget is None else budget.parts, ENDS):
+        sizes[part.name, end] += getattr(part, end)
+    return sizes
 
 
 class _Alike(NamedTuple):
@@ -147,10 +130,10 @@ class _Alike(NamedTuple):
     kind: str
     unit_bytes: int
     unit_tokens: int
-    stairs: _Stairs
+    stairs: Sums
 
     @classmethod
-    def of(cls, kind: str, unit_bytes: int, spec: LayerSpec, stairs: _Stairs) -> Self:
+    def of(cls, kind: str, unit_bytes: int, spec: LayerSpec, stairs: Sums) -> Self:
         is_state = isinstance(spec, StateSpec) and not spec.every
         return cls(kind, unit_bytes, 1 if is_state else spec.block_size, stairs)
 
@@ -164,7 +147,7 @@ def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
     alike: dict[_Alike, list[BlockGroup]] = {}
     for group in layout.stage_groups[0]:
         kind = group.form
-        key = _Alike.of(kind, block_bytes, group.specs[0], _stairs(layout, group))
+        key = _Alike.of(kind, block_bytes, group.specs[0], layout.sums(group))
         alike.setdefault(key, []).append(group)
     return tuple(
         key.term([layout.caches[member].layer for group in groups for member in group.members], len(groups))
@@ -172,33 +155,34 @@ def _groups(layout: PoolLayout, block_bytes: int) -> tuple[Term, ...]:
     )
 
 
-def _layers(opened: VllmOccupancy) -> Iterator[Term]:
+def _layers(deployment: VllmDeployment, tp: int) -> Iterator[Term]:
     """The pages of all layers, on all ranks together, by kinds of layers that grow alike."""
-    layout, kinds = opened.layout, [group.kind.name for group in opened.stack.groups]
+    layout, kinds = deployment.layout, [group.kind.name for group in deployment.plain_stack.groups]
     alike: dict[_Alike, list[int]] = {}
     for group in layout.groups:
-        stairs = _stairs(layout, group)
+        sums, layers = layout.sums(group), defaultdict[tuple[int, LayerSpec], list[int]](list)
         for member, spec in zip(group.members, group.specs, strict=True):
             cache = layout.caches[member]
-            kind = "draft" if cache.kind < 0 else kinds[cache.kind]
-            key = _Alike.of(kind, opened.request.parallel.tp * spec.page, spec, stairs)
-            alike.setdefault(key, []).append(cache.layer)
+            layers[cache.kind, spec].append(cache.layer)
+        for (kind, spec), numbers in layers.items():
+            key = _Alike.of("draft" if kind < 0 else kinds[kind], tp * spec.page, spec, sums)
+            alike.setdefault(key, []).extend(numbers)
     return (key.term(layers, len(layers)) for key, layers in alike.items())
 
 
-def _unused(opened: VllmOccupancy) -> Iterator[Term]:
+def _unused(layout: PoolLayout, tp: int) -> Iterator[Term]:
     """What blocks have beyond the pages of their group: every block is as wide as the widest group of its stage."""
-    layout, tp, width = opened.layout, opened.request.parallel.tp, sum(opened.layout.stage_bytes)
+    width = sum(layout.stage_bytes)
     alike: dict[_Alike, int] = {}
     for group in layout.groups:
         unused = width - group.block_bytes
         if unused:
-            key = _Alike.of("unused block space", tp * unused, group.specs[0], _stairs(layout, group))
+            key = _Alike.of("unused block space", tp * unused, group.specs[0], layout.sums(group))
             alike[key] = alike.get(key, 0) + 1
     return (key.term((), count) for key, count in alike.items())
 
 
-def _words(stairs: _Stairs) -> str:
+def _words(stairs: Sums) -> str:
     sums = [" + ".join(map(_stair_words, each)) for each in stairs]
     return sums[0] if len(sums) == 1 else f"max({', '.join(sums)})"
 

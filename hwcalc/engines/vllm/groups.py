@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE
 from hwcalc.engines.vllm.specs import ChunkSpec, FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.placed import Sorted
+    from hwcalc.engines.vllm.layout import Sorted
     from hwcalc.engines.vllm.rules import Rules
 
 _Pages = dict[tuple[object, ...], dict[int, Sequence[int]]]
@@ -38,6 +39,11 @@ class BlockGroup(NamedTuple):
         if len(self.distinct) == 1:
             return len(self.specs) * self.distinct[0].page
         return sum([spec.page for spec in self.specs])
+
+    def with_whole_sequences(self, tokens: int) -> BlockGroup:
+        """The group with blocks of so many tokens where a block holds a whole sequence."""
+        named = {spec: replace(spec, block_size=tokens) if spec.block_size == WHOLE_SEQUENCE else spec for spec in self.distinct}
+        return BlockGroup(self.members, tuple([named[spec] for spec in self.specs]), tuple(named.values()))
 
     @property
     def form(self) -> str:

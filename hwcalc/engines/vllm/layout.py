@@ -1,34 +1,211 @@
-"""The layer caches of a model in groups, and the blocks that a request takes from the pool."""
+"""The layers of a model in the blocks of the pool: where their caches are, their groups, and the blocks that a sequence takes.
+
+Layers of one kind have caches of one sort, and a model of very many layers has few sorts. What follows from a sort is worked out once, and
+where the caches lie does not depend on formats or ranks, so that the model keeps it.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, repeat
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from hwcalc.engines.vllm.builder import SpecBuilder
-from hwcalc.engines.vllm.counts import BlockCounts, longest
-from hwcalc.engines.vllm.drafts import draft_layers
+from msgspec.structs import replace
+
+from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
-from hwcalc.engines.vllm.placed import LayerCache, Sorted, place_caches, sorts_of_layers, stage_layers
+from hwcalc.engines.vllm.layer_specs import WHOLE_SEQUENCE, SpecBuilder
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits
 from hwcalc.errors import UsageError
+from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
+from hwcalc.formulas.arithmetic import largest
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.stairs import Stair, stairs_at, together
 
 if TYPE_CHECKING:
     from hwcalc.engines.steps import Step
     from hwcalc.engines.vllm.rules import Rules
-    from hwcalc.engines.vllm.settings import VllmSettings
+    from hwcalc.engines.vllm.settings import Speculation, VllmSettings
+    from hwcalc.formulas import Stack
     from hwcalc.model import ModelSpec
+
+_BOUNDARY: Final = 2
+_ATTENTION_FIRST: Final = frozenset({"zamba2"})
+"""Model types whose attention is shared by layers, and built before them."""
+
+
+class LayerCache(NamedTuple):
+    """One cache of one layer.
+
+    ``kind`` is the index of the layer's group in the stack. ``layer`` and ``kind`` are -1 for a draft layer. ``outer`` marks a layer
+    that turboquant does not pack.
+    """
+
+    name: str
+    layer: int
+    kind: int
+    outer: bool
+
+
+LayerSort = tuple[int, bool]
+"""The index of a kind's group in the stack, and whether the layer is one that turboquant does not pack."""
+
+
+class Sorted(NamedTuple):
+    """The sort of each cache of a sequence, and the caches of each sort by number. Sorts are numbered in order of first appearance."""
+
+    sorts: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, sorts: Sequence[int], count: int) -> Sorted:
+        """Of caches with these sorts, of which there are so many."""
+        if count == 1:
+            return cls(tuple(sorts), (tuple(range(len(sorts))),))
+        members: list[list[int]] = [[] for _ in range(count)]
+        for number, sort in enumerate(sorts):
+            members[sort].append(number)
+        return cls(tuple(sorts), tuple(map(tuple, members)))
+
+    def with_more(self, count: int) -> Sorted:
+        """With so many more caches at the end, each of a sort of its own."""
+        sorts, members = len(self.members), len(self.sorts)
+        own = tuple((members + number,) for number in range(count))
+        return Sorted((*self.sorts, *range(sorts, sorts + count)), (*self.members, *own)) if count else self
+
+    def part(self, members: Sequence[int]) -> tuple[tuple[int, ...], Sorted]:
+        """Some of the caches alone, and their sorts as they are numbered here."""
+        own = [self.sorts[member] for member in members]
+        numbers = {sort: number for number, sort in enumerate(dict.fromkeys(own))}
+        return tuple(numbers), Sorted.of([numbers[sort] for sort in own], len(numbers))
+
+
+class Placed(NamedTuple):
+    """The caches of all layers, and what each of their sorts is: the sort of a layer, and which of its caches."""
+
+    caches: tuple[LayerCache, ...]
+    sorted: Sorted
+    sorts: tuple[tuple[LayerSort, int], ...]
+
+    def stages(self, layers: Sequence[int]) -> tuple[int, ...]:
+        """The pipeline stage of each cache, where stages have so many layers."""
+        if len(layers) == 1:
+            return (0,) * len(self.caches)
+        of_layer = list(chain.from_iterable(map(repeat, range(len(layers)), layers)))
+        return tuple([of_layer[cache.layer] for cache in self.caches])
+
+
+class LayerSorts(NamedTuple):
+    """The sorts of each layer, and each sort once, in order of first appearance."""
+
+    layers: tuple[tuple[LayerSort, ...], ...]
+    distinct: tuple[LayerSort, ...]
+
+
+def sorts_of_layers(model: ModelSpec, *, outer: bool) -> LayerSorts:
+    """The sorts of the model's layers. With ``outer``, turboquant does not pack the first and last ones."""
+    return model.once(("vllm sorts", outer), lambda: _sorts_of_layers(model.stack_for("vllm"), outer=outer))
+
+
+def _sorts_of_layers(stack: Stack, *, outer: bool) -> LayerSorts:
+    numbers = {group.kind: number for number, group in enumerate(stack.groups)}
+    # Looked up by identity first: layers share their kinds, and comparing kinds is slow.
+    known: dict[tuple[int, ...], tuple[LayerSort, ...]] = {}
+    found = []
+    for kinds in stack.layers:
+        identity = tuple(map(id, kinds))
+        if identity not in known:
+            known[identity] = tuple([(numbers[kind], False) for kind in kinds])
+        found.append(known[identity])
+    if outer:
+        last = len(found) - _BOUNDARY
+        found = [
+            tuple((kind, True) for kind, _ in sorts) if layer < _BOUNDARY or layer >= last else sorts
+            for layer, sorts in enumerate(found)
+        ]
+    return LayerSorts(tuple(found), tuple(dict.fromkeys(chain.from_iterable(found))))
+
+
+def stage_layers(layers: int, pp: int, rules: Rules) -> list[int]:
+    """How many layers each pipeline stage has. The remainder goes to the stages before the last, one layer each, the later stages first.
+
+    V0 gives all of it to the last stage.
+    """
+    if pp > layers:
+        raise UsageError(f"pp {pp} is more than the model's {layers} layers.", hint="Use a smaller pp.")
+    counts = [layers // pp] * pp
+    if rules.stage_remainder == "last":
+        counts[-1] += layers % pp
+    else:
+        for back in range(2, layers % pp + 2):
+            counts[-back] += 1
+    return counts
+
+
+def place_caches(model: ModelSpec, layers: LayerSorts, names: Sequence[tuple[str, ...]]) -> Placed:
+    """The caches of all layers. ``names`` are those of the caches of each distinct sort."""
+    key = ("vllm caches", layers.distinct, tuple(names))
+    return model.once(key, lambda: _place(layers, names, attention_first=model.model_type in _ATTENTION_FIRST))
+
+
+def _place(layers: LayerSorts, names: Sequence[tuple[str, ...]], *, attention_first: bool) -> Placed:
+    of_sort = {
+        sort: tuple(((sort, place), (name, *sort)) for place, name in enumerate(own))
+        for sort, own in zip(layers.distinct, names, strict=True)
+    }
+    found = [(layer, each) for layer, sorts in enumerate(layers.layers) for sort in sorts for each in of_sort[sort]]
+    if attention_first:
+        found.sort(key=lambda one: one[1][1][0] == "state")
+    numbers = {sort: number for number, sort in enumerate(dict.fromkeys(sort for _, (sort, _) in found))}
+    return Placed(
+        tuple([LayerCache(name, layer, kind, outer) for layer, (_, (name, kind, outer)) in found]),
+        Sorted.of([numbers[sort] for _, (sort, _) in found], len(numbers)),
+        tuple(numbers),
+    )
+
 
 _UNCUT: Final[Mapping[int, Step]] = MappingProxyType({})
 
-
+Sums = tuple[tuple[Stair, ...], ...]
+"""Sums of stairs, of which the largest counts."""
 StagePages = Sequence[Mapping[int, int]]
 """For each group how many pages of each size, in bytes, its layers have on one stage."""
+
+
+class BlockDemand(NamedTuple):
+    """The blocks of one sequence in all groups, by its tokens. Groups of one rule are one sum of ``stairs``.
+
+    ``largest`` has the other groups, how many there are of each, and their sums, of which the largest counts.
+    """
+
+    stairs: tuple[Stair, ...]
+    largest: tuple[tuple[int, Sums], ...]
+
+    @classmethod
+    def of(cls, groups: Iterable[Sums]) -> Self:
+        """The blocks of groups that take so many each."""
+        counted = Counter(groups).items()
+        return cls(
+            stairs=together((count, sums[0]) for sums, count in counted if len(sums) == 1),
+            largest=tuple((count, sums) for sums, count in counted if len(sums) > 1),
+        )
+
+    def at(self, tokens: int) -> int:
+        """Blocks of a sequence of so many tokens; of an array of lengths an array."""
+        blocks = stairs_at(self.stairs, tokens)
+        for count, sums in self.largest:
+            blocks = blocks + count * largest(stairs_at(stairs, tokens) for stairs in sums)
+        return blocks
+
+
+def longest(taken: Callable[[int], int], most: int, bound: int) -> int:
+    """The most tokens, up to ``bound``, that take no more than ``most``, which grows with the tokens; 0 if none do."""
+    return bisect_right(range(1, bound + 1), most, key=taken)
 
 
 class RequestBytes(NamedTuple):
@@ -80,8 +257,10 @@ class PoolLayout(Record):
     """Whether a block has pages of different sizes side by side (DeepSeek-V4)."""
     declared: tuple[LayerSpec, ...]
     """The specs of all caches before they are grouped."""
-    depends_on_length: bool
-    """Whether the layout changes with the longest sequence. It does for encoders, and for states with one block per sequence."""
+    encodes: bool
+    """Whether the model has cross attention, for which blocks are reserved by the longest sequence."""
+    model_encoder_tokens: int | None
+    """Tokens that cross attention reserves, where the model says so; ``None`` is as many as a batch has."""
     cut: Mapping[int, Step] = _UNCUT
     """Blocks of a request in the caches that a policy cuts, at the one length for which they were counted."""
 
@@ -89,6 +268,25 @@ class PoolLayout(Record):
     def schedulers(self) -> int:
         """V0 has one for each pipeline stage, with its share of the blocks (core/scheduler.py); V1 has one."""
         return len(self.stage_bytes) if self.rules.engine == "V0" else 1
+
+    def for_length(self, tokens: int, batched_tokens: int) -> PoolLayout:
+        """The layout where the longest sequence has ``tokens`` and the largest batch ``batched_tokens``."""
+        limits, reserved = self.limits, self.model_encoder_tokens
+        if reserved is None:
+            # Cross attention reserves as many tokens for the encoder's output as a batch has.
+            reserved = max(batched_tokens, tokens) if self.encodes else batched_tokens
+        if (batched_tokens, reserved) != (limits.batched_tokens, limits.encoder_tokens):
+            limits = replace(limits, batched_tokens=batched_tokens, encoder_tokens=reserved)
+        if not self._has_whole_sequences:
+            return self if limits is self.limits else replace(self, limits=limits)
+        groups, *stages = (
+            tuple(group.with_whole_sequences(tokens) for group in groups) for groups in (self.groups, *self.stage_groups)
+        )
+        return replace(self, limits=limits, groups=groups, stage_groups=tuple(stages))
+
+    @cached_property
+    def _has_whole_sequences(self) -> bool:
+        return any(spec.block_size == WHOLE_SEQUENCE for group in self.groups for spec in group.distinct)
 
     def request_bytes(self, length: int) -> RequestBytes:
         """What one request of ``length`` tokens takes on one rank of every stage, all stages together."""
@@ -150,12 +348,16 @@ class PoolLayout(Record):
         """Blocks of one request in all groups together."""
         if self.cut:
             return sum(self.blocks(group, length) for group in self.stage_groups[0])
-        return self.counts.at(length)
+        return self.demand.at(length)
 
     @cached_property
-    def counts(self) -> BlockCounts:
+    def demand(self) -> BlockDemand:
         """How :meth:`total_blocks` grows with the length. Under a policy it is known at one length alone."""
-        return BlockCounts.of(self.stage_groups[0], self.limits)
+        return BlockDemand.of(self.sums(group) for group in self.stage_groups[0])
+
+    def sums(self, group: BlockGroup) -> Sums:
+        """The blocks of one sequence in a group, by its tokens: as many as the member that needs most."""
+        return tuple(dict.fromkeys(spec.stairs(self.limits) for spec in group.distinct))
 
     def needed(self, length: int, stage: int) -> int:
         """The bytes of a request of ``length`` tokens by the check before start-up, on a rank of one stage."""
@@ -208,18 +410,9 @@ class PoolLayout(Record):
             )
         ]
 
-    def longest(self, blocks: int, bound: int) -> int:
-        """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits."""
-        if self.cut:
-            return longest(lambda length: self.total_blocks(length) <= blocks, bound)
-        return self.counts.longest(blocks, bound)
-
     def longest_checked(self, budget: int, bound: int, stage: int) -> int:
-        """As :meth:`longest`, by the check before start-up, in ``budget`` bytes of a rank of one stage."""
-        width = self._checked_widths[stage]
-        if width is None or self.cut or self._checked_groups is not self.stage_groups[0]:
-            return longest(lambda length: self.needed(length, stage) <= budget, bound)
-        return self.counts.longest(budget // width, bound) if width else bound
+        """The longest request, up to ``bound`` tokens, that the check before start-up accepts in ``budget`` bytes of a rank of one stage."""
+        return longest(lambda length: self.needed(length, stage), budget, bound)
 
 
 def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
@@ -234,10 +427,43 @@ def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
         )
 
 
-def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLayout:
-    """Group the caches of all layers. Raises :class:`~hwcalc.errors.UnsupportedError` for layers that vLLM does not run."""
+def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
+    """The kinds of the draft's layers, in order; empty for n-gram lookup."""
+    if speculation is None or speculation.method == "ngram":
+        return ()
+    if speculation.model is not None:
+        return [kind for layer in speculation.model.stack_for("vllm") for kind in layer]
+    return [kind for _ in range(_modules(model)) for kind in _predictor(model)]
+
+
+def _modules(model: ModelSpec) -> int:
+    if model.facts.mtp_modules is None:
+        raise UsageError(
+            f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
+        )
+    return model.facts.mtp_modules
+
+
+def _predictor(model: ModelSpec) -> Sequence[LayerKind]:
+    """A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window."""
+    for layer in reversed(model.stack_for("vllm").layers):
+        for kind in layer:
+            if isinstance(kind, CompressedAttention):
+                return [
+                    CompressedAttention(num_attention_heads=kind.num_attention_heads, head_dim=kind.head_dim, window=kind.window)
+                ]
+        kinds: list[LayerKind] = [kind for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))]
+        if kinds:
+            # It has its own indexer, even if the last layers reuse the selection of an earlier layer.
+            groups = model.stack_for("vllm").groups
+            return kinds + [group.kind for group in groups if isinstance(group.kind, SparseIndexer)][:1]
+    raise UsageError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")
+
+
+def plan_layout(model: ModelSpec, settings: VllmSettings) -> PoolLayout:
+    """The caches of all layers in groups. Raises :class:`~hwcalc.errors.UnsupportedError` for layers that vLLM does not run."""
     stack = model.stack_for("vllm")
-    builder = SpecBuilder(model, settings, length, stack)
+    builder = SpecBuilder(model, settings, stack)
     rules, pp = settings.rules, settings.pp
     stage_sizes, layers = stage_layers(len(stack), pp, rules), sorts_of_layers(model, outer=builder.leaves_outer)
     built = {sort: builder.specs(stack.groups[sort[0]].kind, outer=sort[1]) for sort in layers.distinct}
@@ -264,14 +490,15 @@ def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLa
         stages=stages,
         groups=groups,
         block_size=builder.block,
-        limits=_limits(builder, settings, modules=len(drafts)),
+        limits=_limits(model, settings, modules=len(drafts)),
         rules=rules,
         stage_bytes=tuple(_stage_bytes(*own, rules, packed=packed) for own in zip(pages, stage_groups, strict=True)),
         stage_groups=stage_groups,
         stage_pages=pages,
         packed=packed,
         declared=tuple(map(specs.__getitem__, every.sorts)),
-        depends_on_length=builder.depends_on_length,
+        encodes=builder.encodes,
+        model_encoder_tokens=None if rules.whole_encoder else model.encoder_tokens,
     )
 
 
@@ -284,21 +511,16 @@ def _groups_of(
     return tuple(group._replace(members=tuple(members[index] for index in group.members)) for group in groups)
 
 
-def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Limits:
+def _limits(model: ModelSpec, settings: VllmSettings, *, modules: int) -> Limits:
+    """The limits of a full batch, for a sequence that fits into it."""
+    own = None if settings.rules.whole_encoder else model.encoder_tokens
     return Limits(
         batches=settings.concurrent_batches,
         batched_tokens=settings.batched_tokens,
         retained=settings.speculated - 1 if modules > 1 and settings.speculated > 1 else 0,
         dcp=settings.dcp,
-        encoder_tokens=_encoder_tokens(builder, settings),
+        encoder_tokens=settings.batched_tokens if own is None else own,
     )
-
-
-def _encoder_tokens(builder: SpecBuilder, settings: VllmSettings) -> int:
-    """Tokens that cross attention reserves for the encoder's output: as many as a batch has."""
-    if not settings.rules.whole_encoder and builder.model.encoder_tokens is not None:
-        return builder.model.encoder_tokens
-    return max(settings.batched_tokens, builder.length if builder.encodes else 0)
 
 
 def _pages_of_stages(stages: Sequence[int], stage_groups: Sequence[Sequence[BlockGroup]]) -> tuple[StagePages, ...]:
@@ -348,3 +570,40 @@ def _slots(pages: StagePages) -> dict[int, int]:
 def _tuple_bytes(pages: StagePages) -> int:
     """Bytes of as many tuples, of one page of each size of the first group, as there are layers with pages of one size."""
     return sum(pages[0]) * max(_slots(pages).values(), default=0)
+
+
+def pool_buffers(layout: PoolLayout, blocks: int, stage: int) -> tuple[Allocation, ...]:
+    """The int8 buffers of a rank of pipeline stage ``stage`` (from 0), of ``blocks`` pages each. Their pages add up to a block.
+
+    Two groups of three layers share three buffers: the first layers of both groups are in the first buffer, and so on. A block belongs to
+    only one group at a time, so the layers do not conflict. If a block has pages of different sizes side by side (DeepSeek-V4), the pool
+    is a single buffer. Source: vLLM 0.33, v1/core/kv_cache_planning.py (KVCacheTensor.shared_by) and v1/worker/gpu/attn_utils.py.
+    """
+    width = layout.stage_bytes[stage] if stage < len(layout.stage_bytes) else 0
+    if not width or not blocks:
+        return ()
+    pages: list[int] = []
+    layers: list[list[int]] = []
+    for group in layout.groups:
+        local = [
+            (spec.page, layout.caches[member].layer)
+            for member, spec in zip(group.members, group.specs, strict=True)
+            if layout.stages[member] == stage
+        ]
+        for place, (page, layer) in enumerate(local):
+            if place == len(pages):
+                pages.append(0)
+                layers.append([])
+            pages[place] = max(pages[place], page)
+            layers[place].append(layer)
+    if sum(pages) != width:
+        # The pages of the groups do not match one by one, so the groups share whole blocks.
+        return (_buffer("pool", -1, blocks, width),)
+    return tuple(
+        _buffer(f"pool.{place}", layers[place][0] if len(layers[place]) == 1 else -1, blocks, page)
+        for place, page in enumerate(pages)
+    )
+
+
+def _buffer(name: str, layer: int, blocks: int, page: int) -> Allocation:
+    return Allocation(name=name, layer=layer, dtype="int8", shape=(blocks, page), bytes=blocks * page, blocks=blocks)

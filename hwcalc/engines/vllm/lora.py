@@ -17,8 +17,7 @@ from hwcalc.engines.lora_weights import adapted, adapter_numbers, most_on_a_stag
 from hwcalc.engines.rank_weights import RankBytes, cut_blocks
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.shards import module_of
-from hwcalc.engines.vllm.shards import VllmRank
-from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.engines.vllm.weights import VLLM, VllmRank
 from hwcalc.errors import UsageError
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 

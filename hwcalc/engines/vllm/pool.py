@@ -6,20 +6,22 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from msgspec.structs import replace
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.vllm.groups import BlockGroup
-from hwcalc.engines.vllm.layout import PoolLayout, bytes_of_pages
+from hwcalc.engines.vllm.layout import PoolLayout, bytes_of_pages, longest
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.arithmetic import larger
+from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
     from hwcalc.engines.vllm.groups import BlockGroup
     from hwcalc.engines.vllm.rules import Rules
     from hwcalc.engines.vllm.settings import VllmSettings
@@ -27,123 +29,126 @@ if TYPE_CHECKING:
 _NO_MEMORY: Final = "No available memory for the cache blocks."
 
 
-def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> PoolInfo:
-    """The pool of one data-parallel replica, for requests of ``length`` tokens. The longest request is searched up to ``bound`` tokens."""
-    stages = [size for size in layout.stage_bytes if size]
-    if not stages:
+class BlockPool(Record):
+    """What vLLM makes of a budget: blocks of ``block_bytes``, or ``override`` of them, of which requests get all but the null block.
+
+    Each of the ``schedulers`` has its share of the blocks, and of the requests.
+    """
+
+    block_bytes: int
+    null_blocks: int
+    schedulers: int
+    override: int | None
+
+    @classmethod
+    def of(cls, layout: PoolLayout, override: int | None) -> Self | None:
+        """The pool for these layers, whose blocks are those of the stage with the fewest; ``None`` if nothing has a cache."""
+        width = max(layout.stage_bytes, default=0)
+        if not width:
+            return None
+        # The null block stands for tokens that have left their window. V0 has none.
+        return cls(
+            block_bytes=width, null_blocks=int(layout.rules.engine == "V1"), schedulers=layout.schedulers, override=override
+        )
+
+    def blocks(self, budget_bytes: int) -> int:
+        """All blocks."""
+        return budget_bytes // self.block_bytes if self.override is None else self.override
+
+    def usable_blocks(self, budget_bytes: int) -> int:
+        """Blocks for requests."""
+        usable: int = larger(self.blocks(budget_bytes) - self.null_blocks, 0)
+        return usable
+
+    def own_blocks(self, budget_bytes: int) -> int:
+        """Blocks for the requests of one scheduler."""
+        return self.usable_blocks(budget_bytes) // self.schedulers
+
+    def holds(self, budget_bytes: int, blocks: int) -> bool:
+        """Whether the requests of one scheduler, which take so many blocks, fit into a budget; of arrays an array."""
+        return blocks <= self.own_blocks(budget_bytes)
+
+    def figures(self, budget_bytes: int) -> tuple[Step, Step]:
+        """:meth:`blocks` and :meth:`usable_blocks`, with their formulas."""
+        blocks = self.blocks(budget_bytes)
+        made = step(
+            "blocks",
+            "floor(budget / bytes_per_block)",
+            blocks,
+            unit="blocks",
+            budget=budget_bytes,
+            bytes_per_block=self.block_bytes,
+        )
+        if self.override is not None:
+            made = step("blocks", "num_gpu_blocks_override", blocks, unit="blocks", num_gpu_blocks_override=blocks)
+        usable = self.usable_blocks(budget_bytes)
+        return made, step(
+            "usable_blocks", "max(0, blocks - null_block)", usable, unit="blocks", blocks=blocks, null_block=self.null_blocks
+        )
+
+
+def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> PoolInfo:
+    """The pool of one data-parallel replica for a budget per GPU, in the figures of the log."""
+    if pool is None:
         return _without_cache(budget)
-    blocks = min(budget // size for size in stages)
-    if settings.override is not None:
-        blocks = settings.override
+    layout, settings, length = occupancy.layout, occupancy.settings, occupancy.tokens
+    bound = max(length, occupancy.model.max_position_embeddings or 0)
+    made, usable = pool.figures(budget)
     message = _message(layout, settings, budget, length, bound)
+    concurrency, tokens = _logged(layout, settings, int(made.expected), budget, length)
+    requests = pool.schedulers * occupancy.most_requests(pool.own_blocks(budget))
     fits = message is None
-    per_request = layout.total_blocks(length)
-    logged = budget // layout.stage_bytes[0] if layout.rules.logs_own_blocks and settings.override is None else blocks
-    concurrency = float(logged / _logged_blocks(layout, length))
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
-    tokens = _logged(layout, settings, logged, concurrency, length)
-    requests = layout.schedulers * (usable_blocks(layout, settings, budget) // layout.schedulers // per_request)
-    return PoolInfo(
+    info = PoolInfo(
         budget_bytes=budget,
-        tokens=tokens if fits else None,
-        bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if is_full else None,
-        blocks=blocks,
+        tokens=int(tokens.expected) if fits else None,
+        bytes_per_token=pool.block_bytes // (layout.block_size * settings.dcp) if is_full else None,
+        blocks=int(made.expected),
         block_size=layout.block_size,
-        bytes_per_block=max(stages),
-        blocks_per_request=per_request,
-        max_concurrency=concurrency if fits else None,
+        bytes_per_block=pool.block_bytes,
+        blocks_per_request=occupancy.blocks,
+        max_concurrency=float(concurrency.expected) if fits else None,
         max_requests=requests,
-        max_seq=_longest(layout, settings, budget, bound),
+        max_seq=_longest(layout, settings, pool, budget, bound),
         swa_tokens=None,
         state_slots=None,
         needed_bytes=max(layout.needed(length, stage) for stage in range(settings.pp)),
         fits=fits,
         message=message,
-        requires=_mamba_limit(layout, settings, blocks) if fits else (),
+        requires=_mamba_limit(layout, settings, int(made.expected)) if fits else (),
         definition=Definition.ENGINE,
-        at_once=None,
-        steps=_steps(layout, settings, budget, logged, (concurrency, tokens), length, fits=fits),
+        steps=(made, usable, *((concurrency, tokens) if fits else ())),
     )
+    if occupancy.evicted is not None:
+        from hwcalc.engines.vllm.policies import under_policy
+
+        info = under_policy(occupancy, pool, info, bound)
+    return _with_requests(occupancy, pool, info)
 
 
-def _steps(
-    layout: PoolLayout,
-    settings: VllmSettings,
-    budget: int,
-    blocks: int,
-    figures: tuple[float, int],
-    length: int,
-    *,
-    fits: bool,
-) -> tuple[Step, ...]:
-    """How the figures of a pool come about."""
-    logged = _logged_steps(layout, settings, blocks, figures, length) if fits else ()
-    return (*_block_steps(layout, settings, budget, length), *logged)
+def _with_requests(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo) -> PoolInfo:
+    """The pool with a step for the requests that it holds: behind its blocks, or at the end where that is a rule of the load."""
+    if occupancy.together.grouped:
+        from hwcalc.engines.vllm.sharing import requests_figure
 
+        return replace(info, steps=(*info.steps, *requests_figure(occupancy, pool, info)))
+    if occupancy.evicted is not None:
+        from hwcalc.engines.vllm.policies import requests_figure
 
-def _block_steps(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> tuple[Step, ...]:
-    """How many blocks there are, how many of them requests may take, and how many requests they hold."""
-    size, usable, per_request = max(layout.stage_bytes), usable_blocks(layout, settings, budget), layout.total_blocks(length)
-    blocks = budget // size if settings.override is None else settings.override
-    made = step("blocks", "floor(budget / bytes_per_block)", blocks, unit="blocks", budget=budget, bytes_per_block=size)
-    if settings.override is not None:
-        made = step("blocks", "num_gpu_blocks_override", blocks, unit="blocks", num_gpu_blocks_override=blocks)
-    held = "floor(usable_blocks / blocks_per_request)"
-    if layout.schedulers > 1:
-        held = "schedulers x floor(floor(usable_blocks / schedulers) / blocks_per_request)"
-    return (
-        made,
-        step(
-            "usable_blocks",
-            "max(0, blocks - null_block)",
-            usable,
-            unit="blocks",
-            blocks=blocks,
-            null_block=int(layout.rules.engine == "V1"),
-        ),
-        step(
-            "max_requests",
-            held,
-            layout.schedulers * (usable // layout.schedulers // per_request),
-            unit="requests",
-            schedulers=layout.schedulers,
-            usable_blocks=usable,
-            blocks_per_request=per_request,
-        ),
+        return replace(info, steps=(*info.steps, *requests_figure(occupancy, pool, info)))
+    formula = "floor(usable_blocks / blocks_per_request)"
+    if pool.schedulers > 1:
+        formula = "schedulers x floor(floor(usable_blocks / schedulers) / blocks_per_request)"
+    requests = step(
+        "max_requests",
+        formula,
+        info.max_requests or 0,
+        unit="requests",
+        schedulers=pool.schedulers,
+        usable_blocks=pool.usable_blocks(info.budget_bytes),
+        blocks_per_request=info.blocks_per_request or 0,
     )
-
-
-def _logged_steps(
-    layout: PoolLayout, settings: VllmSettings, blocks: int, figures: tuple[float, int], length: int
-) -> tuple[Step, ...]:
-    """The concurrency and the tokens that the log prints. In releases that log the blocks of the first stage, ``blocks`` are those."""
-    concurrency, tokens = figures
-    name = "logged_blocks" if layout.rules.logs_own_blocks else "blocks"
-    if layout.rules.concurrency == "length":
-        times = f"{name} x block_size / seq"
-        sizes: dict[str, int] = {name: blocks, "block_size": layout.block_size, "seq": length}
-    else:
-        times = f"{name} / blocks_per_request"
-        sizes = {name: blocks, "blocks_per_request": int(_logged_blocks(layout, length))}
-    first = step("max_concurrency", times, concurrency, unit="x", **sizes)
-    if layout.rules.logged_tokens == "request":
-        return first, step("tokens", f"floor({times} x seq)", tokens, unit="tokens", **sizes | {"seq": length})
-    groups = len(layout.stage_groups[0])
-    each = tokens // (blocks // groups) if blocks >= groups else 0
-    second = step(
-        "tokens",
-        f"floor({name} / groups) x group_tokens",
-        tokens,
-        unit="tokens",
-        **{name: blocks, "groups": groups, "group_tokens": each},
-    )
-    return first, second
-
-
-def usable_blocks(layout: PoolLayout, settings: VllmSettings, budget: int) -> int:
-    """Blocks for requests on the stage with the fewest blocks: all except the null block, which V0 has not."""
-    blocks = min(budget // size for size in layout.stage_bytes if size) if settings.override is None else settings.override
-    return max(0, blocks - (layout.rules.engine == "V1"))
+    return replace(info, steps=(*info.steps[:2], requests, *info.steps[2:]))
 
 
 def _without_cache(budget: int) -> PoolInfo:
@@ -169,12 +174,42 @@ def _without_cache(budget: int) -> PoolInfo:
     )
 
 
-def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
-    """The blocks of one request as the log's concurrency counts them."""
-    if layout.rules.concurrency == "length":
+def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, budget: int, length: int) -> tuple[Step, Step]:
+    """The concurrency and the tokens that the log prints. vLLM computes them in floating point, so tokens may be one below the product."""
+    rules, name = layout.rules, "blocks"
+    if rules.logs_own_blocks:
+        # Each stage logs its own blocks, and these are those of the first.
+        name = "logged_blocks"
+        blocks = budget // layout.stage_bytes[0] if settings.override is None else blocks
+    if rules.concurrency == "length":
         from fractions import Fraction
 
-        return Fraction(length, layout.block_size)
+        formula, terms = f"{name} x block_size / seq", {"block_size": layout.block_size, "seq": length}
+        times = float(blocks / Fraction(length, layout.block_size))
+    else:
+        per_request = _logged_blocks(layout, length)
+        formula, terms = f"{name} / blocks_per_request", {"blocks_per_request": per_request}
+        times = float(blocks / per_request)
+    concurrency = step("max_concurrency", formula, times, unit="x", **{name: blocks}, **terms)
+    if rules.logged_tokens == "request":
+        terms = {name: blocks, **terms, "seq": length}
+        return concurrency, step("tokens", f"floor({formula} x seq)", int(times * length), unit="tokens", **terms)
+    groups = layout.stage_groups[0]
+    smallest = min(spec.block_size for group in groups for spec in group.distinct)
+    if len(groups) == 1 and rules.logged_block == "config":
+        smallest = layout.block_size
+    each = smallest * settings.dcp if blocks >= len(groups) else 0
+    return concurrency, step(
+        "tokens",
+        f"floor({name} / groups) x group_tokens",
+        blocks // len(groups) * each,
+        unit="tokens",
+        **{name: blocks, "groups": len(groups), "group_tokens": each},
+    )
+
+
+def _logged_blocks(layout: PoolLayout, length: int) -> int:
+    """The blocks of one request as the log's concurrency counts them."""
     if layout.rules.packed == "pages" or not layout.packed:
         return layout.total_blocks(length)
     # DeepSeek-V4 before 0.27: the bytes of all groups' blocks, in blocks of the first group. A group without a layer on the first stage
@@ -184,28 +219,12 @@ def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
     return ceil_div(needed, pages[0])
 
 
-def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency: float, length: int) -> int:
-    """The number of tokens in the log. vLLM computes it in floating point, so it may be one below the exact product."""
-    if layout.rules.logged_tokens == "request":
-        return int(concurrency * length)
-    groups = layout.stage_groups[0]
-    smallest = min(spec.block_size for group in groups for spec in group.distinct)
-    if len(groups) == 1 and layout.rules.logged_block == "config":
-        smallest = layout.block_size
-    return blocks // len(groups) * smallest * settings.dcp
-
-
 def _checked_bytes(layout: PoolLayout, settings: VllmSettings, budget: int, stage: int) -> int:
     """The bytes with which the check compares what a request needs."""
     size = layout.stage_bytes[stage]
     if settings.override is not None and layout.rules.override_checked:
         budget = settings.override * size
     return budget - size if layout.rules.null_block_reserved else budget
-
-
-def starts_with(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> bool:
-    """Whether vLLM starts with a pool of so many bytes, to serve requests of ``length`` tokens."""
-    return _lacking(layout, settings, budget, length) is None
 
 
 def _lacking(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> tuple[int, int, int] | None:
@@ -221,14 +240,20 @@ def _checked_stages(layout: PoolLayout) -> list[int]:
     return [stage for stage, size in enumerate(layout.stage_bytes) if size]
 
 
-def _longest(layout: PoolLayout, settings: VllmSettings, budget: int, bound: int) -> int:
+def _longest(layout: PoolLayout, settings: VllmSettings, pool: BlockPool, budget: int, bound: int) -> int:
     """The longest sequence with which vLLM starts, and which one scheduler holds."""
     starts = min(
         layout.longest_checked(_checked_bytes(layout, settings, budget, stage), bound, stage) for stage in _checked_stages(layout)
     )
-    if layout.schedulers == 1:
-        return starts
-    return layout.longest(usable_blocks(layout, settings, budget) // layout.schedulers, starts)
+    return starts if pool.schedulers == 1 else longest(layout.total_blocks, pool.own_blocks(budget), starts)
+
+
+def check_asks_for_blocks(layout: PoolLayout, settings: VllmSettings) -> bool:
+    """Whether the check before start-up asks for no more than the blocks of a request, of as many as there is memory for."""
+    rules = layout.rules
+    if settings.override is not None and not rules.override_checked:
+        return False
+    return (rules.check != "model" or settings.pp == 1) and (rules.checks_packed_width or not layout.packed)
 
 
 def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> str | None:
@@ -278,18 +303,10 @@ def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tup
 
 def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
     """The groups as a plan reports them."""
-    # Kept beside the layout: the groups as they are at every length.
-    alike: list[dict[str, Any]] | None = vars(layout).get("_infos")
-    if alike is None:
-        alike = vars(layout)["_infos"] = [_group_info(layout, group) for group in layout.groups]
     return tuple(
-        PoolGroup(**info, blocks_per_request=layout.blocks(group, length), steps=_group_steps(layout, group, length))
-        for group, info in zip(layout.groups, alike, strict=True)
+        PoolGroup(**_group_info(layout, group), blocks_per_request=int(counted.expected), steps=(counted,))
+        for group, counted in ((group, layout.counted(group, length)) for group in layout.groups)
     )
-
-
-def _group_steps(layout: PoolLayout, group: BlockGroup, length: int) -> tuple[Step, ...]:
-    return (layout.counted(group, length),)
 
 
 def _group_info(layout: PoolLayout, group: BlockGroup) -> dict[str, Any]:

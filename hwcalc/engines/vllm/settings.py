@@ -1,27 +1,37 @@
-"""The settings of vLLM for a request, with every default filled in: formats, block size, batch sizes, speculation."""
+"""The settings of vLLM, with every default filled in: formats, block size, batch sizes, drafts, the longest sequence it accepts.
+
+Source: vLLM 0.33, engine/arg_utils.py; for the longest sequence ``_get_and_verify_max_len`` of config.py, since 0.11 of config/model.py. A
+config of the tokenizer may lower that; kvplan does not read it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from hwcalc.engines.capability import compute_capability
+from hwcalc.engines.setup import Parallel
 from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.blocks import sparse_kv_dtype
 from hwcalc.engines.vllm.classes import expands_latents
-from hwcalc.engines.vllm.defaults import batch_defaults
+from hwcalc.engines.vllm.layer_specs import (
+    STATE_KINDS,
+    caching_of_states,
+    default_state_dtype,
+    hears_state_dtype,
+    sparse_kv_dtype,
+)
 from hwcalc.engines.vllm.rules import Rules, rules_of
-from hwcalc.engines.vllm.runner import runs_second_runner
-from hwcalc.engines.vllm.speculation import Speculation, read_speculation
-from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype, hears_state_dtype
+from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.errors import UsageError
 from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     LatentAttention,
     LayerKind,
+    Role,
     SharedCache,
     SlidingAttention,
     SparseIndexer,
@@ -29,12 +39,13 @@ from hwcalc.formulas import (
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.dtypes import find_dtype
-from hwcalc.profiles.engines import planned_version
+from hwcalc.profiles.engines import planned_version, vllm_profile
 from hwcalc.text import brief
-from hwcalc.units import parse_tokens
+from hwcalc.units import GIB, parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Setup
+    from hwcalc.engines.vllm.rules import Rules
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
@@ -103,46 +114,51 @@ class VllmSettings(Record):
         """The rules of this version."""
         return rules_of(planned_version(self.version))
 
-    def sized(self, request: Request) -> VllmSettings:
-        """The settings for a request that differs only in length and batch."""
+    def for_length(self, tokens: int, setup: Setup) -> VllmSettings:
+        """The settings where the longest sequence has so many tokens: a default batch has no more tokens than all sequences."""
         if self.rules.engine == "V0":
-            sequences, batched, full = _batches(request, self.version, whole_from=self.whole_from)
-            return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
-        if self.full_batch is None:
+            sequences, batched = _v0_batches(setup, self.version, tokens, whole_from=self.whole_from)
+        elif self.full_batch is None:
             return self
-        batched = min(self.full_batch, self.sequences * request.seq)
-        return self if batched == self.batched_tokens else replace(self, batched_tokens=batched)
+        else:
+            sequences, batched = self.sequences, min(self.full_batch, self.sequences * tokens)
+        if (sequences, batched) == (self.sequences, self.batched_tokens):
+            return self
+        return replace(self, sequences=sequences, batched_tokens=batched)
 
-    def same_batches(self, seq: int) -> bool:
-        """Whether the batch sizes are the same if the longest sequence has ``seq`` tokens."""
-        full = self.full_batch
-        return full is None or (self.batched_tokens == full and self.sequences * seq >= full)
+    @property
+    def full_from(self) -> int:
+        """The tokens of a sequence from which on a default batch is full; shorter ones give a smaller batch."""
+        return 1 if self.full_batch is None else ceil_div(self.full_batch, self.sequences)
 
 
-def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSettings:
-    """Fill in the defaults of vLLM. Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value."""
-    options = request.options
+def read_settings(model: ModelSpec, setup: Setup, version: str) -> VllmSettings:
+    """The settings with the defaults of vLLM filled in, where a batch is full.
+
+    Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value.
+    """
+    options = setup.options
     rules = rules_of(planned_version(version))
-    capability = compute_capability(request.hardware.gpu)
-    model_dtype = _model_dtype(model, options.get("dtype"), request.hardware.gpu, rules)
+    capability = compute_capability(setup.hardware.gpu)
+    model_dtype = _model_dtype(model, options.get("dtype"), setup.hardware.gpu, rules)
     kinds = cached_kinds(model)
-    whole_from = _whole_from(request, model, kinds, rules)
-    sequences, batched, full_batch = _batches(request, version, whole_from=whole_from)
+    whole_from = _whole_from(setup, model, kinds, rules)
+    sequences, batched, full_batch = _batches(setup, version, whole_from=whole_from)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
-    prefix_caching, state_caching = _prefix_caching(request, model, kinds, rules)
-    speculation = read_speculation(options.get("speculative"), request.draft, request.option_draft)
+    prefix_caching, state_caching = _prefix_caching(setup, model, kinds, rules)
+    speculation = read_speculation(options.get("speculative"), setup.draft, setup.option_draft)
     # The hybrid KV cache manager does not take chunks beside a draft that reads the target's hidden states.
     chunks_drafted = ChunkedAttention in kinds and speculation is not None and speculation.reads_hidden_states
     return VllmSettings(
-        kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds, rules),
+        kv_dtype=_kv_dtype(model, setup.dtype, model_dtype, capability, kinds, rules),
         model_dtype=model_dtype,
         conv=conv,
         state=_state_dtype(options, model, conv, rules),
         capability=capability,
         version=version,
-        tp=request.parallel.tp,
-        pp=request.parallel.pp,
-        dcp=request.parallel.dcp,
+        tp=setup.parallel.tp,
+        pp=setup.parallel.pp,
+        dcp=setup.parallel.dcp,
         block_size=_number(options.get("block_size"), "block_size"),
         batched_tokens=batched,
         full_batch=full_batch,
@@ -150,7 +166,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         sequences=sequences,
         prefix_caching=prefix_caching,
         state_caching=state_caching,
-        concurrent_batches=_concurrent_batches(options, model, version, request.parallel.pp),
+        concurrent_batches=_concurrent_batches(options, model, version, setup.parallel.pp),
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False) and not chunks_drafted,
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
         speculation=speculation,
@@ -165,12 +181,12 @@ def _state_dtype(options: Mapping[str, str], model: ModelSpec, conv: str, rules:
     return requested if hears_state_dtype(model, rules) else default
 
 
-def _prefix_caching(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> tuple[bool, str]:
+def _prefix_caching(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> tuple[bool, str]:
     """Whether prefixes are cached, and what is kept of recurrent states. The default is off for models without attention."""
     states = bool(kinds & set(STATE_KINDS))
     default = not states or (rules.hybrid_caching and not kinds <= set(STATE_KINDS))
-    requested = _flag(request.options.get("enable_prefix_caching"), default=default)
-    drafts = "speculative" in request.options or request.draft is not None
+    requested = _flag(setup.options.get("enable_prefix_caching"), default=default)
+    drafts = "speculative" in setup.options or setup.draft is not None
     caching = caching_of_states(model, rules, drafts=drafts) if requested and states else "none"
     return requested and (not states or caching != "none"), caching
 
@@ -202,35 +218,43 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     return found
 
 
-def _whole_from(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
+def _whole_from(setup: Setup, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
     """:attr:`VllmSettings.whole_from`: V0 cuts no prompts of windowed and multimodal models, nor beside adapters or drafts."""
     if rules.engine != "V0":
         return None
     if model.counted is not None and model.counted.has_towers:
         return rules.v0_multimodal
-    drafts = "speculative" in request.options or request.draft is not None
-    return 0 if SlidingAttention in kinds or request.lora is not None or drafts else None
+    drafts = "speculative" in setup.options or setup.draft is not None
+    return 0 if SlidingAttention in kinds or setup.lora is not None or drafts else None
 
 
-def _batches(request: Request, version: str, *, whole_from: int | None) -> tuple[int, int, int | None]:
-    """``max_num_seqs``, ``max_num_batched_tokens`` and :attr:`VllmSettings.full_batch`."""
+def _batches(setup: Setup, version: str, *, whole_from: int | None) -> tuple[int, int, int | None]:
+    """``max_num_seqs``, ``max_num_batched_tokens`` for long sequences, and :attr:`VllmSettings.full_batch`."""
     rules = rules_of(planned_version(version))
-    sequences, batched = batch_defaults(request.hardware.gpu, version, request.seq, whole=whole_from is not None)
-    batched = max(batched, whole_from or 0)
-    user_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
-    user_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
+    if rules.engine == "V0":
+        return *_v0_batches(setup, version, 0, whole_from=whole_from), None
+    sequences, batched, named = _with_options(setup, *batch_defaults(setup.hardware.gpu, version))
+    return sequences, batched, None if named or not rules.batch_within_lengths else batched
+
+
+def _v0_batches(setup: Setup, version: str, tokens: int, *, whole_from: int | None) -> tuple[int, int]:
+    """``max_num_seqs`` and ``max_num_batched_tokens`` of V0, whose default batch is a whole prompt of ``tokens``."""
+    batched = max(v0_batch(tokens, version, whole=whole_from is not None), whole_from or 0)
+    return _with_options(setup, V0_SEQUENCES, batched)[:2]
+
+
+def _with_options(setup: Setup, sequences: int, batched: int) -> tuple[int, int, bool]:
+    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens``, or what options say; and whether one names the batch."""
+    user_sequences = _number(setup.options.get("max_num_seqs"), "max_num_seqs")
+    user_batched = _number(setup.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
     sequences = user_sequences or sequences
     if user_batched is None:
-        if user_sequences is None:
-            sequences = min(sequences, batched)
-        if not rules.batch_within_lengths:
-            return sequences, batched, None
-        return sequences, min(batched, sequences * request.seq), batched
+        return sequences if user_sequences is not None else min(sequences, batched), batched, False
     if user_sequences is not None and user_sequences > user_batched:
         raise UsageError(
             f"max_num_seqs={user_sequences:,} is more than max_num_batched_tokens={user_batched:,}.", hint="vLLM refuses that."
         )
-    return min(sequences, user_batched), user_batched, None
+    return min(sequences, user_batched), user_batched, True
 
 
 def _model_dtype(model: ModelSpec, requested: str | None, gpu: Gpu | None, rules: Rules) -> str:
@@ -311,3 +335,178 @@ def _number(value: str | None, name: str) -> int | None:
 
 def _flag(value: str | None, *, default: bool) -> bool:
     return default if value is None else value.lower() in ("true", "1", "on", "yes")
+
+
+H100_BYTES: Final = 79 * GIB
+"""What programs see of the memory of an H100, within a GiB: batches are larger from 70 and 160 GiB on."""
+_LONGEST_WHOLE: Final = 32_768
+"""V0 cuts longer prompts into chunks by default (engine/arg_utils.py create_engine_config)."""
+_V0_LEAST: Final = 2048
+V0_SEQUENCES: Final = 256
+"""The default of ``max_num_seqs`` in V0, whatever the GPU."""
+
+
+def batch_defaults(gpu: Gpu | None, version: str) -> tuple[int, int]:
+    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens`` on this GPU; without a GPU, those on an H100. Those of V0 differ.
+
+    GPUs with at least 160 GiB have 1,024 and 16,384; those with at least 70 GiB have 1,024 and 8,192, except A100 and GB10; all others
+    have 256 and 2,048.
+    """
+    if gpu is None:
+        return _batch_class(version, H100_BYTES, "h100", "9.0")
+    return _batch_class(version, total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or "")
+
+
+@lru_cache(maxsize=256)
+def _batch_class(version: str, memory: int, name: str, capability: str) -> tuple[int, int]:
+    planned = planned_version(version)
+    classes = [entry for entry in vllm_profile().batch_classes if entry.holds(planned)]
+    for entry in classes:
+        excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
+        if memory >= entry.least_gib * GIB and not excepted:
+            return entry.max_num_seqs, entry.max_num_batched_tokens
+    return classes[-1].max_num_seqs, classes[-1].max_num_batched_tokens
+
+
+@lru_cache(maxsize=64)
+def default_utilization(version: str) -> str:
+    """The share of the GPU that this version uses by default, as an exact decimal: ``0.92`` since 0.20."""
+    return next(entry.value for entry in vllm_profile().utilization if entry.since <= planned_version(version))
+
+
+def graphs_subtracted(version: str) -> bool:
+    """Whether this version subtracts its estimate of CUDA graphs from the pool."""
+    return planned_version(version) >= vllm_profile().graphs_since
+
+
+def runs_v0(version: str) -> bool:
+    """Whether this version runs the V0 engine by default."""
+    return rules_of(planned_version(version)).engine == "V0"
+
+
+def v0_batch(seq: int, version: str, *, whole: bool = False) -> int:
+    """The default of ``max_num_batched_tokens`` in V0: a whole prompt, or chunks for prompts beyond 32,768 tokens unless ``whole``.
+
+    >>> v0_batch(20_000, "0.7"), v0_batch(512, "0.7"), v0_batch(131_072, "0.7"), v0_batch(131_072, "0.6.4")
+    (20000, 2048, 2048, 512)
+    """
+    if seq > _LONGEST_WHOLE and not whole:
+        return rules_of(planned_version(version)).v0_chunk
+    return max(_V0_LEAST, seq)
+
+
+def batch_is_chunked(seq: int, batched_tokens: int) -> bool:
+    """Whether the longest prompt does not fit into a batch. V0 refuses that unless it may cut prompts into chunks."""
+    return batched_tokens < seq
+
+
+def total_bytes(gpu: Gpu) -> int | None:
+    """Bytes of memory that torch sees, measured or estimated (:func:`hwcalc.profiles.gpus.visible_memory`)."""
+    from hwcalc.profiles.gpus import visible_memory
+
+    visible = visible_memory(gpu)
+    return None if visible is None else visible.expected_bytes
+
+
+_WITHOUT_MODEL: Final = ("ngram", "mtp")
+DRAFTED: Final = ("eagle", "dflash", "draft")
+"""The methods with a model of their own."""
+
+
+class Speculation(Record):
+    """``method`` drafts ``tokens`` tokens at a time. ``model`` is the draft model, if the method has one."""
+
+    method: str
+    tokens: int
+    model: ModelSpec | None = None
+
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Whether the draft takes hidden states of the target (``use_eagle`` in vLLM)."""
+        return self.method in ("eagle", "mtp", "dflash")
+
+
+def draft_named(value: str | None) -> str | None:
+    """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""
+    method, _, rest = (value or "").partition(":")
+    return model_and_tokens(rest)[0] if method in DRAFTED and rest else None
+
+
+def model_and_tokens(rest: str) -> tuple[str, int]:
+    """The model and the number of tokens in ``MODEL`` or ``MODEL:N``."""
+    name, _, count = rest.rpartition(":")
+    return (name, parse_tokens(count)) if name and count.isdecimal() else (rest, 1)
+
+
+def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: ModelSpec | None) -> Speculation | None:
+    """Read the option ``speculative``. ``--draft MODEL`` is the same as ``speculative=draft:MODEL``.
+
+    ``draft`` is the loaded model of ``--draft``, and ``option_draft`` the loaded model that the option names. Raises
+    :class:`~hwcalc.errors.UsageError` for a wrong value, or if both name a draft.
+    """
+    if value is None:
+        return None if draft is None else Speculation(method="draft", tokens=1, model=draft)
+    if draft is not None:
+        raise UsageError("--draft and the engine option speculative both name a draft.", hint="Give one of them.")
+    method, _, rest = value.partition(":")
+    if method in _WITHOUT_MODEL:
+        return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))
+    if method in DRAFTED and rest:
+        name, tokens = model_and_tokens(rest)
+        if option_draft is None:
+            raise UsageError(
+                f"engine option speculative={brief(value, 60)}: {brief(name, 60)} was not loaded.", hint="Give the draft's model."
+            )
+        return Speculation(method=method, tokens=tokens, model=option_draft)
+    raise UsageError(
+        f"engine option speculative={brief(value, 60)} is not known.",
+        hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], dflash:MODEL[:N], draft:MODEL[:N].",
+    )
+
+
+LONGER: Final = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
+"""What makes vLLM accept a longer ``--max-model-len``. Every release that is known here reads it."""
+_STRETCHED_ALREADY: Final = frozenset({"su", "longrope", "llama3"})
+"""Kinds of rotary scaling with which a config names the stretched length."""
+_YARN: Final = "yarn"
+
+
+def longest_accepted(model: ModelSpec, rules: Rules) -> int | None:
+    """The largest ``--max-model-len`` for this model; ``None`` if its config names no length."""
+    facts = model.facts
+    longest = facts.model_max_length or model.max_position_embeddings
+    if longest is None:
+        return None
+    factor = 1.0
+    # Gemma 3 names the stretched length, though its kind of scaling does not say so.
+    for scaling in () if "gemma3" in model.model_type else facts.rope_scalings:
+        if scaling.kind in _STRETCHED_ALREADY or (scaling.kind == _YARN and not rules.multiplies_yarn):
+            continue
+        factor = scaling.factor or factor
+        if scaling.kind == _YARN and scaling.original_tokens is not None:
+            longest = scaling.original_tokens
+    return max(int(longest * factor), facts.model_max_length or 0)
+
+
+def runs_second_runner(model: ModelSpec, version: str, *, quantized: bool) -> bool:
+    """Whether this version runs the model with its second model runner by default. ``quantized`` says whether its weights are."""
+    from hwcalc.engines.vllm.weights import VllmRank
+    from hwcalc.engines.widths import expert_width
+
+    planned = planned_version(version)
+    rule = next(entry for entry in vllm_profile().runner2 if entry.since <= planned)
+    listed = model.architecture in rule.architectures
+    has_experts = model.once("vllm experts", lambda: bool(expert_width(model, VllmRank(model, Parallel()))[0]))
+    if rule.models == "all":
+        return True
+    if rule.models == "dense":
+        return listed or not (has_experts or has_states(model))
+    if rule.models == "unquantized":
+        return listed and not has_experts and not quantized
+    return listed
+
+
+def has_states(model: ModelSpec) -> bool:
+    """Whether layers keep a recurrent state."""
+    groups = model.stack.groups
+    return model.once("has states", lambda: any(tensor.role is Role.STATE for group in groups for tensor in group.kind.tensors()))

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.policies import Support
 from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, Together, blocks_in_common, held_blocks
-from hwcalc.engines.vllm.plugin import is_plugin
+from hwcalc.engines.steps import Step, step
+from hwcalc.engines.vllm.policies import is_plugin
 from hwcalc.engines.vllm.specs import CrossSpec, StateSpec, WindowSpec, ceil_div
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
+    from hwcalc.engines.pool import PoolInfo
     from hwcalc.engines.setup import Request
+    from hwcalc.engines.vllm.deployment import VllmOccupancy
     from hwcalc.engines.vllm.groups import BlockGroup
     from hwcalc.engines.vllm.layout import PoolLayout
+    from hwcalc.engines.vllm.pool import BlockPool
     from hwcalc.engines.vllm.settings import VllmSettings
 
 _ENDS: Final = "ends"
@@ -132,3 +136,25 @@ def blocks_of_groups(layout: PoolLayout, settings: VllmSettings, together: Toget
 def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, together: Together) -> SharedBlocks:
     held, kind = group_held(layout, settings, group, together), group.form
     return blocks_in_common(kind, group.specs[0].block_size, held, together, ranks=layout.limits.dcp)
+
+
+def requests_figure(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo) -> tuple[Step, ...]:
+    """The requests that the pool holds with all their branches, as a step; none where no single division gives the number."""
+    most, own = (info.max_requests or 0) // pool.schedulers, pool.own_blocks(info.budget_bytes)
+    held, more = (occupancy.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
+    each = more - held
+    shared = held - each * max(1, most)
+    # The first requests may share less than the later ones.
+    if pool.schedulers > 1 or max(0, own - shared) // each != most:
+        return ()
+    return (
+        step(
+            "max_requests",
+            "floor((usable_blocks - shared_blocks) / blocks_of_each)",
+            most,
+            unit="requests",
+            usable_blocks=own,
+            shared_blocks=shared,
+            blocks_of_each=each,
+        ),
+    )

@@ -10,11 +10,10 @@ from hwcalc.engines.heads import check_heads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, expands_latents, newer_release
-from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
+from hwcalc.engines.vllm.formats import check_weights, first_release, read_kv_dtype
+from hwcalc.engines.vllm.layer_specs import STATE_KINDS
 from hwcalc.engines.vllm.settings import cached_kinds
-from hwcalc.engines.vllm.states import STATE_KINDS
 from hwcalc.engines.vllm.versions import nearest_release, since
-from hwcalc.engines.vllm.weight_formats import check_weights
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, LayerKind, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -23,7 +22,7 @@ from hwcalc.profiles.engines import planned_version
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Parallel
-    from hwcalc.engines.vllm.deployment import VllmOccupancy
+    from hwcalc.engines.vllm.deployment import VllmDeployment
 
 _OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _VENDORS: Final = ("nvidia", "amd")
@@ -35,25 +34,25 @@ _LATENT_SINCE: Final = (0, 7, 1)
 _NO_METHODS: Final = frozenset({"bitnet"})
 
 
-def check_supported(opened: VllmOccupancy) -> Noted[None]:
+def check_supported(deployment: VllmDeployment) -> Noted[None]:
     """Raise an error for a model, a GPU or parallel sizes that this release does not support. Notes say what is assumed."""
-    model, gpu = opened.model, opened.request.hardware.gpu
+    model, gpu = deployment.model, deployment.setup.hardware.gpu
     if (model.architecture or "").startswith(_OWN_CACHES):
         raise UnsupportedError(
             f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
             hint="Use: --engine reference",
         )
-    if opened.settings.rules.engine == "V0":
-        _check_v0(opened)
-    _check_engine(opened)
-    _check_ranks(model, opened.request.parallel)
-    _check_method(opened)
-    _check_release(opened)
-    notes = [*_asked_for(opened), *check_weights(opened)]
-    nearest = nearest_release(opened.version)
+    if deployment.settings.rules.engine == "V0":
+        _check_v0(deployment)
+    _check_engine(deployment)
+    _check_ranks(model, deployment.setup.parallel)
+    _check_method(deployment)
+    _check_release(deployment)
+    notes = [*_asked_for(deployment), *check_weights(deployment)]
+    nearest = nearest_release(deployment.version)
     if nearest is not None:
         message = (
-            f"The code of vLLM {opened.version} was not read: the rules of the nearest release that was, {nearest}, are used."
+            f"The code of vLLM {deployment.version} was not read: the rules of the nearest release that was, {nearest}, are used."
         )
         notes.append(Note(code="version-unknown", message=message))
     if gpu is None:
@@ -70,25 +69,25 @@ def check_supported(opened: VllmOccupancy) -> Noted[None]:
     return Noted(None, tuple(notes))
 
 
-def _check_v0(opened: VllmOccupancy) -> None:
+def _check_v0(deployment: VllmDeployment) -> None:
     """Raise an error for a model whose cache V0 does not keep as equal layers of keys and values, or of latents."""
-    kinds = [group.kind for group in opened.model.stack_for("vllm").groups if group.kind.tensors()]
+    kinds = [group.kind for group in deployment.model.stack_for("vllm").groups if group.kind.tensors()]
     plain = all(isinstance(kind, (AttentionKind, LatentAttention)) and not isinstance(kind, CrossAttention) for kind in kinds)
-    if not plain or len({spec.page for spec in opened.layout.declared}) != 1:
+    if not plain or len({spec.page for spec in deployment.layout.declared}) != 1:
         raise UnsupportedError(
-            f"vLLM {opened.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
-            hint=newer_release(opened.model, PLAIN_HYBRIDS),
+            f"vLLM {deployment.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
+            hint=newer_release(deployment.model, PLAIN_HYBRIDS),
         )
-    if any(isinstance(kind, LatentAttention) for kind in kinds) and planned_version(opened.version) < _LATENT_SINCE:
+    if any(isinstance(kind, LatentAttention) for kind in kinds) and planned_version(deployment.version) < _LATENT_SINCE:
         raise UnsupportedError(
-            f"vLLM {opened.version} keeps full keys and values of this model: multi-head latent attention came with 0.7.1.",
+            f"vLLM {deployment.version} keeps full keys and values of this model: multi-head latent attention came with 0.7.1.",
             hint="Use: --engine vllm@0.7, or a newer version.",
         )
 
 
-def _check_engine(opened: VllmOccupancy) -> None:
+def _check_engine(deployment: VllmDeployment) -> None:
     """Raise an error where a release of V1 runs V0 for this GPU, dtype or draft: V0's rules are known for releases before 0.8."""
-    settings, gpu = opened.settings, opened.request.hardware.gpu
+    settings, gpu = deployment.settings, deployment.setup.hardware.gpu
     if not settings.rules.v0_where:
         return
     speculation = settings.speculation
@@ -103,49 +102,49 @@ def _check_engine(opened: VllmOccupancy) -> None:
     reason = next((found[each] for each in settings.rules.v0_where if found[each]), None)
     if reason:
         raise UnsupportedError(
-            f"vLLM {opened.version} runs its older engine (V0) for {reason}; kvplan knows V0 only before 0.8.",
+            f"vLLM {deployment.version} runs its older engine (V0) for {reason}; kvplan knows V0 only before 0.8.",
             hint="Use: --engine vllm@0.10.2, or a newer version.",
         )
 
 
-def _asked_for(opened: VllmOccupancy) -> Iterator[Note]:
+def _asked_for(deployment: VllmDeployment) -> Iterator[Note]:
     """A note where a release runs V1 only if it is told to."""
-    gpu, where = opened.request.hardware.gpu, opened.settings.rules.v1_asked
+    gpu, where = deployment.setup.hardware.gpu, deployment.settings.rules.v1_asked
     if not where:
         return
     found = {
-        "states": bool(cached_kinds(opened.model) & set(STATE_KINDS)),
-        "drafts": opened.settings.speculation is not None,
+        "states": bool(cached_kinds(deployment.model) & set(STATE_KINDS)),
+        "drafts": deployment.settings.speculation is not None,
         "amd": gpu is not None and gpu.vendor.lower() == "amd",
-        "stages": opened.request.parallel.pp > 1,
+        "stages": deployment.setup.parallel.pp > 1,
     }
     asked = [each for each in where if found[each]]
     if asked:
         how = "with Ray (--distributed-executor-backend ray)" if "stages" in asked else "if VLLM_USE_V1=1 is set"
         yield Note(
             code="engine-asked",
-            message=f"This is the V1 engine, which vLLM {opened.version} runs here only {how}; else it runs V0.",
+            message=f"This is the V1 engine, which vLLM {deployment.version} runs here only {how}; else it runs V0.",
         )
 
 
-def _check_method(opened: VllmOccupancy) -> None:
+def _check_method(deployment: VllmDeployment) -> None:
     """Raise an error for a checkpoint in a format that no release reads (layers/quantization/__init__.py)."""
-    method = str((opened.model.quantization or {}).get("quant_method", "")).lower()
-    if method in _NO_METHODS and opened.request.weights is None:
+    method = str((deployment.model.quantization or {}).get("quant_method", "")).lower()
+    if method in _NO_METHODS and deployment.setup.weights is None:
         raise UnsupportedError(
             f"vLLM has no quantisation method {method}: it refuses the checkpoint.",
             hint="Use: --engine transformers, or --weights bf16 for a checkpoint that is not quantised.",
         )
 
 
-def _check_release(opened: VllmOccupancy) -> None:
+def _check_release(deployment: VllmDeployment) -> None:
     """Raise an error for what this release does not have yet."""
-    model, parallel, options = opened.model, opened.request.parallel, opened.request.options
-    rules, version, kinds = opened.settings.rules, opened.version, cached_kinds(opened.model)
-    first = None if is_auto(opened.request.dtype) else first_release(read_kv_dtype(opened.request.dtype or ""))
+    model, parallel, options = deployment.model, deployment.setup.parallel, deployment.setup.options
+    rules, version, kinds = deployment.settings.rules, deployment.version, cached_kinds(deployment.model)
+    first = None if is_auto(deployment.setup.dtype) else first_release(read_kv_dtype(deployment.setup.dtype or ""))
     if first is not None and planned_version(version) < since(first):
         raise UnsupportedError(
-            f"vLLM {version} does not know --kv-cache-dtype {opened.request.dtype}.",
+            f"vLLM {version} does not know --kv-cache-dtype {deployment.setup.dtype}.",
             hint=f"Use: --engine vllm@{first}, or --dtype fp8",
         )
     if parallel.dcp > 1 and not rules.dcp:
@@ -153,13 +152,13 @@ def _check_release(opened: VllmOccupancy) -> None:
             f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2"
         )
     latent = LatentAttention in kinds and not expands_latents(model, rules)
-    if latent and opened.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
+    if latent and deployment.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
         raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
-    if CompressedAttention in kinds and not rules.compressed_auto and opened.request.dtype in (None, "auto"):
+    if CompressedAttention in kinds and not rules.compressed_auto and deployment.setup.dtype in (None, "auto"):
         raise UnsupportedError(f"vLLM {version} runs {model.architecture} only where fp8 is named.", hint="Use: --dtype fp8")
-    last = opened.settings.state_caching == "align"
+    last = deployment.settings.state_caching == "align"
     speculates = rules.hybrid_speculation == "all" or (rules.hybrid_speculation == model.model_type and not last)
-    if opened.settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
+    if deployment.settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
         raise UnsupportedError(f"vLLM {version} does not draft tokens for {model.architecture}.", hint="Leave out the draft.")
     if CompressedAttention in kinds and parallel.pp > 1 and not rules.compressed_pp:
         raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
@@ -167,7 +166,7 @@ def _check_release(opened: VllmOccupancy) -> None:
         raise UnsupportedError(
             f"vLLM {version} has no prefix caching for {model.architecture}.", hint="Leave out: enable_prefix_caching=true"
         )
-    if (model.architecture or "").startswith("KimiLinear") and opened.settings.state != "fp32":
+    if (model.architecture or "").startswith("KimiLinear") and deployment.settings.state != "fp32":
         raise UnsupportedError(
             f"vLLM {version} runs {model.architecture} only with mamba_ssm_cache_dtype=float32.",
             hint="Leave out: mamba_ssm_cache_dtype",
@@ -213,7 +212,7 @@ def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
             hint=f"Use --ep {parallel.tp * parallel.dp}, or leave it out.",
         )
     if parallel.ep == 1 and parallel.tp * parallel.dp > 1:
-        from hwcalc.engines.vllm.shards import check_experts
+        from hwcalc.engines.vllm.weights import check_experts
 
         check_experts(model, parallel.tp * parallel.dp)
     if parallel.dcp == 1:

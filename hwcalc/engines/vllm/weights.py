@@ -1,30 +1,195 @@
-"""The weights that one rank of vLLM holds.
+"""The weights on a rank of vLLM: how tensors are cut, which stage has which layers, what stays on the GPU, what kernels add.
 
-Weights of multi-token prediction are loaded only for speculative decoding and are not counted here. :mod:`hwcalc.engines.vllm.shards`
-has the rules for tensors, and :mod:`hwcalc.engines.vllm.stages` those for pipeline stages. Source: the model classes of vLLM 0.33.
+Tensors are cut by :mod:`hwcalc.engines.shards`, except where vLLM 0.33 differs (``model_executor/layers/{linear,
+vocab_parallel_embedding,mamba}`` and the model files): vocabularies are padded to a multiple of 64, and several model types keep more
+or fewer tensors whole. Weights of multi-token prediction are loaded only for speculative decoding and are not counted here.
+
+``cpu_offload_gb`` moves parameters to host memory one by one, in order, until the limit is reached, so that the last one may exceed it
+(vLLM 0.33, ``model_executor/offloader/uva.py``). It moves parameters of the decoder's layers (``models/utils.py`` make_layers) and of
+the towers (``models/interfaces.py`` _mark_tower_model), but not embedding or head. The limit is in GiB per GPU. ``kv_offloading_size``
+is only host memory: it is a second level of the cache (``config/cache.py``) and changes nothing on the GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes
+from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes, stages_of
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.engines.shards import Rank, module_of
-from hwcalc.engines.vllm.shards import VllmRank
-from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
+from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, module_of
+from hwcalc.engines.stages import Tables
 from hwcalc.engines.widths import expert_width
-from hwcalc.formulas import LatentAttention
+from hwcalc.errors import UsageError
+from hwcalc.formulas import LatentAttention, pipeline_stages
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.stages import Tables
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.scheme import Scheme
+
+_REPLICATED: Final = Rank.replicated | {
+    "fc1_latent_proj",
+    "fc2_latent_proj",
+    "project_in",
+    "project_out",
+    "b_layernorm",
+    "merging_layer",
+    "tid2eid",
+    "lambda_1",
+    "lambda_2",
+    "routed_expert_down_proj",
+    "routed_expert_up_proj",
+    "self_attention_res_proj",
+    "mlp_res_proj",
+    "output_attn_res_proj",
+}
+"""Modules of class ReplicatedLinear and single parameters, by the last part of their path."""
+_REPLICATED_INSIDE: Final = Rank.replicated_inside | {"attn_hc", "ffn_hc", "hc_head", "patch_embed"}
+_REPLICATED_IN: Final = {
+    "deepseek_v4": frozenset({"kv_proj"}),
+    "zamba2": frozenset({"linear"}),
+    "muse_glimmer": frozenset({"fc1", "fc2"}),
+}
+"""Model type -> modules that are whole for it alone."""
+_NONE: Final[frozenset[str]] = frozenset()
+_SHARDED_NORMS: Final = frozenset({"minimax_m2"})
+_REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4", "kimi_k3"})
+"""Model types whose towers are modules of transformers, which are whole on every rank."""
+_REPLICATED_PROJECTORS: Final = frozenset({"gemma3n", "gemma4", "internvl", "kimi_k25", "kimi_k3", "muse_glimmer"})
+
+
+def check_experts(model: ModelSpec, ranks: int) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if the inner width of the experts does not divide by ``ranks``.
+
+    Without expert parallelism all ranks of tp and dp divide each expert; FusedMoE asserts this when the model is built.
+    """
+    widths = model.once("inner widths of experts", lambda: _expert_widths(model))
+    uneven = sorted(width for width in widths if width % ranks)
+    if uneven:
+        raise UsageError(
+            f"vLLM cannot split experts of an inner width of {uneven[0]:,} over tp x dp = {ranks:,} ranks.",
+            hint=f"Deal them out whole: --ep {ranks}.",
+        )
+
+
+def _expert_widths(model: ModelSpec) -> frozenset[int]:
+    """The inner widths of the experts of all layers."""
+    blocks = () if model.counted is None else model.counted.blocks
+    return frozenset(
+        weight.shape[-1]
+        for block in blocks
+        if block.part is Part.LANGUAGE
+        for weight in block.weights
+        if weight.copies > 1 and len(weight.shape) > 1 and module_of(weight) in ROW_PARALLEL
+    )
+
+
+class VllmRank(Rank):
+    """Cuts a tensor as vLLM does."""
+
+    vocabulary_padding: ClassVar[int] = 64
+    replicated: ClassVar[AbstractSet[str]] = _REPLICATED
+    replicated_inside: ClassVar[AbstractSet[str]] = _REPLICATED_INSIDE
+
+    def part(self, block: Block, weight: Weight, how: Sharding) -> Weight:
+        local = super().part(block, weight, how)
+        if self.tp > 1 and self.model.model_type == "deepseek_v4" and module_of(weight) == "sinks":
+            # The attention kernel needs at least 64 heads.
+            return replace(local, shape=(max(64, local.shape[0]), *local.shape[1:]))
+        return local
+
+    def is_vocabulary(self, weight: Weight) -> bool:
+        if weight.role is WeightRole.EMBEDDING and self.model.model_type == "whisper":
+            return False
+        return super().is_vocabulary(weight)
+
+    def is_replicated(self, weight: Weight) -> bool:
+        family = self.model.model_type
+        own = _REPLICATED_IN.get(family, _NONE)
+        if (own and module_of(weight) in own) or (family == "internvl" and ".layer.attention." in weight.path):
+            return True
+        if family.startswith("minimax_m3") and weight.path.endswith("indexer.q_proj.weight"):
+            return False
+        return super().is_replicated(weight)
+
+    def is_whole(self, block: Block) -> bool:
+        family = self.model.model_type
+        if family == "gpt_bigcode" and block.kind == "mlp":
+            # vLLM runs this through its Transformers backend, whose plan for it cuts only attention.
+            return True
+        if block.part is Part.PROJECTOR:
+            return family in _REPLICATED_PROJECTORS
+        return block.part.is_tower and family in _REPLICATED_TOWERS
+
+    def is_sharded_norm(self, path: str) -> bool:
+        if path.endswith((".q_norm.weight", ".k_norm.weight")):
+            return self.model.model_type in _SHARDED_NORMS
+        return super().is_sharded_norm(path)
+
+    def key_value_heads(self, heads: int) -> int:
+        return max(1, heads // self.tp)
+
+    def state_groups(self, groups: int) -> int:
+        """As the general rule, but groups that cannot be divided evenly become one group per rank."""
+        return groups // self.tp if groups % self.tp == 0 else 1
+
+
+HASHED: Final = "hashed moe"
+"""The kind of the first blocks of DeepSeek-V4, which are routed by a table."""
+
+layers_of_stages: Final = pipeline_stages
+"""vLLM 0.33, ``distributed/utils.py`` get_pp_indices: the remainder goes to the stages before the last."""
+
+_TABLES_EVERYWHERE: Final = frozenset(
+    {
+        "bloom",
+        "chatglm",
+        "cohere",
+        "cohere2",
+        "dbrx",
+        "falcon",
+        "falcon_mamba",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma3_text",
+        "gemma4",
+        "gemma4_text",
+        "gpt2",
+        "gpt_oss",
+        "gptj",
+        "granitemoe",
+        "granitemoehybrid",
+        "granitemoeshared",
+        "internlm2",
+        "jamba",
+        "mamba",
+        "minicpm",
+        "mixtral",
+        "molmo",
+        "nemotron_h",
+        "olmo_hybrid",
+        "olmoe",
+        "opt",
+        "orion",
+        "phimoe",
+        "qwen2_moe",
+        "qwen3_moe",
+        "stablelm",
+    }
+)
+"""Model types whose embedding, last norm and head are built on every pipeline stage."""
+_TABLES_BUT_NO_NORM: Final = frozenset({"qwen3_next"})
+_EMBEDDING_EVERYWHERE: Final = frozenset({"lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe"})
+
+TABLES: Final = Tables(all=_TABLES_EVERYWHERE, but_no_norm=_TABLES_BUT_NO_NORM, embedding=_EMBEDDING_EVERYWHERE)
+
 
 _FP32_ROUTER: Final = frozenset(
     {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mimo_v2_flash", "step3p5", "hy_v3"}
@@ -225,3 +390,93 @@ class VllmRules(Rules):
 
 
 VLLM: Final = VllmRules()
+
+
+_TABLES: Final = frozenset({"embedding", "head"})
+_NO_VECTORS: Final = RankBytes(
+    low=0,
+    expected=0,
+    high=0,
+    source="vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak",
+)
+"""The encoder outputs of a model without a tower."""
+
+
+class StageWeights(NamedTuple):
+    """Bytes of weights on a rank of a pipeline stage: all of them, those that may be moved, and the largest layer of these.
+
+    No parameter is larger than its layer.
+    """
+
+    total: int
+    movable: int
+    largest: int
+
+
+def resident_bytes_rank(
+    model: ModelSpec,
+    offload_gib: float,
+    parallel: Parallel = ALONE,
+    *,
+    weight_dtype: str | None = None,
+    scheme: Scheme | None = None,
+) -> RankBytes | None:
+    """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``; ``None`` if the weights are not counted.
+
+    High assumes that the last moved parameter reaches the limit exactly, low that it exceeds the limit by a whole layer.
+    """
+    stages = stage_weights(model, parallel, weight_dtype=weight_dtype, scheme=scheme)
+    return None if stages is None else resident(stages, offload_gib)
+
+
+def resident(stages: tuple[StageWeights, ...], offload_gib: float) -> RankBytes:
+    """The same of stages that are known."""
+    limit = int(offload_gib * GIB)
+    high = max((stage.total - min(stage.movable, limit) for stage in stages), default=0)
+    low = max((stage.total - min(stage.movable, limit + stage.largest if limit else 0) for stage in stages), default=0)
+    source = f"vLLM 0.33 offloader/uva.py: {offload_gib:g} GiB of parameters in host memory"
+    return RankBytes(low=low, expected=high, high=high, source=source)
+
+
+def stage_weights(
+    model: ModelSpec, parallel: Parallel = ALONE, *, weight_dtype: str | None = None, scheme: Scheme | None = None
+) -> tuple[StageWeights, ...] | None:
+    """The weights on a rank of each pipeline stage; ``None`` if the model's weights are not counted."""
+    if model.counted is None:
+        return None
+    unquantized = VLLM.weight_format(model, weight_dtype)
+    found = []
+    for stage in stages_of(model, parallel, VLLM):
+        sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
+        movable = [(block, size) for block, size in sizes if _is_layer(block)]
+        found.append(
+            StageWeights(
+                total=sum(size for _, size in sizes),
+                movable=sum(size for _, size in movable),
+                largest=max((-(-size // block.count) for block, size in movable), default=0),
+            )
+        )
+    return tuple(found)
+
+
+def _is_layer(block: Block) -> bool:
+    return block.part.is_tower or (block.part is Part.LANGUAGE and block.kind not in _TABLES)
+
+
+def encoder_cache_bytes(
+    model: ModelSpec, batched_tokens: int, *, item_tokens: int = 0, element_bytes: int = 2
+) -> RankBytes | None:
+    """Bytes of encoder outputs that are cached for the decoder on the first pipeline stage; ``None`` if the weights are not counted.
+
+    The cache holds as many tokens as ``max_num_batched_tokens`` or as the largest item, whichever is more
+    (``v1/core/encoder_cache_manager.py`` compute_mm_encoder_budget). A token takes one vector of the hidden width, and one more for each
+    layer with its own visual features (``deepstack_visual_indexes``). The cache is not allocated in advance. The profile run fills it and
+    keeps it while the decoder is profiled (``v1/worker/gpu_model_runner.py`` profile_run), so it is part of the measured activation peak,
+    not of the pool. Low is 0, for a run without such input. A model without a tower has 0.
+    """
+    if model.counted is None:
+        return None
+    if not model.counted.has_towers:
+        return _NO_VECTORS
+    size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + model.facts.deepstack_layers) * element_bytes
+    return RankBytes(low=0, expected=size, high=size, source=_NO_VECTORS.source)

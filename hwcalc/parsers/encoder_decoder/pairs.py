@@ -1,4 +1,10 @@
-"""Any encoder with any decoder of text: the three classes of transformers for such pairs.
+"""Decoders of text behind an encoder of images, and any encoder with any decoder of text.
+
+Decoders of text behind an encoder of images: BLIP, Florence-2 and PP-FormulaNet, and what other pairs share with them.
+
+Mirrors ``modeling_*.py`` of those names and of ViT in transformers 5.23.
+
+Any encoder with any decoder of text: the three classes of transformers for such pairs.
 
 Mirrors ``modeling_*_encoder_decoder.py`` of transformers 5.23. Every layer of the decoder gets cross attention to the encoder.
 The parameters of a pair are not counted if the type of either side has no weights here.
@@ -13,17 +19,179 @@ from msgspec.structs import asdict
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SlidingAttention
-from hwcalc.formulas.weights import Block, Part, linear
+from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, parameter, plain_mlp
+from hwcalc.parsers.bert import BLIP_TEXT as BLIP_BERT
 from hwcalc.parsers.bert import Bert
-from hwcalc.parsers.config import Config
-from hwcalc.parsers.encoder_decoder.bart import Bart
-from hwcalc.parsers.encoder_decoder.common import EncoderDecoder
-from hwcalc.parsers.encoder_decoder.images import image_tokens, vit
+from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.config import MAX_LAYERS, Config
+from hwcalc.parsers.encoder_decoder.bart import BART, BART_KEYS, FORMULANET, Bart, EncoderDecoder, Keys
 from hwcalc.parsers.encoder_decoder.sound import wav2vec2
 from hwcalc.parsers.reading import Readers, Reading, dims_of
 from hwcalc.parsers.registry import find_family
-from hwcalc.parsers.towers.build import needed
+from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, needed, pair, patch_conv
+from hwcalc.parsers.towers.vit import neck, sam_layers
 from hwcalc.text import quoted
+
+# Vision transformers, and how many tokens they add to the patches: a class token, and DeiT's distillation token.
+_EXTRA_TOKENS: Final = {"beit": 1, "blip_vision_model": 1, "deit": 2, "dinov2": 1, "vit": 1, "vit_mae": 1}
+# Hierarchical encoders halve the grid between stages and have no class token.
+_HALVING: Final = ("donut-swin", "swin", "swinv2")
+_MOST_HALVINGS: Final = 21
+
+
+def image_tokens(encoder: Config | None) -> int | None:
+    """The number of tokens that an encoder of images puts out: one for each patch.
+
+    ``None`` if the number depends on the image, or if the type is unknown. A ViT for 64 x 64 pixels with patches of 32 gives
+    four patches and one class token: 5.
+    """
+    if encoder is None:
+        return None
+    # No other key of an encoder's config bears on what the decoder keeps.
+    encoder.ignore(*encoder.raw)
+    kind = encoder.model_type
+    if encoder.get("image_size") is None or encoder.get("patch_size") is None:
+        return None
+    size, patch = pair(encoder, "image_size"), pair(encoder, "patch_size")
+    if kind in _EXTRA_TOKENS:
+        return (size[0] // patch[0]) * (size[1] // patch[1]) + _EXTRA_TOKENS[kind]
+    rows, columns = (-(-size[i] // patch[i]) for i in (0, 1))
+    if kind in _HALVING:
+        depths = encoder.sequence("depths")
+        if not depths:
+            return None
+        halvings = min(len(depths) - 1, _MOST_HALVINGS)
+    elif kind == "pp_formulanet_vision":
+        # Two convolutions of stride 2 follow the patches.
+        halvings = 2
+    else:
+        return None
+    for _ in range(halvings):
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    return rows * columns
+
+
+def _transformer(vision: Config, path: str, style: Style, names: tuple[str, ...], pooler: Weighed = ()) -> tuple[Block, Block]:
+    """A vision transformer. ``names`` are those of the class token, the positions, the patches, the norm and the layers."""
+    width = vision.integer("hidden_size")
+    token, positions, patches, norm, layers = (f"{path}.{name}" for name in names)
+    outside = parameter(token, 1, 1, width) + parameter(positions, 1, grid(vision, 1), width)
+    outside += patch_conv(vision, patches, width) + layer_norm(norm, width)
+    layer = encoder_layer(vision, style, layers, width, vision.integer("intermediate_size"))
+    return (
+        Block(kind="patches", weights=outside + pooler, part=Part.VISION),
+        Block(kind="encoder_layer", weights=layer, part=Part.VISION, count=vision.number_of_layers()),
+    )
+
+
+def vit(vision: Config, path: str) -> tuple[Block, ...]:
+    """A vision transformer with class token and pooler."""
+    width = vision.integer("hidden_size")
+    style = Style(
+        attention="attention",
+        names=LLAMA_NAMES,
+        bias=("qkv_bias", "qkv_bias", "qkv_bias", True),
+        norms=("layernorm_before", "layernorm_after"),
+    )
+    base = "embeddings"
+    names = (f"{base}.cls_token", f"{base}.position_embeddings", f"{base}.patch_embeddings.projection", "layernorm", "layers")
+    pooler = linear(f"{path}.pooler.dense", width, vision.maybe_integer("pooler_output_size") or width, bias=True)
+    return _transformer(vision, path, style, names, pooler)
+
+
+def _blip(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """The captioner of BLIP: BERT's decoder after a vision transformer with fused queries, keys and values."""
+    vision, base = needed(config, "vision_config"), "embeddings"
+    names = (
+        f"{base}.class_embedding",
+        f"{base}.position_embedding",
+        f"{base}.patch_embedding",
+        "post_layernorm",
+        "encoder.layers",
+    )
+    return [
+        *_transformer(vision, "vision_model", Style(names=("qkv", "projection")), names),
+        *BLIP_BERT.blocks(reading.config, top, reading.layers, headed=True, cross=True, source=vision.integer("hidden_size")),
+    ]
+
+
+def _florence(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """Florence-2: BART after DaViT. The positions in the image are learned by row and by column."""
+    vision = needed(config, "vision_config")
+    stages = _davit(vision, "vision_tower")
+    last, hidden, path = (vision.integers("embed_dim") or [0])[-1], vision.integer("projection_dim"), "multi_modal_projector"
+    projector = linear(f"{path}.image_projection", last, hidden) + layer_norm(f"{path}.image_proj_norm", hidden)
+    rows = vision.integer("max_position_embeddings")
+    for name, width in (("row", last // 2), ("column", last - last // 2)):
+        projector += embedding(f"{path}.image_position_embed.{name}_embeddings", rows, width)
+    between = Block(kind="projector", weights=projector, part=Part.PROJECTOR)
+    return [*stages, between, *BART.blocks(reading.config, top, reading, "both")]
+
+
+def _davit(vision: Config, path: str) -> tuple[Block, ...]:
+    """Stages: a convolution that shrinks the image, then pairs of blocks, one with attention in windows, one across channels."""
+    widths = vision.integers("embed_dim", minimum=1) or []
+    count = len(widths)
+    kernels, depths = vision.integers("patch_size", length=count, minimum=1), vision.integers("depths", length=count)
+    before = vision.sequence("patch_prenorm", length=count)
+    if not widths or kernels is None or depths is None or before is None:
+        raise vision.missing("embed_dim")
+    out, inputs = [], vision.integer("in_channels")
+    for i, (width, kernel, depth) in enumerate(zip(widths, kernels, depths, strict=True)):
+        down = conv(f"{path}.convs.{i}.conv", width, inputs, kernel, kernel)
+        down += layer_norm(f"{path}.convs.{i}.norm", inputs if before[i] else width)
+        out.append(Block(kind="patches", weights=down, part=Part.VISION))
+        if depth:
+            both = _davit_pair(vision, width, f"{path}.blocks.{i}")
+            out.append(Block(kind="encoder_layer", weights=both, part=Part.VISION, count=min(depth, MAX_LAYERS)))
+        inputs = width
+    return tuple(out)
+
+
+def _davit_pair(vision: Config, width: int, path: str) -> Weighed:
+    weights: Weighed = ()
+    inner = vision.checked_integer("mlp_ratio", int(width * vision.number("mlp_ratio", 4.0)))
+    for name, attention in (("spatial_block", "window_attn"), ("channel_block", "channel_attn")):
+        base = f"{path}.{name}"
+        weights += linear(f"{base}.{attention}.qkv", width, 3 * width, bias=vision.flag("qkv_bias"))
+        weights += linear(f"{base}.{attention}.proj", width, width, bias=True)
+        weights += plain_mlp(width, inner, path=f"{base}.ffn")
+        for number in (1, 2):
+            weights += conv(f"{base}.conv{number}", width, 1, 3, 3) + layer_norm(f"{base}.norm{number}", width)
+    return weights
+
+
+def _formulanet(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """PP-FormulaNet: BART's decoder after SAM's encoder and two convolutions."""
+    vision = needed(config, "vision_config")
+    width, path, side = vision.integer("hidden_size"), "encoder", vision.integer("image_size") // vision.integer("patch_size")
+    outside = patch_conv(vision, f"{path}.patch_embed.projection", width)
+    if vision.flag("use_abs_pos"):
+        outside += parameter(f"{path}.pos_embed", 1, side, side, width)
+    outside += neck(f"{path}.neck", width, vision.integer("output_channels"))
+    first, middle = vision.integer("post_conv_in_channels"), vision.integer("post_conv_mid_channels")
+    last, base = vision.integer("post_conv_out_channels"), f"{path}.multi_modal_projector"
+    projector = conv(f"{base}.conv1", middle, first, 3, 3, bias=False) + conv(f"{base}.conv2", last, middle, 3, 3, bias=False)
+    projector += linear(f"{base}.linear_1", last, last, bias=True)
+    projector += linear(f"{base}.linear_2", last, vision.integer("decoder_hidden_size"), bias=True)
+    return [
+        Block(kind="patches", weights=outside, part=Part.VISION),
+        *sam_layers(vision, f"{path}.layers", kinds=("encoder_layer", "encoder_layer"), table=""),
+        Block(kind="projector", weights=projector, part=Part.PROJECTOR),
+        *FORMULANET.blocks(reading.config, top, reading, "decoder"),
+    ]
+
+
+def _tokens(config: Config) -> int | None:
+    return image_tokens(config.sub("vision_config"))
+
+
+BLIP_TEXT: Final = EncoderDecoder(keys=Keys())
+BLIP: Final = EncoderDecoder(keys=Keys(), weights=_blip, part="text_config", tokens=_tokens)
+FLORENCE2: Final = EncoderDecoder(keys=BART_KEYS, weights=_florence, part="text_config")
+PP_FORMULANET_TEXT: Final = EncoderDecoder(keys=BART_KEYS)
+PP_FORMULANET: Final = EncoderDecoder(keys=BART_KEYS, weights=_formulanet, part="text_config", tokens=_tokens)
+
 
 _TYPES: Final = ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
 _DEEPEST: Final = 4

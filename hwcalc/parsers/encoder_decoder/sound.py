@@ -26,12 +26,9 @@ from hwcalc.formulas.weights import (
 )
 from hwcalc.formulas.weights_state import convolution
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Weighed, rms_norms, tied_head
-from hwcalc.parsers.classes import architecture
-from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.encoder_decoder.bart import BART_KEYS
-from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, encoder_layers
-from hwcalc.parsers.projections import Attends, bart_attention, output_head, stack
+from hwcalc.parsers.blocks import Attends, Weighed, bart_attention, output_head, rms_norms, stack, tied_head
+from hwcalc.parsers.config import MAX_LAYERS, Config, architecture
+from hwcalc.parsers.encoder_decoder.bart import BART_KEYS, EncoderDecoder, Keys, encoder_layers
 from hwcalc.parsers.reading import Reading, attention_dims
 from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, linears, needed
 

@@ -14,10 +14,20 @@ from msgspec.structs import asdict
 
 from hwcalc.formulas import CrossAttention, Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
-from hwcalc.parsers.blocks import Named, Weighed, repeated, tied_head
+from hwcalc.parsers.blocks import (
+    Attends,
+    Named,
+    Weighed,
+    cross_dims,
+    output_head,
+    own_dims,
+    projections,
+    repeated,
+    stack,
+    tied_head,
+)
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys
-from hwcalc.parsers.projections import Attends, cross_dims, output_head, own_dims, projections, stack
+from hwcalc.parsers.encoder_decoder.bart import EncoderDecoder, Keys
 from hwcalc.parsers.reading import (
     Reading,
     attention_dims,

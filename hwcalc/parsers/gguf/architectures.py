@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-__all__ = ["ARCHITECTURES", "Architecture", "Graph", "Latents", "Memory", "Pattern", "Recurrence", "States", "SwaType", "Window"]
-
 SwaType: TypeAlias = Literal[
     "none",
     "standard",

@@ -1,13 +1,27 @@
-"""A GGUF header as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, parameters and weight bytes from the tensors."""
+"""A GGUF file as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, parameters and weight bytes from the tensors.
+
+The tensors of a GGUF file as blocks of weights, under their names without the number of the layer: ``attn_q.weight``.
+
+The layers of a GGUF file in the kinds of :mod:`hwcalc.formulas`, in two readings.
+
+:func:`published_layers` is what the model is, whatever runs it. :func:`cached_layers` is what llama.cpp keeps for each block of the file: a
+window that it ignores is no window, and layers for multi-token prediction keep nothing in the main context.
+
+A GGUF header as a :class:`~hwcalc.model.ModelSpec`: layers from the metadata, parameters and weight bytes from the tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Final
 
+from hwcalc import formulas
 from hwcalc.errors import ConfigError
-from hwcalc.formulas import Stack
-from hwcalc.formulas.weights import Weights
+from hwcalc.formulas import FullAttention, Layer, LayerKind, NoCache, SharedCache, Stack
+from hwcalc.formulas.tensor import CacheTensor
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import (
     GGUF_ARCHITECTURE,
     VOCABULARY,
@@ -20,14 +34,393 @@ from hwcalc.model import (
     RawModel,
     WeightFacts,
 )
-from hwcalc.parsers.gguf.hparams import read_hparams
-from hwcalc.parsers.gguf.layers import cached_layers, published_layers
-from hwcalc.parsers.gguf.weights import counted_weights
-from hwcalc.parsers.limits import check_size
+from hwcalc.parsers.config import check_size
+from hwcalc.parsers.gguf.architectures import States
+from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
 from hwcalc.quantization.file_types import stated_type
 from hwcalc.quantization.ggml import FLOAT_TYPES
+from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed, without_prefix
 
-__all__ = ["parse_gguf"]
+_PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
+_HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})
+_CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
+_NORM: Final = re.compile(r"norm|(^|_)ln(_|$)")
+
+_Key = tuple[str, Part, tuple[Weight, ...]]
+
+
+def counted_weights(read: Hparams, tensors: Sequence[GgufTensor]) -> Weights | None:
+    """All weights of the file; ``None`` if its tensors are not known. Layers with equal tensors are one block."""
+    if not tensors:
+        return None
+    drafts_from = read.n_layer // read.loops
+    outside: dict[tuple[str, Part], list[Weight]] = {}
+    layers: dict[tuple[str, Part, int], list[Weight]] = {}
+    for tensor in tensors:
+        path, number = placed(tensor.name)
+        if path.startswith(ROTARY):
+            continue
+        part = next((part for prefix, part in _PARTS.items() if path.startswith(prefix)), Part.LANGUAGE)
+        weight = _weight(read, path, tensor.shape or (1,))
+        if number < 0:
+            outside.setdefault((_kind_outside(weight), part), []).append(weight)
+            continue
+        part = Part.MTP if part is Part.LANGUAGE and number >= drafts_from else part
+        layers.setdefault((_kind(path), part, number), []).append(weight)
+    blocks = [Block(kind=kind, weights=_sorted(weights), part=part) for (kind, part), weights in outside.items()]
+    return Weights(blocks=(*blocks, *_blocks(layers)))
+
+
+def _blocks(layers: Mapping[tuple[str, Part, int], list[Weight]]) -> Iterable[Block]:
+    grouped: dict[_Key, list[int]] = {}
+    for (kind, part, number), weights in sorted(layers.items()):
+        grouped.setdefault((kind, part, _sorted(weights)), []).append(number)
+    for (kind, part, same), numbers in grouped.items():
+        yield Block(kind=kind, weights=same, part=part, count=len(numbers), layers=tuple(numbers))
+
+
+def _sorted(weights: Iterable[Weight]) -> tuple[Weight, ...]:
+    return tuple(sorted(weights, key=lambda weight: weight.path))
+
+
+def _kind_outside(weight: Weight) -> str:
+    kinds = {WeightRole.EMBEDDING: "embedding", WeightRole.HEAD: "head", WeightRole.NORM: "norm"}
+    return kinds.get(weight.role, "outside")
+
+
+def _kind(path: str) -> str:
+    return "mtp" if without_prefix(path).startswith("nextn.") else part_of_layer(path)
+
+
+def _weight(read: Hparams, path: str, shape: tuple[int, ...]) -> Weight:
+    """A tensor as a weight: ggml counts the row length first. The experts of a layer lie side by side in one tensor."""
+    whole = tuple(reversed(shape))
+    module, _, last = path.removesuffix(".weight").rpartition(".")
+    stem = module if last == "bias" else last
+    experts = stem.endswith("_exps")
+    role = _role(path, stem, whole)
+    if not experts or len(whole) < 2:
+        return Weight(path=path, shape=whole, role=role)
+    copies, one = whole[0], whole[1:]
+    role = WeightRole.EXPERT if len(one) > 1 else role
+    return Weight(path=path, shape=one, role=role, copies=copies, active=min(copies, read.n_expert_used or copies))
+
+
+def _role(path: str, stem: str, shape: tuple[int, ...]) -> WeightRole:
+    if path in TABLES:
+        return WeightRole.EMBEDDING
+    if path in _HEADS:
+        return WeightRole.HEAD
+    if _NORM.search(stem):
+        return WeightRole.NORM
+    if path.endswith(".bias"):
+        return WeightRole.BIAS
+    if stem.startswith("ffn_gate_inp"):
+        return WeightRole.ROUTER
+    if stem.rpartition("_")[2] in _CONVS:
+        return WeightRole.CONV
+    return WeightRole.LINEAR if len(shape) == 2 and path.endswith(".weight") else WeightRole.OTHER
+
+
+NOTHING: Final[Layer] = (NoCache(),)
+
+CSA_RATIO: Final = 4
+"""The ratio whose compressor overlaps (``DSV4_CSA_RATIO``, src/llama-kv-cache-dsv4.cpp)."""
+
+
+class NoHeads(LayerKind):
+    """A layer that llama.cpp counts among those with a cache although it has no key/value heads."""
+
+    name: ClassVar[str] = NoCache.name
+    title: ClassVar[str] = "attention without key/value heads"
+    keeps: ClassVar[str] = "Nothing; without flash attention, values as wide as those of the widest layer."
+    source: ClassVar[str] = "llama.cpp, src/llama-kv-cache.cpp"
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return ()
+
+
+def published_layers(read: Hparams) -> tuple[Layer, ...]:
+    """The layers of the model, without those for multi-token prediction."""
+    count = read.dec_n_layer if read.architecture.encoder_decoder else read.n_layer
+    return tuple(_published(read, layer) for layer in range(count))
+
+
+def _published(read: Hparams, layer: int) -> Layer:
+    row = read.architecture
+    if row.memory == "none":
+        return NOTHING
+    if row.encoder_decoder:
+        own = _attention(read, min(layer, read.n_layer_all - 1), None)
+        return (own, formulas.CrossAttention(**_heads(read, 0))) if isinstance(own, FullAttention) else (own,)
+    if read.kv_from_start is not None and layer >= read.kv_from_start:
+        return (SharedCache(),)
+    if row.memory == "shared":
+        return (SharedCache(),)
+    kinds: list[LayerKind] = []
+    if read.is_recurrent[layer]:
+        kinds.append(_state(read))
+        if row.recurrence != "beside":
+            return tuple(kinds)
+    if row.recurrence == "no-keys-no-ffn" and read.n_ff[layer]:
+        return NOTHING
+    kinds.insert(0, _attention(read, layer, _published_window(read, layer)))
+    return (*kinds, *_indexer(read, layer))
+
+
+def _published_window(read: Hparams, layer: int) -> int | None:
+    """The window of a layer as the file says it; 0 tokens are none."""
+    row, window = read.architecture, read.sliding_window or read.n_swa
+    slides = read.named_swa or read.is_swa
+    if not window or not (row.ignores_window or slides[layer]):
+        return None
+    return window + row.window_without_query
+
+
+def _heads(read: Hparams, layer: int) -> dict[str, int]:
+    """The dimensions of the attention of a layer. Query heads are not cached, so that a file may leave them out."""
+    return {
+        "num_attention_heads": max(1, read.n_head[layer], read.n_head_kv[layer]),
+        "num_key_value_heads": read.n_head_kv[layer],
+        "head_dim": read.head_width_k(layer),
+        "v_head_dim": read.head_width_v(layer),
+    }
+
+
+@lru_cache(maxsize=256)
+def _alike(kind: type[LayerKind], **numbers: int) -> LayerKind:
+    """Equal layers are one object: they are looked up again and again."""
+    return kind(**numbers)
+
+
+def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
+    """Keys and values of one layer, or its latent."""
+    row = read.architecture
+    if row.memory == "compressed":
+        return _compressed(read, layer)
+    if row.latents != "none":
+        return _latent(read, layer, window)
+    heads = _heads(read, layer)
+    if not all(heads.values()):
+        return NoCache()
+    if window is None:
+        return _alike(FullAttention, **heads)
+    if read.chunked:
+        return _alike(formulas.ChunkedAttention, **heads, chunk=window)
+    return _alike(formulas.SlidingAttention, **heads, window=window)
+
+
+def _latent(read: Hparams, layer: int, window: int | None) -> LayerKind:
+    """A latent and a rotary key. In older files the width of a key is that of one head, and the rotary part is named apart."""
+    swa = read.is_swa[layer] and read.kv_lora_rank_swa > 0
+    rank = read.kv_lora_rank_swa if swa else read.kv_lora_rank
+    rope = read.head_width_k(layer) - rank if read.is_mla else read.n_rot
+    key = read.key_length_mla_swa if swa else read.key_length_mla or read.head_k
+    value = read.value_length_mla_swa if swa else read.value_length_mla or read.head_v
+    return formulas.LatentAttention(
+        num_attention_heads=max(1, read.n_head[layer]),
+        kv_lora_rank=rank,
+        qk_rope_head_dim=max(0, rope),
+        qk_nope_head_dim=max(0, key - rope),
+        v_head_dim=value,
+        window=window,
+    )
+
+
+def _compressed(read: Hparams, layer: int) -> LayerKind:
+    ratio = read.compress_ratios[layer]
+    indexed = ratio == CSA_RATIO
+    return formulas.CompressedAttention(
+        num_attention_heads=max(1, read.n_head[layer]),
+        head_dim=read.head_width_k(layer),
+        window=read.n_swa,
+        compress_ratio=ratio or None,
+        overlap=indexed,
+        index_n_heads=read.indexer_n_head if indexed else None,
+        index_head_dim=read.indexer_head_size if indexed else None,
+        index_topk=read.indexer_top_k or None if indexed else None,
+    )
+
+
+def has_indexer(read: Hparams, layer: int) -> bool:
+    """Whether a layer keeps keys of an indexer of its own."""
+    row = read.architecture
+    if not row.indexer or row.memory == "compressed" or not read.indexer_head_size:
+        return False
+    if row.memory == "msa":
+        return layer >= read.n_layer_dense_lead
+    return layer < read.n_layer and read.indexer_full[layer] and not read.is_recurrent[layer] and bool(read.indexer_top_k)
+
+
+def _indexer(read: Hparams, layer: int) -> Layer:
+    if not has_indexer(read, layer):
+        return ()
+    return (
+        formulas.SparseIndexer(
+            index_n_heads=max(1, read.indexer_n_head),
+            index_head_dim=read.indexer_head_size,
+            # Pools of tokens are scored with a gate beside each key, as wide as the key.
+            index_extra_elements=read.indexer_head_size if read.indexer_kpool else 0,
+            index_topk=read.indexer_top_k or None,
+            index_quantized=read.architecture.memory != "msa",
+        ),
+    )
+
+
+def _mamba1(read: Hparams) -> LayerKind:
+    return formulas.Mamba1(d_inner=read.ssm_d_inner, d_state=read.ssm_d_state, d_conv=read.ssm_d_conv)
+
+
+def _mamba2(read: Hparams) -> LayerKind:
+    heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
+    return formulas.Mamba2(
+        num_heads=heads,
+        head_dim=read.ssm_d_inner // heads,
+        d_state=read.ssm_d_state,
+        n_groups=read.ssm_n_group,
+        d_conv=read.ssm_d_conv,
+    )
+
+
+def _delta(read: Hparams) -> LayerKind:
+    heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
+    return formulas.GatedDeltaNet(
+        num_key_heads=read.ssm_n_group,
+        num_value_heads=heads,
+        key_head_dim=read.ssm_d_state,
+        value_head_dim=read.ssm_d_inner // heads,
+        d_conv=read.ssm_d_conv,
+    )
+
+
+def _divisor(whole: int, heads: int) -> int:
+    """The number of heads, where it divides the width; else one head of the whole width, which keeps as much."""
+    return heads if heads and whole % heads == 0 else 1
+
+
+def _rwkv(read: Hparams) -> LayerKind:
+    return formulas.RwkvMatrix(
+        hidden_size=read.n_embd,
+        num_heads=max(1, read.n_embd // read.wkv_head_size),
+        head_dim=read.wkv_head_size,
+        token_shifts=1 if read.token_shift_count == 1 else None,
+    )
+
+
+_STATES: Final[dict[States, Callable[[Hparams], LayerKind]]] = {
+    "mamba1": _mamba1,
+    "mamba2": _mamba2,
+    "delta": _delta,
+    "kda": lambda read: formulas.KimiDeltaAttention(
+        num_heads=read.n_head[0], head_dim=read.kda_head_dim, d_conv=read.ssm_d_conv or 4
+    ),
+    "wkv": _rwkv,
+    "short-conv": lambda read: formulas.ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache),
+    "lightning": lambda read: formulas.LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la),
+}
+
+
+def _state(read: Hparams) -> LayerKind:
+    return _STATES[read.architecture.states](read)
+
+
+def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
+    """What llama.cpp keeps for each block of the file: ``create_memory`` (src/llama-model.cpp).
+
+    ``drafts`` asks for the context of multi-token prediction (``ctx_type=mtp``) in place of the main one.
+    """
+    return tuple(_cached(read, layer, drafts=drafts) or NOTHING for layer in range(read.n_layer_all))
+
+
+def _cached(read: Hparams, layer: int, *, drafts: bool) -> Layer:
+    if read.architecture.memory == "shared":
+        return (SharedCache(),)
+    kinds: list[LayerKind] = []
+    if _has_attention(read, layer, drafts=drafts):
+        kinds.append(_cached_attention(read, layer, drafts=drafts))
+    if _has_state(read, layer, drafts=drafts):
+        kinds.append(_state(read))
+    if _has_cached_indexer(read, layer, drafts=drafts):
+        kinds += _cached_indexer(read)
+    return tuple(kinds)
+
+
+def _has_attention(read: Hparams, layer: int, *, drafts: bool) -> bool:
+    """Whether the filter of the attention cache lets a layer through."""
+    row, is_draft = read.architecture, layer >= read.n_layer
+    memory = row.memory
+    if memory in ("none", "recurrent"):
+        return False
+    if memory in ("msa", "dsa-or-attention"):
+        return True
+    if memory == "compressed":
+        return is_draft or not drafts
+    hybrid = memory in ("hybrid", "hybrid-indexer") and not (drafts and row.dense_mtp)
+    if not hybrid:
+        # A file of nothing but draft layers, or one whose last block is a router, has no main part to leave out.
+        split = read.n_layer_nextn and read.n_layer and read.router_layer is None
+        return is_draft == drafts if split else True
+    if row.recurrence == "beside":
+        return True
+    if read.is_recurrent[layer] or (row.trunk_only and is_draft):
+        return False
+    return row.recurrence != "no-keys-no-ffn" or not read.n_ff[layer]
+
+
+def _has_state(read: Hparams, layer: int, *, drafts: bool) -> bool:
+    row = read.architecture
+    if row.memory not in ("recurrent", "hybrid", "hybrid-indexer") or (drafts and row.dense_mtp):
+        return False
+    return layer < read.n_layer and read.is_recurrent[layer]
+
+
+def _has_cached_indexer(read: Hparams, layer: int, *, drafts: bool) -> bool:
+    if drafts and read.architecture.dense_mtp:
+        # The draft head of GLM-5-Next is a sparse layer; others are dense.
+        return read.architecture.memory == "hybrid-indexer" and layer >= read.n_layer
+    return has_indexer(read, layer)
+
+
+def _cached_indexer(read: Hparams) -> Layer:
+    return (
+        formulas.SparseIndexer(
+            index_n_heads=max(1, read.indexer_n_head),
+            index_head_dim=read.indexer_head_size,
+            index_extra_elements=2 * read.indexer_head_size if read.indexer_kpool else 0,
+            index_topk=read.indexer_top_k or None,
+            index_quantized=False,
+        ),
+    )
+
+
+def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
+    row = read.architecture
+    if read.kv_from_start is not None and layer >= read.kv_from_start:
+        return SharedCache()
+    if row.memory == "compressed" and not drafts:
+        return _compressed(read, layer)
+    window = max(1, read.n_swa) if read.is_swa[layer] else None
+    width = read.n_embd_k_gqa(layer)
+    if not width and not read.n_embd_v_gqa(layer):
+        return NoHeads()
+    heads = _heads(read, layer)
+    if read.is_mla:
+        # One vector for all heads; more heads than one make it so many times as wide.
+        rope = min(read.n_rot, width - 1)
+        return formulas.LatentAttention(
+            num_attention_heads=heads["num_attention_heads"],
+            kv_lora_rank=width - rope,
+            qk_rope_head_dim=rope,
+            qk_nope_head_dim=max(0, read.key_length_mla - rope),
+            v_head_dim=read.value_length_mla,
+            window=window,
+        )
+    if window is None:
+        return _alike(FullAttention, **heads)
+    if read.chunked:
+        return _alike(formulas.ChunkedAttention, **heads, chunk=window)
+    return _alike(formulas.SlidingAttention, **heads, window=window)
+
 
 _READING: Final = "llamacpp"
 _FLOATS: Final = {name: dtype for dtype, name in FLOAT_TYPES.items()}

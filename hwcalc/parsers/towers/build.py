@@ -18,12 +18,6 @@ from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.registry import find_tower
 
-__all__ = [
-    "GATED", "LLAMA", "LLAMA_NAMES", "Encoder", "Style", "UnknownTowerError", "Weigh", "block", "conv", "copied",
-    "encoder_layer", "grid", "integer_pair", "integers", "linears", "mlp_chain", "needed", "norms", "pair", "patch_conv", "patch_linear",
-    "patches", "ratio_width", "split_width", "stages", "tower",
-]  # fmt: skip
-
 Weigh = Callable[[Config, str, int], Weighed]
 """Weighs one piece of a tower, by the tower's config, its path and its width."""
 

@@ -1,14 +1,37 @@
-"""Vision transformers: patches, positions, equal layers, and norms around them; some fold their patches at the end."""
+"""Vision transformers: those of CLIP and its kin, of Llama and Qwen-VL, SAM, and query transformers.
+
+Vision transformers: patches, positions, equal layers, and norms around them; some fold their patches at the end.
+
+Llama's vision towers: a class vector beside the patches, and tiles of large images.
+
+Vision towers that merge neighbouring patches into one token themselves: the Qwen-VL line, GLM-V and their kin.
+
+BLIP-2's query transformer: learned queries attend to a tower's output, and in some models to text as well.
+
+SAM's image encoder: layers with windows, a few global layers, and relative positions by row and by column.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Final
 
 from msgspec.structs import replace
 
-from hwcalc.formulas.weights import Block, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp, rms_norm
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.formulas.weights import (
+    Block,
+    Part,
+    WeightRole,
+    embedding,
+    gated_mlp,
+    layer_norm,
+    linear,
+    parameter,
+    plain_mlp,
+    rms_norm,
+)
+from hwcalc.parsers.blocks import Weighed, norm, projections, square
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.towers.build import (
     GATED,
@@ -16,16 +39,22 @@ from hwcalc.parsers.towers.build import (
     LLAMA_NAMES,
     Encoder,
     Style,
+    Weigh,
     block,
     conv,
     encoder_layer,
     grid,
     integers,
     mlp_chain,
+    needed,
+    norms,
     pair,
+    patch_conv,
     patch_linear,
     patches,
     ratio_width,
+    split_width,
+    tower,
 )
 
 _WITH_CLASS: Final = partial(grid, extra=1)
@@ -352,3 +381,228 @@ INKLING2: Final = replace(
     mlp_width=lambda config, width: config.maybe_integer("intermediate_size") or ratio_width(config, width),
     extra=_inkling_merger,
 )
+
+
+_ENDS: Final = ("layernorm_pre", "layernorm_post")
+
+
+def _stem4(config: Config, path: str, width: int) -> Weighed:
+    return (
+        *parameter(f"{path}.class_embedding", width),
+        *embedding(f"{path}.positional_embedding_vlm", grid(config, 1), width),
+        *patch_linear(config, f"{path}.patch_embedding.linear", width, bias=False),
+    )
+
+
+def _adapter(config: Config, path: str, width: int) -> Weighed:
+    """An MLP over shuffled pixels, which are as wide as the tower's own MLP."""
+    base, out = f"{path}.vision_adapter.mlp", config.integer("projector_output_dim")
+    first = linear(f"{base}.fc1", config.integer("intermediate_size"), config.integer("projector_input_dim"))
+    return first + linear(f"{base}.fc2", out, out)
+
+
+LLAMA4: Final = Encoder(style=LLAMA, stem=_stem4, layers="model.layers", norms=_ENDS, joint=_adapter, joint_kind="adapter")
+
+
+def _tiled_stem(config: Config, path: str, width: int) -> Weighed:
+    """Positions per tile and per aspect ratio, each behind a gate."""
+    patches, tiles = grid(config, 1), config.integer("max_num_tiles")
+    ratios = config.sequence("supported_aspect_ratios")
+    rows, gated = 1 + (8 if ratios is None else len(ratios)), f"{path}.gated_positional_embedding"
+    weights = (
+        *parameter(f"{path}.class_embedding", width),
+        *patch_conv(config, f"{path}.patch_embedding", width, bias=False),
+        *parameter(f"{gated}.gate", 1),
+        *parameter(f"{gated}.embedding", patches, width),
+        *embedding(f"{gated}.tile_embedding", rows, tiles * patches * width),
+    )
+    for name in ("pre", "post"):
+        base = f"{path}.{name}_tile_positional_embedding"
+        weights += (*parameter(f"{base}.gate", 1), *embedding(f"{base}.embedding", rows, tiles * width))
+    return weights
+
+
+_TILED: Final = Encoder(style=replace(LLAMA, bias=4 * (False,)), stem=_tiled_stem, layers="transformer.layers", norms=_ENDS)
+
+
+def mllama(config: Config, path: str) -> tuple[Block, ...]:
+    """Llama 3.2 Vision: after its layers some more of the same shape, each with two gates."""
+    embeddings, layer, norms = _TILED(config, path)
+    gates = parameter(f"{path}.global_transformer.layers.gates", 2)
+    more = block("global layer", layer.weights + gates, count=config.number_of_layers("num_global_layers"))
+    return (embeddings, layer, *more, norms)
+
+
+def _mlp_merger(config: Config, path: str, width: int, *, out: str = "out_hidden_size", kind: str = "layer") -> Weighed:
+    """A norm over patches, then two linear layers over what was merged."""
+    merged = width * config.integer("spatial_merge_size") ** 2
+    weights = norm(kind, f"{path}.merger.ln_q", width)
+    return weights + mlp_chain(f"{path}.merger", (merged, merged, config.integer(out)), ("mlp.0", "mlp.2"))
+
+
+def _deepstack(config: Config, path: str, width: int) -> Weighed:
+    """The same, and once more for each layer whose output goes straight to the language model."""
+    weights, tap = _mlp_merger(config, path, width), f"{path}.deepstack_merger_list"
+    merged = width * config.integer("spatial_merge_size") ** 2
+    for _ in config.sequence("deepstack_visual_indexes", most=MAX_LAYERS) or ():
+        sizes = (merged, merged, config.integer("out_hidden_size"))
+        weights += layer_norm(f"{tap}.norm", merged) + mlp_chain(tap, sizes, ("linear_fc1", "linear_fc2"))
+    return weights
+
+
+def _gated_merger(inner: tuple[str, ...], names: tuple[str, ...]) -> Weigh:
+    """A strided convolution that merges, then a gated MLP as wide as the product of the keys ``inner``; norms of the tower."""
+
+    def merger(config: Config, path: str, width: int) -> Weighed:
+        out, merge = integers(config, "out_hidden_size", "spatial_merge_size")
+        weights = conv(f"{path}.downsample", out, width, merge, merge)
+        weights += linear(f"{path}.merger.proj", out, out)
+        weights += layer_norm(f"{path}.merger.post_projection_norm", out)
+        weights += gated_mlp(out, prod(integers(config, *inner)), path=f"{path}.merger")
+        return weights + norms("rms", path, names, width)
+
+    return merger
+
+
+_stem = partial(patches, "patch_embed.proj", frames="temporal_patch_size", table="pos_embed")
+_QKV: Final = Style(attention="attn", names=("qkv", "proj"), norms=("norm1", "norm2"), heads="split")
+_GATED_QKV: Final = replace(_QKV, mlp=GATED, norm="rms")
+
+_MERGING: Final = Encoder(style=_QKV, layers="blocks", joint_kind="merger")
+
+QWEN2: Final = replace(
+    _MERGING, stem=_stem(bias=False), width="embed_dim", mlp_width=ratio_width, joint=partial(_mlp_merger, out="hidden_size")
+)
+QWEN25: Final = replace(_MERGING, style=_GATED_QKV, stem=_stem(bias=False), joint=partial(_mlp_merger, kind="rms"))
+QWEN25_SPLIT: Final = replace(QWEN25, style=replace(_GATED_QKV, names=("q", "k", "v", "proj")))
+EXAONE: Final = replace(QWEN25, style=replace(_GATED_QKV, kv_heads=True))
+QWEN3: Final = replace(
+    _MERGING,
+    style=replace(_QKV, mlp=("mlp.linear_fc1", "mlp.linear_fc2")),
+    stem=_stem(positions="num_position_embeddings"),
+    joint=_deepstack,
+)
+QWEN35: Final = replace(QWEN3, joint=_mlp_merger)
+GLM4V: Final = replace(
+    _MERGING,
+    style=replace(_GATED_QKV, bias=("attention_bias", False, False, False), mlp_bias=(False, False)),
+    stem=_stem(positions=grid),
+    mlp_width="out_hidden_size",
+    joint=_gated_merger(("intermediate_size",), ("post_conv_layernorm", "post_layernorm")),
+)
+GLM_OCR: Final = replace(
+    _MERGING,
+    style=replace(_GATED_QKV, bias=4 * ("attention_bias",), mlp_bias=("attention_bias", "attention_bias"), qk_norm="head"),
+    stem=_stem(),
+    joint=_gated_merger(("out_hidden_size", "in_channels"), ("post_layernorm",)),
+)
+GLM5: Final = replace(GLM_OCR, joint=_gated_merger(("projection_intermediate_size",), ("post_layernorm",)))
+ERNIE: Final = replace(
+    _MERGING, stem=_stem(embed=patch_linear, bias=False, frames=""), joint=lambda _, path, width: layer_norm(f"{path}.ln", width)
+)
+
+
+def qformer(config: Config, path: str) -> tuple[Block, ...]:
+    """The query transformer of BLIP-2, which reads text if its config says so."""
+    return _qformer(config, path, reads_text=config.flag("use_qformer_text_input"))
+
+
+def instructed(config: Config, path: str) -> tuple[Block, ...]:
+    """The query transformer of InstructBLIP, which always reads the instruction."""
+    return _qformer(config, path, reads_text=True)
+
+
+def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...]:
+    """Some layers have cross attention to the tower. If the model reads text, each layer has a second MLP for it."""
+    width, middle = integers(config, "hidden_size", "intermediate_size")
+    count, base = config.number_of_layers(), f"{path}.encoder.layer"
+    layer = _attention(f"{base}.attention", width, width) + _mlp(base, width, middle, "_query")
+    if reads_text:
+        layer += _mlp(base, width, middle, "")
+    crossing = -(-count // config.integer("cross_attention_frequency"))
+    cross = _attention(f"{base}.crossattention", width, config.integer("encoder_hidden_size"))
+    return (
+        *block("norm", layer_norm(f"{path}.layernorm", width), Part.PROJECTOR),
+        *block("layer", layer, Part.PROJECTOR, count),
+        *block("cross attention", cross, Part.PROJECTOR, crossing),
+    )
+
+
+def _attention(path: str, width: int, source: int) -> Weighed:
+    names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "output.dense"}
+    weights = projections(path, width, square(width), names, source=source, biased="qkvo")
+    return weights + layer_norm(f"{path}.output.LayerNorm", width)
+
+
+def _mlp(path: str, width: int, middle: int, suffix: str) -> Weighed:
+    weights = plain_mlp(width, middle, path=path, names=(f"intermediate{suffix}.dense", f"output{suffix}.dense"))
+    return weights + layer_norm(f"{path}.output{suffix}.LayerNorm", width)
+
+
+_STYLE: Final = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias", True, True, True), mlp=("mlp.lin1", "mlp.lin2"))
+
+
+def encoder(config: Config, path: str) -> tuple[Block, ...]:
+    """SAM's encoder."""
+    width, side = config.integer("hidden_size"), _side(config)
+    embeddings = patch_conv(config, f"{path}.patch_embed.projection", width)
+    if config.flag("use_abs_pos"):
+        embeddings += embedding(f"{path}.pos_embed", side * side, width)
+    return (
+        *block("embedding", embeddings),
+        *sam_layers(config, f"{path}.layers"),
+        *block("neck", neck(f"{path}.neck", width, config.integer("output_channels"))),
+    )
+
+
+def _side(config: Config) -> int:
+    """Patches along one side of the image."""
+    return config.integer("image_size") // config.integer("patch_size")
+
+
+def sam_layers(
+    config: Config, path: str, *, kinds: tuple[str, str] = ("global layer", "layer"), table: str = ".weight"
+) -> tuple[Block, ...]:
+    """Global layers and layers with windows, under the names ``kinds``. They differ in their tables of relative positions.
+
+    ``table`` is how the path of such a table ends.
+    """
+    width, heads = integers(config, "hidden_size", "num_attention_heads")
+    count, side = config.number_of_layers(), _side(config)
+    layer = encoder_layer(config, _STYLE, path, width, config.maybe_integer("mlp_dim") or ratio_width(config, width))
+    everywhere = sum(1 for index in set(config.integers("global_attn_indexes") or ()) if index < count)
+    window = config.integer("window_size", minimum=0)
+    out: tuple[Block, ...] = ()
+    for kind, layers, reach in zip(kinds, (everywhere, count - everywhere), (side, window or side), strict=True):
+        relative: Weighed = ()
+        for axis in "hw" if config.flag("use_rel_pos") else "":
+            shape = (2 * reach - 1, split_width(config, width, heads))
+            relative += parameter(f"{path}.attn.rel_pos_{axis}{table}", *shape, role=WeightRole.EMBEDDING)
+        out += block(kind, layer + relative, count=layers)
+    return out
+
+
+def neck(path: str, width: int, out: int) -> Weighed:
+    """Two convolutions, each with a norm. ``out`` is the number of channels that leave SAM's encoder."""
+    return (
+        *conv(f"{path}.conv1", out, width, 1, 1, bias=False),
+        *layer_norm(f"{path}.layer_norm1", out),
+        *conv(f"{path}.conv2", out, out, 3, 3, bias=False),
+        *layer_norm(f"{path}.layer_norm2", out),
+    )
+
+
+def downsampled(config: Config, path: str) -> tuple[Block, ...]:
+    """SAM's encoder and two convolutions, each of which halves the sides."""
+    first, second = (config.integers("downsample_channels", length=2, minimum=1) or (512, 1024))[:2]
+    weights = (
+        *conv(f"{path}.proj.conv1", first, config.integer("output_channels"), 3, 3, bias=False),
+        *conv(f"{path}.proj.conv2", second, first, 3, 3, bias=False),
+    )
+    return (*encoder(config, path), *block("downsampling", weights))
+
+
+def two_in_a_row(config: Config, path: str) -> tuple[Block, ...]:
+    """SAM's encoder, and one like CLIP that reads SAM's tokens."""
+    sam = tower(needed(config, "sam_config"), f"{path}.sam_encoder")
+    return sam + tower(needed(config, "encoder_config"), f"{path}.vision_encoder")

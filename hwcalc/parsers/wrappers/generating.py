@@ -9,9 +9,8 @@ from hwcalc.parsers.blocks import Weighed, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers.build import block, conv, copied, integers, mlp_chain, needed, tower
-from hwcalc.parsers.towers.sam import neck
-from hwcalc.parsers.wrappers.build import JOINT, PATH, Joined, audio, beside, matrix, vision, wrapper
-from hwcalc.parsers.wrappers.projected import PALIGEMMA
+from hwcalc.parsers.towers.vit import neck
+from hwcalc.parsers.wrappers.joined import JOINT, PALIGEMMA, PATH, Joined, audio, beside, matrix, vision, wrapper
 
 
 def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:

@@ -11,6 +11,7 @@ from typing import Final
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import DeviceShare, Placement
 from hwcalc.engines.llamacpp.deployment import LlamacppOccupancy
+from hwcalc.engines.llamacpp.fitting import ON_HOST
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts
@@ -114,11 +115,8 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
 
 def _host(facts: Facts, opened: LlamacppOccupancy, tolerance: float) -> list[Row]:
     """The buffers of a machine without a GPU, which holds everything in its own memory."""
-    from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
-    from hwcalc.engines.llamacpp.compute import device_buffers
-
-    own = opened
-    parts = device_buffers(own, Assignment(blocks=(ON_HOST,) * own.hparams.n_layer_all, output=ON_HOST), ON_HOST)
+    deployment = opened.deployment
+    parts = deployment.pinned_at(deployment.hosted_runs).layout(opened.settings).buffer_parts(ON_HOST)
     rows: list[Row] = []
     for name, stated, meaning in (
         (_COMPUTE, "compute_bytes", "compute buffer"),

@@ -298,7 +298,7 @@ def _concurrency(pool: PoolInfo) -> Number | None:
 
 def _padding(opened: VllmOccupancy, groups: tuple[PoolGroup, ...]) -> Number | None:
     """By how many percent a state's page is larger than the state; ``None`` without states or state pages."""
-    from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
+    from hwcalc.engines.vllm.layer_specs import STATE_KINDS, state_bytes
 
     page = next((group.page_bytes for group in groups if group.kind == "state"), None)
     kinds = [group.kind for group in opened.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
@@ -348,7 +348,7 @@ def batch_shape(opened: VllmOccupancy) -> tuple[int, int]:
 
 def overheads(facts: Facts, opened: VllmOccupancy) -> dict[str, int]:
     """The overheads that the log measured, as a calibration saves them: bytes of the fullest rank."""
-    from hwcalc.engines.vllm.defaults import graphs_subtracted
+    from hwcalc.engines.vllm.settings import graphs_subtracted
 
     out: dict[str, int] = {}
     graphs = (

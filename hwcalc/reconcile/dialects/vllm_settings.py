@@ -176,7 +176,7 @@ def _speculation(facts: Facts, number: int, text: str) -> None:
 
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     """The keywords of a plan and the engine options that the log states."""
-    from hwcalc.engines.vllm.options import BACK_ENDS
+    from hwcalc.engines.vllm.engine import BACK_ENDS
 
     names = {
         "seq": "max_model_len",
@@ -216,7 +216,7 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def _batches(facts: Facts, stated: Mapping[str, object], options: dict[str, str]) -> None:
     """Batches that do not depend on the GPU: those of V0, and those of prompts that are not cut into chunks."""
-    from hwcalc.engines.vllm.defaults import V0_SEQUENCES, v0_batch
+    from hwcalc.engines.vllm.settings import V0_SEQUENCES, v0_batch
 
     v0 = facts.word("engine_core") == "v0"
     if v0:

@@ -13,7 +13,7 @@ import pytest
 from hwcalc.cli.foreign import FOREIGN, NO_EFFECT, SWITCHES, VLLM, VLLM_OPTIONS, aliases
 from hwcalc.cli.line import translated
 from hwcalc.cli.options import COMMANDS, PLANNING
-from hwcalc.engines.vllm.flags import FLAGS
+from hwcalc.engines.vllm.command import FLAGS
 from tests.hwcalc.command import QWEN, Capture, read, run
 from tests.paths import ROOT
 

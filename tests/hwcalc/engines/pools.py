@@ -11,16 +11,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines import find_engine
 from hwcalc.engines.budget import Budget
 from hwcalc.engines.calibration import ACTIVATION, NON_TORCH
-from hwcalc.engines.setup import Request
-from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.engine import Vllm
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.formulas.record import Record
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.units import GIB
+from tests.hwcalc.engines.vllm_rows import unchecked
 from tests.paths import TESTS
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((TESTS / "logs" / "vllm" / "pools.json").read_text(encoding="utf-8"))
@@ -54,15 +51,11 @@ class Figure(Record):
 
 def planned(row: dict[str, Any]) -> Budget:
     """The budget of a row, on a GPU with the memory that the log states."""
-    engine = find_engine("vllm")[0]
-    assert isinstance(engine, Vllm)
     gpu = find_gpu(row["gpu"])
     if row["total_gib"] is not None:
         gpu = replace(gpu, torch_total_mib=round(row["total_gib"] * 1024), torch_total_mib_seen=None)
-    request = Request.of(seq=row["seq"], engine_version=row["version"]).changed(
-        gpu=gpu, tp=row["tp"], pp=row["pp"], memory_utilization=row["utilization"], options=row["options"]
-    )
-    opened = VllmOccupancy(engine=engine, model=load_model(row["model"]), request=request, version=row["version"])
+    fields = {"gpu": gpu, "tp": row["tp"], "pp": row["pp"], "memory_utilization": row["utilization"], "options": row["options"]}
+    opened = unchecked(load_model(row["model"]), row["seq"], row["version"], fields)
     settings = opened.settings
     found = plan_budget(opened, sequences=settings.sequences, batched_tokens=settings.batched_tokens).value
     assert found is not None

@@ -114,7 +114,7 @@ def test_every_piece() -> None:
     """Of a form that has all that a form can have."""
     grows, slides = term(4096, Stair(per=16, add=15)), term(8192, Stair(), Stair(times=2, most=1000))
     amount = Pass(element_bytes=2, width=1e4 / 3, chunk=2048, logits=151_936, logit_bytes=2.5)
-    early = Early(first=(5, 6, 7), rule=Measured(rule=amount, chunk=2048, readings=((2048, 7, 10**9), (2, 2, 3), (2, 2, 4))))
+    early = Early.of((5, 6, 7), Measured(rule=amount, chunk=2048, readings=((2048, 7, 10**9), (2, 2, 3), (2, 2, 4))))
     parts = (
         PartForm(name="a", section="activations", low=Constant.of(0), expected=amount, high=early),
         PartForm(name="b", section="weights", low=early, expected=early, high=PerGpu(amounts=(Constant.of(10**9), amount))),

@@ -103,7 +103,6 @@ def unlike(
         for end in ENDS:
             size = solve.budget_bytes(asked, end)
             assert size is not None
-            pool = asked.pool(max(0, size)) if end == "expected" else None
             found[f"left {end}"] = said.left(end), size
             found[f"holds {end}"] = said.holds(end), solve.holds_in(asked, size, end)
             parts = asked.budget.parts if form.parts and asked.budget is not None else None

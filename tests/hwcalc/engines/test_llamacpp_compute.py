@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.llamacpp.compute import compute_buffer, host_buffer, output_buffer
+from hwcalc.engines.llamacpp.buffers import Buffers, HostPart, ModelMoments, compute_buffer, output_buffer
 from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.setup import Request
@@ -51,6 +51,13 @@ def host(model: str, copies: int = 1, *, partly: bool = False, **row: Any) -> Bu
     """The compute buffer of the host beside GPUs."""
     read = hparams(model)
     return host_buffer(read, settings(read, row), copies, partly=partly)
+
+
+def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False) -> BudgetPart:
+    """The same in a context."""
+    moments = ModelMoments(read, one, sixteen_bit=False, once=lambda _, make: make())
+    compute, _ = Buffers(moments, read, one).parts(HostPart(alone=False, partly=partly, helped=True, copies=copies))
+    return compute
 
 
 def inside(part: BudgetPart, size: float) -> bool:

@@ -15,15 +15,14 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, Fullest, MemoryForm, Moment, Product
 from hwcalc.engines.llamacpp.equation import OPPOSITE
-from hwcalc.engines.llamacpp.placement import placement_of
 from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner import solve
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import differences, form_of
 from hwcalc.profiles.catalog import list_models
+from tests.hwcalc.form_answers import differences, form_of
 
 PLANNED, SEARCHED, SAMPLED = 40, 20, 150
 """So many requests are planned, which takes the solvers, and searched both ways; of so many the bytes alone are compared, at several
@@ -104,11 +103,11 @@ def test_a_search_on_a_form_is_that_by_plans(monkeypatch: pytest.MonkeyPatch) ->
             opened = opened_of(model, asked, seq, batch)
         except KvplanError:
             continue
-        if solve._form_of(opened) is None:
+        if opened.form() is None:
             continue
         found = searched(opened, end)
         with monkeypatch.context() as patched:
-            patched.setattr(solve, "_form_of", lambda _: None)
+            patched.setattr(solve, "_form_for_search", lambda *_: None)
             assert found == searched(opened_of(model, asked, seq, batch), end), (model, asked, seq, batch, end)
         compared += 1
     assert compared > SEARCHED // 2
@@ -140,7 +139,7 @@ def test_a_form_has_the_bytes_of_every_device() -> None:
 
 def compare(form: MemoryForm | None, opened: Occupancy) -> None:
     """The fullest GPU by cache and parts, all GPUs together, and what is lacking at each end."""
-    placement = placement_of(opened)
+    placement = opened.placement()
     assert form is not None
     assert placement is not None
     assert opened.budget is not None
@@ -207,7 +206,7 @@ def test_a_form_places_layers_as_the_engine_does() -> None:
 
 def compare_devices(form: MemoryForm, opened: Occupancy) -> int | None:
     """All that a row of a sweep says; the layers on GPUs."""
-    placement, size = placement_of(opened), (opened.tokens, opened.batch)
+    placement, size = opened.placement(), (opened.tokens, opened.batch)
     assert placement is not None
     fullest = placement.devices[placement.fullest]
     assert form.devices_bytes(*size) == sum(share.needed() for share in placement.devices)

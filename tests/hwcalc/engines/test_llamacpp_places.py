@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hwcalc import Plan, plan
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Weighed, assign, splits, weights_on
-from hwcalc.engines.llamacpp.fitting import Fitting, Runs, fitted
+from hwcalc.engines.llamacpp.fitting import ON_HOST, Fitting, Runs, divided, fitted, splits
+from hwcalc.engines.llamacpp.layers import Weighed
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import DeviceInfo, FitInfo, Verdict
 from hwcalc.report.places import host_line, places
@@ -114,7 +114,7 @@ SIZES = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), min_size=1, 
 @given(blocks=st.integers(1, 90), layers=st.integers(0, 120), shares=SHARES)
 def test_every_layer_lies_on_one_device(blocks: int, layers: int, shares: list[float]) -> None:
     """The last layers are on GPUs, in runs in the order of the GPUs; a GPU without a share has none."""
-    made = assign(blocks, layers, splits(shares, len(shares)))
+    made = divided(blocks, layers, splits(shares, len(shares))).assignment([False] * blocks)
     devices = [*made.blocks, made.output]
 
     assert made.gpu_layers == min(layers, blocks + 1)
@@ -129,8 +129,8 @@ def test_devices_have_the_tensors_once_and_the_tied_output_twice(
 ) -> None:
     """The sum over the devices is the file, and the copy of a tied table if the output is on a GPU."""
     weighed = Weighed(input=table, output=7, tied=table if tied else 0, copied=0, blocks=tuple(sizes))
-    made = assign(len(sizes), layers, splits((), gpus))
-    together = sum(weights_on(device, made, weighed) for device in range(ON_HOST, gpus))
+    runs = divided(len(sizes), layers, splits((), gpus))
+    together = weighed.on_host(runs) + sum(weighed.on_gpu(runs, gpu) for gpu in range(gpus))
 
     assert together == weighed.total + (table if tied and layers else 0)
 
@@ -139,9 +139,9 @@ def test_devices_have_the_tensors_once_and_the_tied_output_twice(
 def test_more_layers_never_take_less_of_a_gpu(sizes: list[tuple[int, int]], gpus: int) -> None:
     """And never more of the host."""
     weighed = Weighed(input=3, output=7, tied=3, copied=1, blocks=tuple(sizes))
-    made = [assign(len(sizes), layers, splits((), gpus)) for layers in range(len(sizes) + 3)]
-    on_gpus = [sum(weights_on(gpu, one, weighed) for gpu in range(gpus)) for one in made]
-    on_host = [weights_on(ON_HOST, one, weighed) for one in made]
+    made = [divided(len(sizes), layers, splits((), gpus)) for layers in range(len(sizes) + 3)]
+    on_gpus = [sum(weighed.on_gpu(runs, gpu) for gpu in range(gpus)) for runs in made]
+    on_host = [weighed.on_host(runs) for runs in made]
 
     assert on_gpus == sorted(on_gpus)
     assert on_host == sorted(on_host, reverse=True) or weighed.copied
@@ -157,7 +157,7 @@ def test_fitting_fits_and_cannot_do_more(sizes: list[tuple[int, int]], gpus: int
     has_experts = [bool(size) for size, _ in blocks]
 
     def holds(runs: Runs, device: int) -> bool:
-        return weights_on(device, runs.assignment(has_experts), weighed) <= room
+        return weighed.on_gpu(runs, device) <= room
 
     fitting = Fitting(blocks=len(blocks), ends=splits((), gpus), experts=any(has_experts), holds=holds)
     runs = fitted(fitting)

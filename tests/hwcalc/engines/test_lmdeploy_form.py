@@ -9,9 +9,9 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import form_of
 from hwcalc.units import GIB
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample
+from tests.hwcalc.form_answers import form_of
 
 SAMPLED: Final = 200
 POINTS: Final = 6

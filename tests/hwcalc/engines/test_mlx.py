@@ -16,10 +16,10 @@ from hwcalc.engines.mlx.slots import Chunked, Grown, Pieces, Rotating
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import differences, form_of
 from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.dialects.mlx import MlxParser
 from hwcalc.report.emit import emitted
+from tests.hwcalc.form_answers import differences, form_of
 
 MAC: Final = "apple-m3-ultra"
 LLAMA: Final = "meta-llama/Llama-3.1-8B"

@@ -10,8 +10,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.engines.setup import Parallel
 from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
-from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
-from hwcalc.engines.vllm.weights import param_bytes_rank
+from hwcalc.engines.vllm.weights import encoder_cache_bytes, param_bytes_rank, resident_bytes_rank
 from hwcalc.formulas import LayerKind
 
 LAYERS: Final = 16_060_522_496 - 2 * 128_256 * 4096 * 2 - 8192

@@ -14,8 +14,8 @@ from hwcalc.engines.sglang.curve import PoolCurve
 from hwcalc.engines.sglang.deployment import SglangDeployment, SglangOccupancy
 from hwcalc.engines.sglang.pools import Demand
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import form_of
 from tests.hwcalc.engines.form_points import compare_plans, compare_sample, open_drawn
+from tests.hwcalc.form_answers import form_of
 
 SAMPLED: Final = 160
 POINTS: Final = 5

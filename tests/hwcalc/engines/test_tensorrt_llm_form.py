@@ -18,8 +18,8 @@ from hwcalc.engines.tensorrt_llm.pools import Layout
 from hwcalc.planner import solve
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import differences, form_of
 from hwcalc.profiles.catalog import list_models
+from tests.hwcalc.form_answers import differences, form_of
 
 SAMPLED = 120
 GIVEN = 20 * 2**30

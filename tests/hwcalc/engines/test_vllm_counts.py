@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hwcalc.engines.vllm.counts import BlockCounts
-from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.layout import BlockDemand, longest
 from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, FullSpec, LayerSpec, Limits, StateSpec, WindowSpec
 
 SPECS = st.sampled_from((1, 2, 3, 16, 48)).flatmap(
@@ -35,18 +37,17 @@ LIMITS = st.builds(
 )
 
 
-def grouped(groups: list[list[LayerSpec]]) -> list[BlockGroup]:
-    """Groups with these specs."""
-    return [BlockGroup(members=tuple(range(len(specs))), specs=tuple(specs), distinct=tuple(specs)) for specs in groups]
-
-
 @given(groups=GROUPS, limits=LIMITS, blocks=st.integers(-3, 200), bound=st.integers(0, 1500))
 def test_the_longest_request_is_the_last_that_fits(
     groups: list[list[LayerSpec]], limits: Limits, blocks: int, bound: int
 ) -> None:
     """Each group takes what its neediest layer takes; the longest request is found as by trying every length."""
-    counts = BlockCounts.of(grouped(groups), limits)
-    taken = [sum(max(spec.blocks(length, limits) for spec in specs) for specs in groups) for length in range(bound + 1)]
+    demand = BlockDemand.of(tuple(spec.stairs(limits) for spec in specs) for specs in groups)
+    taken = [sum(max(spec.blocks(length, limits) for spec in specs) for specs in groups) for length in range(1, bound + 1)]
 
-    assert [counts.at(length) for length in range(bound + 1)] == taken
-    assert counts.longest(blocks, bound) == max((length for length in range(1, bound + 1) if taken[length] <= blocks), default=0)
+    assert [demand.at(length) for length in range(1, bound + 1)] == taken
+    lengths: Any = np.arange(1, bound + 1)
+    assert (demand.at(lengths) + 0 * lengths).tolist() == taken
+    assert longest(demand.at, blocks, bound) == max(
+        (length for length in range(1, bound + 1) if taken[length - 1] <= blocks), default=0
+    )

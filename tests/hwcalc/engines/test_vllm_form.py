@@ -139,10 +139,15 @@ def test_no_form_rather_than_a_wrong_one(model: str, options: dict[str, Any]) ->
 def test_the_first_lengths() -> None:
     """A request that is shorter than a batch has the form of the longer ones, which is right at all lengths: with 1,024 sequences 8 tokens fill it."""
     short, long = (open_asked("Qwen/Qwen3-8B", engine="vllm", gpu="h100-sxm5-80gb", seq=seq) for seq in (1, 4_096))
-    form = short.form()
+    form, other = short.form(), long.form()
 
     assert form is not None
-    assert form == long.form()
+    assert other is not None
+    assert (form.curve, form.usable, form.blocks) == (other.curve, other.usable, other.blocks)
+    ends = ("low", "expected", "high")
+    assert [form.left(tokens, 1, end) for tokens in range(1, 12) for end in ends] == [
+        other.left(tokens, 1, end) for tokens in range(1, 12) for end in ends
+    ]
     activations = [form.parts_bytes(tokens, 1, "expected", "activations") for tokens in (*range(1, 10), 4_096)]
     planned = [short.sized(seq=tokens).budget for tokens in (*range(1, 10), 4_096)]
     assert activations == [

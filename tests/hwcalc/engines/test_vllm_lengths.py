@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import ModelSpec, plan
-from hwcalc.engines.vllm.lengths import longest_accepted
 from hwcalc.engines.vllm.rules import rules_of
+from hwcalc.engines.vllm.settings import longest_accepted
 from hwcalc.library.load import load_model
-from hwcalc.parsers.facts import model_facts
+from hwcalc.parsers.parse import model_facts
 from tests.hwcalc.command import QWEN, Capture, run
 
 VARIABLE = "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"

@@ -9,39 +9,43 @@ import pytest
 from msgspec.structs import replace
 
 from hwcalc import load_model
-from hwcalc.engines import find_engine
 from hwcalc.engines.budget import Budget, BudgetPart
-from hwcalc.engines.deployment import Occupancy
-from hwcalc.engines.setup import Request
-from hwcalc.engines.vllm.defaults import batch_defaults, default_utilization, graphs_subtracted, runs_v0, total_bytes
 from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.memory import plan_budget
-from hwcalc.engines.vllm.settings import read_settings
+from hwcalc.engines.vllm.settings import (
+    V0_SEQUENCES,
+    batch_defaults,
+    default_utilization,
+    graphs_subtracted,
+    runs_v0,
+    total_bytes,
+    v0_batch,
+)
+from hwcalc.engines.vllm.versions import VERSIONS
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus
 from hwcalc.units import GIB, MIB
+from tests.hwcalc.engines.vllm_rows import unchecked
 
-ENGINE: Final = find_engine("vllm")[0]
 
-
-def request(name: str, gpu: str | Gpu, *, version: str = "0.33", seq: int = 8192, **fields: Any) -> Occupancy:
+def request(name: str, gpu: str | Gpu, *, version: str = "0.33", seq: int = 8192, **fields: Any) -> VllmOccupancy:
     """A request as far as the equation reads it."""
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    model = load_model(name)
-    return VllmOccupancy(
-        engine=ENGINE,
-        model=model,
-        request=Request.of(seq=seq, engine_version=version).changed(gpu=card, **fields),
-        version=version,
-    )
+    return unchecked(load_model(name), seq, version, {"gpu": card, **fields})
+
+
+def default_batches(gpu: str | None, version: str, seq: int = 8192) -> tuple[int, int]:
+    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens``; those of V0 follow from the length."""
+    if runs_v0(version):
+        return V0_SEQUENCES, v0_batch(seq, version)
+    return batch_defaults(None if gpu is None else find_gpu(gpu), version)
 
 
 def budget(name: str, gpu: str | Gpu, *, sequences: int = 256, batched_tokens: int = 2048, **fields: Any) -> Budget:
     """The budget, which must not be None. V0 has its own batches."""
     made = request(name, gpu, **fields)
     if runs_v0(made.version):
-        settings = read_settings(made.model, made.request, made.version)
-        sequences, batched_tokens = settings.sequences, settings.batched_tokens
+        sequences, batched_tokens = made.settings.sequences, made.settings.batched_tokens
     planned = plan_budget(made, sequences=sequences, batched_tokens=batched_tokens).value
     assert planned is not None
     return planned
@@ -92,7 +96,7 @@ def test_llama_on_an_l4() -> None:
 )
 def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
     """Batch sizes differ for GPUs from 160 GiB, from 70 GiB except A100 and GB10, and all others."""
-    assert batch_defaults(find_gpu(gpu), "0.33", 8192) == (sequences, tokens)
+    assert default_batches(gpu, "0.33") == (sequences, tokens)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
 )
 def test_batch_defaults_by_version(gpu: str, version: str, seq: int, sequences: int, tokens: int) -> None:
     """The class of 160 GiB came with 0.28, the exception of the A100 with 0.9, that of GB10 with 0.33, fewer rows on small GPUs with 0.8.4; V0 takes whole prompts."""
-    assert batch_defaults(find_gpu(gpu), version, seq) == (sequences, tokens)
+    assert default_batches(gpu, version, seq) == (sequences, tokens)
 
 
 def test_versions() -> None:
@@ -140,10 +144,10 @@ def test_totals() -> None:
         assert total <= (gpu.memory_total_mib or (gpu.memory_marketing_gb or 0) * 1024) * MIB
 
 
-@pytest.mark.parametrize("version", ENGINE.versions)
+@pytest.mark.parametrize("version", VERSIONS)
 def test_without_a_gpu_batches_are_those_of_an_h100(version: str) -> None:
     """Of which nothing is read for that."""
-    assert batch_defaults(None, version, 8192) == batch_defaults(find_gpu("h100-sxm5-80gb"), version, 8192)
+    assert default_batches(None, version) == default_batches("h100-sxm5-80gb", version)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +237,7 @@ KNOWN_MISSES: Final = (
 @pytest.mark.parametrize(("model", "gpu", "tp", "share", "version", "stated_gib", "reason"), KNOWN_MISSES)
 def test_known_misses(model: str, gpu: str, tp: int, share: float, version: str, stated_gib: float, reason: str) -> None:
     """Two pools of other people's logs that lie below the range. When one comes inside, it moves to the test above."""
-    sequences, batched = batch_defaults(find_gpu(gpu), version, 8192)
+    sequences, batched = default_batches(gpu, version)
     planned = budget(model, gpu, tp=tp, memory_utilization=share, version=version, sequences=sequences, batched_tokens=batched)
 
     assert stated_gib * GIB < planned.low, reason
@@ -258,10 +262,10 @@ def test_without_hardware_or_weights() -> None:
     found, notes = plan_budget(made, sequences=1, batched_tokens=1)
     assert found is None
     assert [note.code for note in notes] == ["gpu-memory-unknown"]
-    bare = replace(made, request=made.request.changed(gpu=None))
+    bare = made.with_request(made.request.changed(gpu=None))
     assert plan_budget(bare, sequences=1, batched_tokens=1) == (None, ())
     uncounted = request("meta-llama/Llama-3.1-8B", "h100")
-    uncounted = replace(uncounted, model=replace(uncounted.model, counted=None, weights=None))
+    uncounted = unchecked(replace(uncounted.model, counted=None, weights=None), 8192, None, {"gpu": find_gpu("h100")})
     found, notes = plan_budget(uncounted, sequences=1, batched_tokens=1)
     assert found is None
     assert [note.code for note in notes] == ["weights-unknown"]

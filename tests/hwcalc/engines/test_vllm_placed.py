@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hwcalc import load_model
 from hwcalc.engines.vllm.deployment import VllmOccupancy
-from hwcalc.engines.vllm.placed import Sorted
+from hwcalc.engines.vllm.layout import Sorted
 from hwcalc.planner.context import open_request
 
 SORTS = st.lists(st.integers(0, 3), max_size=40)
@@ -57,7 +57,9 @@ def test_layouts_of_a_model_share_their_caches() -> None:
     model = load_model("google/gemma-3-12b-it", offline=True)
 
     def opened(**more: Any) -> VllmOccupancy:
-        return open_request(model, engine="vllm", seq=4096, **more)
+        occupancy = open_request(model, engine="vllm", seq=4096, **more)
+        assert isinstance(occupancy, VllmOccupancy)
+        return occupancy
 
     one, others = opened().layout, [opened(**more).layout for more in ({"tp": 2}, {"pp": 2}, {"dtype": "fp8"})]
     for other in others:

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc import plan
-from hwcalc.engines.vllm.evicting import PromptPeak, most_requests
-from hwcalc.engines.vllm.plugin import chunked_tokens
+from hwcalc.engines.vllm.policies import chunked_tokens
 from hwcalc.planner.result import Plan
 from hwcalc.policies.parse import parse_policy
 
@@ -322,16 +321,20 @@ def test_a_policy_never_holds_more(tokens: int, share: float, ratio: float, name
             assert blocks.nominal <= blocks.free_compacted
 
 
-@given(usable=st.integers(0, 5000), blocks=st.integers(1, 50), more=st.integers(0, 100), at_once=st.integers(1, 5))
-def test_most_requests_is_the_largest_that_fits(usable: int, blocks: int, more: int, at_once: int) -> None:
-    """As many as fit, and not one more."""
-    peak = PromptPeak(blocks=blocks + more, at_once=at_once)
-
-    def needed(requests: int) -> int:
-        return requests * blocks + min(requests, at_once) * more
-
-    found = most_requests(usable, blocks, peak)
-    assert needed(found) <= usable < needed(found + 1)
+@given(kept=st.floats(0.05, 0.9), seq=st.integers(500, 9000), gibibytes=st.integers(1, 20), batched=st.sampled_from((1024, 8192)))
+@settings(max_examples=20, deadline=None)
+def test_most_requests_is_the_largest_that_fits(kept: float, seq: int, gibibytes: int, batched: int) -> None:
+    """As many as fit, and not one more, whether prompts are still read or not."""
+    options = {"max_num_batched_tokens": str(batched), "max_num_seqs": "1000"}
+    request: dict[str, Any] = {"seq": seq, "prompt": seq // 2, "kv_memory": f"{gibibytes}GiB", "engine_options": options}
+    pool = planned(f"snapkv:compression_ratio={kept}", **request).pool
+    assert pool is not None
+    assert pool.max_requests is not None
+    for batch, holds in ((pool.max_requests, True), (pool.max_requests + 1, False)):
+        if 1 <= batch <= 1000:
+            fit = planned(f"snapkv:compression_ratio={kept}", batch=batch, **request).fit
+            assert fit is not None
+            assert fit.fits is holds
 
 
 @pytest.mark.parametrize("pp", [1, 2])

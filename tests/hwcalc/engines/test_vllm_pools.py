@@ -160,8 +160,8 @@ def test_no_graphs_when_eager() -> None:
 
 def test_sparse_attention_that_drafts_has_large_graphs() -> None:
     """GLM-5.1 with multi-token prediction logs 4.8 to 6.8 GiB on 8 GPUs."""
-    from hwcalc.engines.vllm.overhead import graphs
-    from hwcalc.engines.vllm.speculation import Speculation
+    from hwcalc.engines.vllm.memory import graphs
+    from hwcalc.engines.vllm.settings import Speculation
     from hwcalc.library.load import load_model
 
     model = load_model("deepseek-ai/DeepSeek-V3.2")

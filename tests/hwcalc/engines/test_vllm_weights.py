@@ -11,9 +11,7 @@ import pytest
 from hwcalc import ModelSpec, load_model, plan
 from hwcalc.engines import widths
 from hwcalc.engines.setup import Parallel
-from hwcalc.engines.vllm.shards import VllmRank
-from hwcalc.engines.vllm.stages import layers_of_stages
-from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
+from hwcalc.engines.vllm.weights import VLLM, VllmRank, absorbed_bytes_rank, layers_of_stages, param_bytes_rank
 from hwcalc.quantization.planned import planned_scheme
 from hwcalc.quantization.scheme import uniform_scheme
 from tests.golden_configs import config_as_run

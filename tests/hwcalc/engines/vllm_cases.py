@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hwcalc import load_model
-from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
+from hwcalc.engines.vllm.deployment import VllmOccupancy
+from hwcalc.engines.vllm.memory import ProfileRun, activation_parts
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
@@ -29,7 +29,7 @@ RELEASES: Final = (
 )
 """The releases whose code was read for the rules."""
 
-Ask = Callable[[Occupancy, PoolInfo], Any]
+Ask = Callable[[VllmOccupancy, PoolInfo], Any]
 
 
 class Refused(NamedTuple):
@@ -77,62 +77,62 @@ def answer(asked: Case, version: str) -> Any:
     return asked.ask(context, pool)
 
 
-def block_bytes(_: Occupancy, pool: PoolInfo) -> int | None:
+def block_bytes(_: VllmOccupancy, pool: PoolInfo) -> int | None:
     """Bytes of a block on a rank."""
     return pool.bytes_per_block
 
 
-def block_size(_: Occupancy, pool: PoolInfo) -> int | None:
+def block_size(_: VllmOccupancy, pool: PoolInfo) -> int | None:
     """Tokens in a block."""
     return pool.block_size
 
 
-def needed(_: Occupancy, pool: PoolInfo) -> int | None:
+def needed(_: VllmOccupancy, pool: PoolInfo) -> int | None:
     """The bytes of a request by the check before start-up."""
     return pool.needed_bytes
 
 
-def tokens(_: Occupancy, pool: PoolInfo) -> int | None:
+def tokens(_: VllmOccupancy, pool: PoolInfo) -> int | None:
     """The log's tokens."""
     return pool.tokens
 
 
-def fits(_: Occupancy, pool: PoolInfo) -> bool:
+def fits(_: VllmOccupancy, pool: PoolInfo) -> bool:
     """Whether it starts."""
     return pool.fits
 
 
-def counts(context: Occupancy, _: PoolInfo) -> list[int]:
+def counts(context: VllmOccupancy, _: PoolInfo) -> list[int]:
     """The layers of each group."""
     return [group.count for group in context.groups]
 
 
-def pages(context: Occupancy, _: PoolInfo) -> list[int | None]:
+def pages(context: VllmOccupancy, _: PoolInfo) -> list[int | None]:
     """The bytes of a page of each group."""
     return [group.page_bytes for group in context.groups]
 
 
-def blocks(context: Occupancy, _: PoolInfo) -> list[int]:
+def blocks(context: VllmOccupancy, _: PoolInfo) -> list[int]:
     """The blocks of a request in each group."""
     return [group.blocks_per_request for group in context.groups]
 
 
-def state_blocks(context: Occupancy, pool: PoolInfo) -> tuple[int | None, set[int]]:
+def state_blocks(context: VllmOccupancy, pool: PoolInfo) -> tuple[int | None, set[int]]:
     """Tokens in a block, and the blocks of a request in groups of states."""
     return pool.block_size, {group.blocks_per_request for group in context.groups if group.kind == "state"}
 
 
-def noted(context: Occupancy, _: PoolInfo) -> set[str]:
+def noted(context: VllmOccupancy, _: PoolInfo) -> set[str]:
     """Whether a note says that V1 runs only if it is asked for."""
     return {note.code for note in context.notes} & {"engine-asked"}
 
 
-def batched_tokens(context: Occupancy, _: PoolInfo) -> int:
+def batched_tokens(context: VllmOccupancy, _: PoolInfo) -> int:
     """Tokens in a batch."""
     return context.settings.batched_tokens
 
 
-def profiled(context: Occupancy, _: PoolInfo) -> int:
+def profiled(context: VllmOccupancy, _: PoolInfo) -> int:
     """Bytes of the activations that the profile run sees."""
     settings = context.settings
     run = ProfileRun(
@@ -150,7 +150,7 @@ def profiled(context: Occupancy, _: PoolInfo) -> int:
 def told(pattern: str) -> Ask:
     """What the error says at the group of the pattern."""
 
-    def ask(_: Occupancy, pool: PoolInfo) -> str | None:
+    def ask(_: VllmOccupancy, pool: PoolInfo) -> str | None:
         found = re.search(pattern, pool.message or "")
         return None if found is None else found[1]
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.setup import Request
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.model import ModelSpec
@@ -84,7 +84,7 @@ def card(name: str) -> Gpu:
     )
 
 
-def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = None, **fields: Any) -> Occupancy:
+def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = None, **fields: Any) -> VllmOccupancy:
     """A request to the engine about a model of the catalog, or a config."""
     return _asked(load_model(model), seq, version, fields)
 
@@ -101,9 +101,17 @@ def groups(model: str | Mapping[str, Any], **fields: Any) -> tuple[PoolGroup, ..
     return opened(model, **fields).groups
 
 
-def _asked(model: ModelSpec, seq: int, version: str | None, fields: Mapping[str, Any]) -> Occupancy:
+def _asked(model: ModelSpec, seq: int, version: str | None, fields: Mapping[str, Any]) -> VllmOccupancy:
+    return unchecked(model, seq, version, fields).checked()
+
+
+def unchecked(model: ModelSpec, seq: int, version: str | None, fields: Mapping[str, Any]) -> VllmOccupancy:
+    """A request to the engine as it is, which it may refuse."""
     engine, _ = find_engine("vllm")
-    return engine.open(model, Request.of(seq=seq, engine_version=engine.version(version)).changed(**fields))
+    request = Request.of(seq=seq, engine_version=engine.version(version)).changed(**fields)
+    occupancy = engine.unchecked(model.as_built_by("vllm"), request)
+    assert isinstance(occupancy, VllmOccupancy)
+    return occupancy
 
 
 @lru_cache(maxsize=512)
@@ -116,7 +124,7 @@ def _row_model(name: str, config: str) -> ModelSpec:
     return load_model(read)
 
 
-def row_opened(row: Row) -> Occupancy:
+def row_opened(row: Row) -> VllmOccupancy:
     """The row's request. A row without a GPU asked the planner of 0.33 without the model, which left after 0.23."""
     options = row["options"]
     gpu = row["result"].get("gpu_emulated")
@@ -178,7 +186,7 @@ def differences(row: Row) -> list[str]:
     return [f"{name}: {ours} != {theirs}" for name, (ours, theirs) in pairs.items() if ours != theirs]
 
 
-def _groups_of_first_stage(context: Occupancy) -> list[PoolGroup]:
+def _groups_of_first_stage(context: VllmOccupancy) -> list[PoolGroup]:
     """The groups with the layers of the first pipeline stage, which is what the rows of older versions list."""
     layout = context.layout
     own, counts = [], []

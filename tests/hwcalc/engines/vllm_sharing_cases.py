@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.setup import Sharing
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from tests.hwcalc.engines.vllm_cases import Case, case
 from tests.hwcalc.engines.vllm_layer_cases import CACHED, QWEN
 from tests.hwcalc.engines.vllm_pool_cases import GPT, LLAMA
@@ -14,12 +14,12 @@ from tests.hwcalc.engines.vllm_pool_cases import GPT, LLAMA
 __all__ = ["SHARING_CASES"]
 
 
-def _all_blocks(context: Occupancy, _: PoolInfo) -> int:
+def _all_blocks(context: VllmOccupancy, _: PoolInfo) -> int:
     """The blocks of all sequences."""
     return context.all_blocks
 
 
-def _copies(context: Occupancy, _: PoolInfo) -> dict[str, int]:
+def _copies(context: VllmOccupancy, _: PoolInfo) -> dict[str, int]:
     """How often the shared blocks lie in the pool, by kind of layers."""
     return {group.kind: group.copies if group.shared else 0 for group in context.shared_blocks()}
 

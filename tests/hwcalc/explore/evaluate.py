@@ -1,6 +1,6 @@
 """Reads an encoded payload back: the place of a state in its grids, and the form that the pools have there.
 
-It is what ``page/data.js`` does, so that the encoding is proven without a browser. The form is evaluated by :mod:`hwcalc.planner.forms`.
+It is what ``page/data.js`` does, so that the encoding is proven without a browser. The form is evaluated by :mod:`tests.hwcalc.form_answers`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _amount(payload: Document, amount: Any) -> Amount:
         moments = tuple(Moment(share, tuple(map(_product, payload["sums"][place]))) for share, place in value["moments"])
         return Fullest(moments=moments, chunk=value["chunk"], up=value["up"])
     if form == "early":
-        return Early(first=tuple(value["first"]), rule=_amount(payload, value["rule"]))
+        return Early.of(tuple(value["first"]), _amount(payload, value["rule"]))
     assert form == "measured", form
     readings = tuple((tokens, rows, size) for tokens, rows, size in value["readings"])
     return Measured(rule=_amount(payload, value["rule"]), chunk=value["chunk"], readings=readings)

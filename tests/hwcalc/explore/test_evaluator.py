@@ -24,9 +24,9 @@ from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.library.load import load, with_dimensions
 from hwcalc.planner.asked import Access
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import answer, form_of
 from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
 from tests.hwcalc.explore.planned import agree, planned
+from tests.hwcalc.form_answers import answer, form_of
 
 MODELS: Final = (
     "Qwen/Qwen3-8B",

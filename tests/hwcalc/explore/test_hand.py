@@ -19,8 +19,8 @@ from hwcalc.library.load import load, with_dimensions
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access
-from hwcalc.planner.forms import differences
 from tests.hwcalc.explore.evaluate import form_at, options_at
+from tests.hwcalc.form_answers import differences
 
 MODELS: Final = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "google/gemma-3-27b-it")
 LAYOUTS: Final = ((1, 1), (2, 2), (4, 1), (8, 4), (8, 8))

@@ -17,8 +17,8 @@ from hwcalc.explore.encode import every
 from hwcalc.explore.html import json_text
 from hwcalc.explore.payload import PageModel, payload_of
 from hwcalc.explore.runs import sentence
-from hwcalc.planner.forms import differences
 from tests.hwcalc.explore.evaluate import form_at, options_at
+from tests.hwcalc.form_answers import differences
 
 _MODELS = ("Qwen/Qwen3-8B", "google/gemma-3-12b-it")
 _STATES = 25

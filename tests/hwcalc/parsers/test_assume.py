@@ -17,9 +17,8 @@ from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, Us
 from hwcalc.model import LEFT_OUT, UNREAD_KEYS, ModelSpec
 from hwcalc.parsers.assume import nearest
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.find import find_language_model
 from hwcalc.parsers.known_types import family_of, known_types
-from hwcalc.parsers.registry import known_families
+from hwcalc.parsers.registry import find_language_model, known_families
 from hwcalc.profiles.places import built_in
 from tests import paths
 from tests.hwcalc.command import Capture, run

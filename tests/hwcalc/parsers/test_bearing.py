@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hwcalc.parsers.bearing import bears_on_memory
+from hwcalc.parsers.config import bears_on_memory
 
 
 @pytest.mark.parametrize("key", ["heads", "my_heads", "heads_of_mine", "a_key_value_b", "sinks", "heads\n", "attention_type"])

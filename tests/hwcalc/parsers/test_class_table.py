@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hwcalc
-from hwcalc.parsers.class_table import (
+from hwcalc.parsers.config import (
     architecture_types,
     class_defaults,
     defaults_version,

@@ -22,8 +22,7 @@ from hwcalc.errors import KvplanError, UnreadKeysError
 from hwcalc.formulas import FullAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.sliding import ChunkedAttention, SlidingAttention
-from hwcalc.parsers.class_table import class_defaults
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import Config, class_defaults
 
 GIVEN: Final[Mapping[str, Any]] = {
     "attention_chunk_size": 96,

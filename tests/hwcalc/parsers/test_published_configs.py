@@ -11,7 +11,7 @@ from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, UnreadKeysError
 from hwcalc.formulas import CrossAttention, FullAttention
 from hwcalc.formulas.sliding import SlidingAttention
-from hwcalc.parsers.aliases import ALIASES
+from hwcalc.parsers.config import ALIASES
 
 GEMMA2: Final[dict[str, Any]] = {
     "architectures": ["Gemma2ForCausalLM"],

@@ -16,10 +16,10 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import answer, differences, form_of, longest, most, verdict
 from hwcalc.planner.result import UNLIMITED, Verdict
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.command import QWEN
+from tests.hwcalc.form_answers import answer, differences, form_of, longest, most, verdict
 
 DRAWN: Final = 50
 OF_EVERY_KIND: Final = (
@@ -114,7 +114,7 @@ def test_limits() -> None:
 
 def test_early_lengths() -> None:
     """A part of 840 bytes at one token, 860 at two and 880 from three on: of 900, 40 hold two tokens of 20 bytes, and three lack them."""
-    part = Early(first=(840, 860), rule=Constant.of(880))
+    part = Early.of((840, 860), Constant.of(880))
     early = PartForm(name="early", section="activations", low=part, expected=part, high=part)
     form = replace(toy(), parts=(*toy().parts, early))
 

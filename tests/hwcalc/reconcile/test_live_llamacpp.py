@@ -147,7 +147,7 @@ def test_weights_are_laid_out_anew_for_the_processor(name: str, files: dict[str,
         pytest.skip("llama.cpp has no layout for this processor")
     (buffer,) = buffers
     assert isinstance(buffer.value, (int, float))
-    assert any(abs(size - buffer.value) <= MIB // 100 for size in repacked_bytes(opened).values())
+    assert any(abs(size - buffer.value) <= MIB // 100 for size in repacked_bytes(opened.deployment).values())
 
 
 def test_what_is_said_to_developers_is_not_left_over(files: dict[str, Path]) -> None:

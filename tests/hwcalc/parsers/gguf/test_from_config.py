@@ -14,8 +14,7 @@ from msgspec.structs import asdict
 from hwcalc import KvplanError, load_model
 from hwcalc.errors import UnsupportedError
 from hwcalc.model import GGUF_ARCHITECTURE
-from hwcalc.parsers.gguf.from_config import gguf_keys, row_for
-from hwcalc.parsers.gguf.from_config.table import ROWS
+from hwcalc.parsers.gguf.from_config import ROWS, gguf_keys, row_for
 from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.profiles.catalog import list_models
 from hwcalc.text import quoted

@@ -14,7 +14,7 @@ from hwcalc.errors import ConfigError, UnknownArchitectureError
 from hwcalc.formulas import FullAttention, LatentAttention, NoCache, RwkvMatrix, SharedCache, SlidingAttention
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES
 from hwcalc.parsers.gguf.hparams import read_hparams
-from hwcalc.parsers.gguf.layers import cached_layers, published_layers
+from hwcalc.parsers.gguf.parse import cached_layers, published_layers
 
 
 def keys(arch: str, **more: Any) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
+from hwcalc.parsers.parse import whole_weights
 from hwcalc.parsers.registry import find_family
-from hwcalc.parsers.whole import whole_weights
 
 __all__ = ["read_weights"]
 

@@ -1,0 +1,462 @@
+"""Decoders that resemble Llama: dense models, and mixtures of experts.
+
+Dense models that resemble Llama.
+
+Mixtures of experts that otherwise resemble Llama.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from hwcalc.formulas import Layer
+from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.model import Note
+from hwcalc.parsers.blocks import Weighed, gated_experts
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.decoder.build import (
+    AFTER_PREFIX,
+    CHUNKED,
+    FULL,
+    ROUTED,
+    SLIDING,
+    Decoder,
+    Experts,
+    by_window,
+    first_of,
+    from_a_layer_on,
+    full,
+    last_of,
+    mlp_blocks,
+    mlp_weights,
+    mtp_copies,
+    mtp_shared,
+    nullable_window,
+    sparse_after,
+    sparse_by_types,
+    sparse_layers,
+    times,
+    untied,
+    width,
+    with_last_full,
+    with_positions,
+)
+from hwcalc.parsers.reading import Readers, Reading, build_layers, dims_of, divided_dims, every, full_layer, read_layer_types
+
+
+def _smollm3_types(config: Config, count: int) -> list[str]:
+    """Layers without rotary positions slide, if ``use_sliding_window``."""
+    positions = with_positions(config, count)
+    config.ignore("max_window_layers")
+    window = config.maybe_integer("sliding_window", minimum=0)
+    use = config.flag("use_sliding_window") and window
+    return [SLIDING if use and not positions[i] else FULL for i in range(count)]
+
+
+def all_or_none(config: Config, count: int) -> list[str]:
+    """Every layer slides, and none does if the window is null."""
+    return [FULL if config.maybe_integer("sliding_window") is None else SLIDING] * count
+
+
+def every_fourth_from_the_end(_config: Config, count: int) -> list[str]:
+    """Full attention on the last layer and on every fourth before it."""
+    return [FULL if (count - 1 - i) % 4 == 0 else SLIDING for i in range(count)]
+
+
+def _xielu(config: Config, _layer: Layer) -> Weighed:
+    """The activation of Apertus has two learned numbers in each layer."""
+    if config.get("hidden_act", "xielu") != "xielu":
+        return ()
+    return parameter("mlp.act_fn.alpha_p", 1) + parameter("mlp.act_fn.alpha_n", 1)
+
+
+def _sub_norms(config: Config, _layer: Layer) -> Weighed:
+    hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
+    return rms_norm("self_attn.attn_sub_norm", hidden) + rms_norm("mlp.ffn_sub_norm", width)
+
+
+def _lambdas(_config: Config, layer: Layer) -> Weighed:
+    """DiffLlama has two pairs of vectors, as wide as a head, whose products weigh the second attention map."""
+    head_dim = dims_of(layer).head_dim
+    return tuple(weight for name in ("q1", "k1", "q2", "k2") for weight in parameter(f"self_attn.lambda_{name}", head_dim))
+
+
+def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
+    """Voxtral Realtime has a norm that depends on the delay, through two matrices of rank 32."""
+    hidden = config.integer("hidden_size")
+    return linear("ada_rms_norm.linear1", hidden, 32) + linear("ada_rms_norm.linear2", 32, hidden)
+
+
+PLAIN: Final = Decoder()
+MINISTRAL: Final = Decoder(types=all_or_none)
+ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
+
+# Llama, and models that differ from it mostly in biases.
+LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
+GRANITE_SWA: Final = replace(LLAMA, types=first_of(4), sinks=True)
+SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
+HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
+CWM: Final = Decoder(types=first_of(4), mlp_bias="mlp_bias")
+HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
+SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
+ERNIE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias")
+CHAMELEON: Final = replace(LLAMA, qk_norm="full_layer")
+VOXTRAL_REALTIME: Final = Decoder(extra=_adaptive_norm)
+DIFFLLAMA: Final = replace(ATTENTION_BIAS, extra=_lambdas)
+BITNET: Final = replace(ATTENTION_BIAS, extra=_sub_norms)
+
+# Without a gate in the MLP.
+ARCEE: Final = replace(LLAMA, gated=False)
+NEMOTRON: Final = replace(ARCEE, norm="layer")
+COSMOS3_EDGE: Final = replace(ARCEE, names=("fc1", "fc2"), tied=untied)
+APERTUS: Final = replace(ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu)
+NANOCHAT: Final = replace(ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2"))
+
+GEMMA: Final = ATTENTION_BIAS
+VAULTGEMMA: Final = replace(GEMMA, types=last_of(2))
+GEMMA2: Final = replace(VAULTGEMMA, norms=4)
+GEMMA3: Final = replace(GEMMA, types=last_of(6, "sliding_window_pattern"), norms=4, qk_norm="head")
+MUSE_GLIMMER: Final = replace(ATTENTION_BIAS, types=every_fourth_from_the_end, norms=4, gate="full")
+
+QWEN2: Final = Decoder(types=from_a_layer_on, qkv_bias=True)
+HEAD_NORM: Final = replace(ATTENTION_BIAS, qk_norm="head")
+QWEN3: Final = replace(HEAD_NORM, types=from_a_layer_on)
+EXAONE4: Final = Decoder(types=nullable_window, qk_norm="head")
+
+OLMO: Final = replace(ATTENTION_BIAS, norm="none")
+OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
+OLMO3: Final = replace(OLMO2, types=last_of(4))
+
+COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
+COHERE2: Final = replace(COHERE, types=last_of(4, "sliding_window_pattern"), qk_norm="")
+COHERE_COMPASS: Final = replace(COHERE2, types=full("sliding_window_pattern"))
+
+GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
+GLM4: Final = replace(GLM, norms=4)
+GLM4V: Final = replace(GLM4, qkv_bias=True)
+GLM_OCR: Final = replace(GLM4, qkv_bias=False)
+PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
+MOLMO2: Final = Decoder(
+    adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
+    qkv_bias="attention_bias",
+    tied=untied,
+    rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
+)
+
+# Nobody has counted the weights of these two.
+EVOLLA: Final = Readers(layers=Decoder(types=by_window("resampler_heads", "resampler_dim_head")).read)
+IDEFICS: Final = Readers(layers=Decoder(types=by_window("cross_layer_interval")).read)
+"""The image layers cache nothing: they get the image's states anew at every step."""
+
+
+# Which layers have a window.
+
+
+def _minimax_m2_types(config: Config, count: int) -> list[str]:
+    """No layer is linear. ``attn_type_list`` (1 is full) is left over from models of which some are."""
+    kinds = config.integers("attn_type_list", length=count)
+    if kinds is not None and set(kinds) != {1}:
+        raise config.error("attn_type_list", kinds, "1 (full attention) on every layer")
+    return by_window()(config, count)
+
+
+def _dots1_types(config: Config, count: int) -> list[str]:
+    config.ignore("use_sliding_window")
+    return from_a_layer_on(config, count, always=True)
+
+
+def _qwen2_moe_types(config: Config, count: int) -> list[str]:
+    """Every other layer *below* ``max_window_layers`` slides, if ``use_sliding_window``. In Qwen2 the layers above it do."""
+    last = config.maybe_integer("max_window_layers", minimum=0) or 0
+    window = config.maybe_integer("sliding_window", minimum=0)
+    use = config.flag("use_sliding_window") and window
+    return [SLIDING if use and (i + 1) % 2 and i < last else FULL for i in range(count)]
+
+
+def _qwen3_moe_types(config: Config, count: int) -> list[str]:
+    """Every layer slides if a window is set and ``use_sliding_window`` does not switch it off."""
+    config.ignore("max_window_layers")
+    window = config.maybe_integer("sliding_window", minimum=0)
+    on = config.flag("use_sliding_window") if config.has("use_sliding_window") or config.has_class else True
+    if window and on:
+        return [SLIDING] * count
+    return [FULL if config.maybe_integer("attention_chunk_size") is None else CHUNKED] * count
+
+
+def _flint_types(_config: Config, count: int) -> list[str]:
+    """Full attention on the first two layers, on every fourth and on the last."""
+    return [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)]
+
+
+def _llama4_types(config: Config, count: int) -> list[str]:
+    """Layers with rotary positions are chunked, the others (every fourth) full."""
+    positions = with_positions(config, count, exact=False)
+    return [CHUNKED if positions[i] else FULL for i in range(count)]
+
+
+def _cohere2_moe_types(config: Config, count: int) -> list[str]:
+    """The first layers, which are dense, have a pattern of their own. The pattern of the others starts after them."""
+    prefix = min(config.maybe_integer("first_k_dense_replace", minimum=0) or 0, count)
+    in_prefix = config.maybe_integer("prefix_dense_sliding_window_pattern") or 1
+    after = config.maybe_integer("sliding_window_pattern") or 4
+    return every(in_prefix, prefix, FULL, SLIDING) + every(after, count - prefix, FULL, SLIDING)
+
+
+def _unlimited_ocr(config: Config) -> Reading:
+    """The cache keeps all tokens of the prompt, and a window of those that are generated. All tokens are counted as prompt."""
+    count = config.number_of_layers()
+    window = config.integer("sliding_window")
+    name = "reference_sliding_attention"
+    layers = build_layers(config, read_layer_types(config, count) or [name] * count, {name: full_layer})
+    note = Note(
+        code="prompt-kept-whole",
+        message=f"All tokens are counted as prompt, which is kept whole; of generated tokens only {window:,} would be kept.",
+    )
+    return Reading(layers=layers, config=config, notes=(note,))
+
+
+# Which layers have experts.
+
+
+def _by_step(*default: int) -> Callable[[Config, int], list[bool]]:
+    """Qwen's rule: every ``decoder_sparse_step``-th layer but those in ``mlp_only_layers``, if there are experts at all."""
+
+    def sparse(config: Config, count: int) -> list[bool]:
+        listed = config.integers("mlp_only_layers")
+        only = set(default if listed is None else listed)
+        step = config.maybe_integer("decoder_sparse_step") or 1
+        some = config.maybe_integer("num_experts", minimum=0) != 0
+        return [some and i not in only and (i + 1) % step == 0 for i in range(count)]
+
+    return sparse
+
+
+def _ernie_sparse(config: Config, count: int) -> list[bool]:
+    """Every ``moe_layer_interval``-th layer between two indices has experts; -1 is the last layer."""
+    interval = config.integer("moe_layer_interval")
+    start = config.integer("moe_layer_start_index", minimum=0)
+    end = config.integer("moe_layer_end_index", minimum=-1)
+    last = count - 1 if end == -1 else end
+    return [(i + 1) % interval == 0 and start <= i <= last for i in range(count)]
+
+
+def _llama4_sparse(config: Config, count: int) -> list[bool]:
+    """``moe_layers`` names the layers with experts, else every ``interleave_moe_layer_step``-th has them."""
+    listed = config.integers("moe_layers")
+    step = config.integer("interleave_moe_layer_step")
+    sparse = set(range(step - 1, count, step) if listed is None else listed)
+    return [i in sparse for i in range(count)]
+
+
+# Tensors that only one family has.
+
+
+def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], Weighed]:
+    """One learned number per expert: a correction of the router that transformers keeps as a parameter."""
+    return lambda config: parameter(path, config.integer(key))
+
+
+def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """ERNIE-4.5-VL: experts for text and others for images, of another width. A token uses one of the two kinds."""
+    hidden, number = config.integer("hidden_size"), config.integer("moe_num_experts")
+    active = config.integer("moe_k")
+    widths = config.integers("moe_intermediate_size", length=2, minimum=1) or [1536, 512]
+    sparse: Weighed = ()
+    for kind, per_expert in zip(("text_moe", "vision_moe"), widths, strict=True):
+        path = f"mlp.{kind}"
+        sparse += gated_experts(hidden, per_expert, number, active if kind == "text_moe" else 0, path=path)
+        sparse += parameter(f"{path}.gate.moe_statics.e_score_correction_bias", 1, number)
+    shared = config.maybe_integer("moe_num_shared_experts", minimum=0) or 0
+    if shared:
+        sparse += gated_mlp(hidden, widths[0] * shared, bias=config.flag("use_bias"), path="mlp.shared_experts")
+    dense = mlp_weights(config, spec)
+    return mlp_blocks(sparse_layers(config, len(layers), 1, None), lambda routed: sparse if routed else dense)
+
+
+def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """Muse Spark: two projections, each with a norm, lead to the width of the experts and back."""
+    hidden, inner = config.integer("hidden_size"), config.integer("moe_hidden_size")
+    number, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
+    expert = gated_mlp(inner, config.integer("moe_intermediate_size"), path="mlp.experts")
+    sparse = (
+        *linear("mlp.gate", hidden, number, role=WeightRole.ROUTER),
+        *linear("mlp.pre_expert_proj", hidden, inner),
+        *rms_norm("mlp.pre_expert_norm", inner),
+        *experts(expert, number, active),
+        *rms_norm("mlp.experts.post_expert_norm", inner),
+        *linear("mlp.post_expert_proj", inner, hidden),
+    )
+    dense = mlp_weights(config, spec)
+    return mlp_blocks(sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
+
+
+def _residual_gates(config: Config, _layer: Layer) -> Weighed:
+    hidden = config.integer("hidden_size")
+    return parameter("post_attention_residual_gate.gate", hidden) + parameter("post_feedforward_residual_gate.gate", hidden)
+
+
+def _doge(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """Doge: with ``is_moe`` there are experts beside the MLP. Each is a row of two tables, which the sum of two keys selects."""
+    weights = mlp_weights(config, spec)
+    if config.flag("is_moe"):
+        hidden, number = config.integer("hidden_size"), config.integer("num_experts")
+        keys = int(number**0.5)
+        weights += linear("mlp.router_gate", hidden, 2 * keys, role=WeightRole.ROUTER)
+        rows = [parameter(f"mlp.{name}_embed.weight", hidden, role=WeightRole.EXPERT)[0] for name in ("down", "up")]
+        weights += experts(rows, number, config.integer("num_experts_per_tok"))
+    return mlp_blocks([None] * len(layers), lambda _: weights)
+
+
+def _doge_extra(config: Config, layer: Layer) -> Weighed:
+    hidden, dims = config.integer("hidden_size"), dims_of(layer)
+    groups = dims.num_key_value_heads
+    return (
+        *parameter("self_attn.A", groups),
+        *linear("self_attn.dt_proj", groups * dims.head_dim, groups, bias=config.flag("attention_bias")),
+        *parameter("input_residual", hidden),
+        *parameter("post_attention_residual", hidden),
+    )
+
+
+# Experts that several families have.
+_LOCAL: Final = Experts(count="num_local_experts", width="intermediate_size")
+_BLOCK_SPARSE: Final = replace(_LOCAL, path="block_sparse_moe")
+_GRANITE: Final = replace(_BLOCK_SPARSE, router="router.layer", shared=width("shared_intermediate_size"))
+_SHARED: Final = Experts(shared=width("shared_expert_intermediate_size"), shared_path="shared_expert")
+
+MIXTRAL: Final = Decoder(experts=_BLOCK_SPARSE)
+MINIMAX_M2: Final = Decoder(types=_minimax_m2_types, qk_norm="full", experts=_BLOCK_SPARSE)
+PHIMOE: Final = replace(ATTENTION_BIAS, norm="layer", head_bias="lm_head_bias", experts=_BLOCK_SPARSE)
+GRANITE_MOE: Final = replace(ATTENTION_BIAS, experts=_GRANITE)
+GRANITE_MOE_SWA: Final = replace(GRANITE_MOE, types=first_of(4), sinks=True)
+GPT_OSS: Final = replace(
+    ATTENTION_BIAS, types=last_of(2), sinks=True, experts=replace(_LOCAL, router="router", router_bias=True, expert_bias=True)
+)
+
+QWEN2_MOE: Final = Decoder(
+    types=_qwen2_moe_types,
+    qkv_bias="qkv_bias",
+    experts=replace(_SHARED, shared_gate=True, sparse=_by_step()),
+)
+QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
+QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
+FLINT: Final = replace(
+    HEAD_NORM,
+    types=_flint_types,
+    sinks=True,
+    experts=replace(_SHARED, sparse=_by_step(0, 1)),
+)
+
+GLM4_MOE: Final = Decoder(
+    qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=AFTER_PREFIX, mtp=mtp_copies
+)
+GLM4V_MOE: Final = Decoder(qkv_bias="attention_bias", experts=AFTER_PREFIX)
+SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=ROUTED)
+DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=AFTER_PREFIX)
+DEEPSEEK_OCR2: Final = replace(
+    ATTENTION_BIAS,
+    types=by_window("sliding_window_pattern"),
+    dims=divided_dims,
+    mlp_bias="mlp_bias",
+    experts=replace(ROUTED, shared_bias="mlp_bias", sparse=sparse_by_types(1)),
+)
+UNLIMITED_OCR: Final = replace(DEEPSEEK_OCR2, layers=_unlimited_ocr)
+HY_V3: Final = replace(
+    HEAD_NORM,
+    mlp_bias="mlp_bias",
+    experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", sparse=sparse_by_types(1, None)),
+    mtp=mtp_shared,
+)
+HUNYUAN_MOE: Final = replace(
+    HEAD_NORM,
+    experts=Experts(
+        per_token="moe_topk",
+        width="intermediate_size",
+        router="gate.wg",
+        shared=width("intermediate_size"),
+        shared_path="shared_mlp",
+    ),
+)
+EXAONE_MOE: Final = Decoder(
+    types=nullable_window, qk_norm="head", experts=Experts(shared=times("num_shared_experts"), sparse=sparse_by_types(1))
+)
+MELLUM: Final = replace(HEAD_NORM, types=full("sliding_window_pattern"), experts=Experts(sparse=sparse_by_types(0, None)))
+KOLIBRI: Final = Decoder(
+    types=last_of(5), qk_norm="head", norms=4, experts=Experts(shared=width("shared_expert_intermediate_size"))
+)
+BEAM: Final = replace(
+    HEAD_NORM,
+    types=with_last_full(last_of(6)),
+    norms=4,
+    gate="full",
+    extra=lambda _config, layer: parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads),
+    experts=Experts(sparse=sparse_by_types(3, None)),
+)
+AFMOE: Final = replace(
+    HEAD_NORM,
+    types=last_of(4, "global_attn_every_n_layers"),
+    norms=4,
+    gate="full",
+    experts=Experts(
+        router="router.gate",
+        shared=times("num_shared_experts"),
+        sparse=sparse_after("num_dense_layers"),
+        extra=_per_expert("mlp.expert_bias"),
+    ),
+)
+ARIA: Final = replace(
+    ATTENTION_BIAS,
+    experts=Experts(
+        count="moe_num_experts",
+        per_token="moe_topk",
+        width="intermediate_size",
+        router="router",
+        shared=times("moe_num_shared_experts", "intermediate_size"),
+        shared_bias="mlp_bias",
+    ),
+)
+ERNIE_VL_MOE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", mlps=_ernie_vl)
+ERNIE_MOE: Final = replace(
+    ERNIE_VL_MOE,
+    types=by_window("moe_layer_start_index", "moe_layer_end_index"),
+    head_bias="use_bias",
+    mlps=None,
+    experts=Experts(
+        count="moe_num_experts",
+        per_token="moe_k",
+        shared=times("moe_num_shared_experts"),
+        shared_bias="use_bias",
+        sparse=_ernie_sparse,
+        extra=_per_expert("mlp.moe_statics.e_score_correction_bias", "moe_num_experts"),
+    ),
+)
+COHERE2_MOE: Final = replace(
+    ATTENTION_BIAS,
+    types=_cohere2_moe_types,
+    norm="scale",
+    norms=1,
+    width=lambda config: config.maybe_integer("prefix_dense_intermediate_size") or config.integer("intermediate_size"),
+    experts=Experts(width="intermediate_size", shared=times("num_shared_experts", "intermediate_size"), sparse=sparse_by_types()),
+)
+OLMOE: Final = replace(OLMO2, experts=Experts(width="intermediate_size"))
+LLAMA4: Final = replace(
+    ATTENTION_BIAS,
+    types=_llama4_types,
+    mlp="feed_forward",
+    width="intermediate_size_mlp",
+    experts=replace(
+        _LOCAL,
+        path="feed_forward",
+        router="router",
+        shared=width("intermediate_size"),
+        shared_path="shared_expert",
+        sparse=_llama4_sparse,
+    ),
+)
+MUSE_SPARK: Final = replace(
+    ATTENTION_BIAS, types=every_fourth_from_the_end, norms=3, gate="full", tied=untied, extra=_residual_gates, mlps=_muse_spark
+)
+DOGE: Final = replace(HEAD_NORM, mlp_bias="mlp_bias", extra=_doge_extra, mlps=_doge)

@@ -1,0 +1,579 @@
+"""Documents whose towers are joined to the language model by projectors, query transformers or resamplers.
+
+The spec of a document with several parts, and the projectors that many of these models share.
+
+A spec lists the towers, each with its config key, its name in the model and its projector. Every room mirrors the models'
+``modeling_*.py`` in transformers 5.23.
+
+Documents whose towers are joined to the language model by linear layers, norms and convolutions.
+
+Documents whose towers are joined by attention: query transformers, resamplers, and small transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+
+from hwcalc.formulas.record import Record
+from hwcalc.formulas.weights import (
+    Block,
+    Part,
+    WeightRole,
+    attention,
+    embedding,
+    gated_mlp,
+    layer_norm,
+    linear,
+    parameter,
+    rms_norm,
+)
+from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.towers.build import (
+    LLAMA,
+    LLAMA_NAMES,
+    UnknownTowerError,
+    block,
+    conv,
+    encoder_layer,
+    integers,
+    linears,
+    mlp_chain,
+    needed,
+    norms,
+    pair,
+    tower,
+)
+
+JOINT: Final = Part.PROJECTOR
+PATH: Final = "multi_modal_projector"
+
+# The language model alone: such a class leaves out the other parts that its document describes.
+_TEXT_ONLY: Final = ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
+
+
+class Joined(Record):
+    """What a projector depends on: the document, its language model, and the towers so far."""
+
+    top: Config
+    language: Config
+    towers: tuple[Config, ...] = ()
+
+    @property
+    def tower(self) -> Config:
+        """The tower that the projector belongs to."""
+        return self.towers[-1]
+
+    @property
+    def width(self) -> int:
+        """Width of that tower."""
+        return self.tower.integer("hidden_size")
+
+    @property
+    def out(self) -> int:
+        """Width of the language model."""
+        return self.language.integer("hidden_size")
+
+
+Piece = Callable[[Joined], Weighed]
+"""A function that gives the weights of one part of a projector."""
+Blocks = Callable[[Joined], tuple[Block, ...]]
+"""Weighs further blocks of a document."""
+Wrapper = Callable[[Config, Config], tuple[Block, ...] | None]
+"""Weighs what surrounds the language model, by the configs of the document and of the language model.
+
+``None`` if a tower is of a type that nobody weighs.
+"""
+Size = str | Callable[[Joined], int]
+"""A width: ``tower``, ``text`` (the language model), a key of either or of the document (``top.merge_size``), or a function."""
+
+
+class Beside(Record):
+    """One tower: its config key, its name in the model, its projector, and the blocks after it."""
+
+    key: str
+    path: str
+    projector: tuple[Piece, ...]
+    then: Blocks | None
+
+
+def beside(key: str, *projector: Piece, path: str, then: Blocks | None = None) -> Beside:
+    """A tower with the pieces of its projector."""
+    return Beside(key=key, path=path, projector=projector, then=then)
+
+
+vision: Final = partial(beside, "vision_config", path="vision_tower")
+audio: Final = partial(beside, "audio_config", path="audio_tower")
+
+
+def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
+    """A type of document with these towers: a function that weighs everything except the language model.
+
+    ``told_width`` says whether the document's class hands its towers the width of the language model.
+    """
+
+    def weigh(top: Config, language: Config) -> tuple[Block, ...] | None:
+        if _text_only(top):
+            return ()
+        told = {"text_hidden_size": language.integer("hidden_size")} if told_width else {}
+        joined = Joined(top=top, language=language)
+        out: tuple[Block, ...] = ()
+        try:
+            for part in towers:
+                config = top.part(part.key, **told)
+                if config is None:
+                    continue
+                joined = replace(joined, towers=(*joined.towers, config))
+                out += tower(config, part.path)
+                out += block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
+                if part.then is not None:
+                    out += part.then(joined)
+        except UnknownTowerError:
+            return None
+        return out
+
+    return weigh
+
+
+def _text_only(top: Config) -> bool:
+    """Whether the class that the document names is the language model alone."""
+    names = top.raw.get("architectures")
+    return isinstance(names, (list, tuple)) and list(names[:1]) in [[f"{name}ForCausalLM"] for name in _TEXT_ONLY]
+
+
+# Widths.
+
+
+def _size(joined: Joined, size: Size) -> int:
+    if not isinstance(size, str):
+        return size(joined)
+    level, _, key = size.partition(".")
+    config = {"tower": joined.tower, "text": joined.language, "top": joined.top}[level]
+    return config.integer(key or "hidden_size")
+
+
+def times(size: Size, factor: int | str) -> Size:
+    """Several vectors side by side. Their number may be a key."""
+    return lambda joined: _size(joined, size) * (factor if isinstance(factor, int) else _size(joined, factor))
+
+
+def merged(side: str) -> Size:
+    """The width of a square of patches side by side. ``side`` is a key of the document or of the tower."""
+    return lambda joined: joined.width * _size(joined, side) ** 2
+
+
+def shuffled(width: Size) -> Size:
+    """The width after a pixel shuffle. A ratio of 0.5 makes four channels of one."""
+
+    def size(joined: Joined) -> int:
+        ratio = joined.top.number("downsample_ratio", 0.5)
+        if not 0 < ratio <= 1:
+            raise joined.top.error("downsample_ratio", ratio, "more than 0 and at most 1")
+        return _size(joined, width) * int(1 / ratio) ** 2
+
+    return size
+
+
+# Pieces of projectors. ``bias`` may be a key of the document.
+
+
+def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: Switch = True, path: str = PATH) -> Piece:
+    """Linear layers between the given widths."""
+    return lambda joined: mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias))
+
+
+def matrix(source: Size, out: Size = "text", *, bias: Switch = True, path: str = PATH) -> Piece:
+    """One linear layer."""
+    return lambda joined: linear(path, _size(joined, source), _size(joined, out), bias=switched(joined.top, bias))
+
+
+def normed(size: Size, path: str = f"{PATH}.layer_norm", *, kind: str = "layer", switch: Switch = True) -> Piece:
+    """A norm, unless the document's ``switch`` leaves it out."""
+    return lambda joined: norm(kind, path, _size(joined, size)) if switched(joined.top, switch) else ()
+
+
+def vector(path: str) -> Piece:
+    """A learned vector that stands among the language model's tokens."""
+    return lambda joined: parameter(path, joined.out)
+
+
+# Towers that have a projector of their own, and tokenisers.
+
+TOWER: Final = wrapper(vision())
+TOLD_TOWER: Final = wrapper(vision(), told_width=True)
+VISUAL: Final = wrapper(vision(path="visual"))
+VISION_MODEL: Final = wrapper(vision(path="vision_model"))
+VISION_AND_AUDIO: Final = wrapper(vision(), audio())
+TOLD_VISION_AND_AUDIO: Final = wrapper(vision(), audio(), told_width=True)
+AUDIO_AND_VISUAL: Final = wrapper(audio(), vision(path="visual"))
+KYUTAI: Final = wrapper(beside("codec_config", path="codec_model"))
+CODEBOOK: Final = wrapper(beside("vq_config", path="vqmodel"))
+
+# One linear layer.
+
+PALIGEMMA: Final = wrapper(vision(matrix("tower", "top.projection_dim", path=f"{PATH}.linear")))
+LLAMA4: Final = wrapper(vision(matrix("tower.vision_output_dim", bias=False, path=f"{PATH}.linear_1"), path="vision_model"))
+MLLAMA: Final = wrapper(vision(matrix("tower.vision_output_dim"), path="vision_model"))
+HYPERCLOVAX: Final = wrapper(vision(matrix("tower.out_hidden_size", path="projector"), path="vision_model"))
+IDEFICS3: Final = wrapper(
+    vision(matrix(merged("top.scale_factor"), bias=False, path="connector.modality_projection.proj"), path="vision_model")
+)
+STEP: Final = wrapper(vision(matrix(times("tower", 4), bias="projector_bias"), path="vision_model"))
+QWEN2_AUDIO: Final = wrapper(audio(matrix("tower", path=f"{PATH}.linear")))
+
+
+OVIS: Final = wrapper(
+    vision(
+        lambda joined: embedding("visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size"))
+    )
+)
+GEMMA3: Final = wrapper(
+    vision(
+        lambda joined: parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
+        normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms"),
+    )
+)
+
+
+def _gemma4(joined: Joined) -> int:
+    keys = ("output_proj_dims", "mm_embed_dim", "audio_embed_dim", "hidden_size")
+    width = next((width for key in keys if (width := joined.tower.maybe_integer(key)) is not None), None)
+    if width is None:
+        raise joined.tower.missing("hidden_size")
+    return width
+
+
+GEMMA4: Final = wrapper(
+    vision(matrix(_gemma4, bias=False, path="embed_vision.embedding_projection")),
+    audio(matrix(_gemma4, bias=False, path="embed_audio.embedding_projection")),
+)
+
+
+def _soft_and_hard(path: str) -> Piece:
+    """Gemma 3n: the tokens of one sense have a table of their own, and both these and the tower's vectors are projected."""
+
+    def weigh(joined: Joined) -> Weighed:
+        width = joined.width
+        weights = embedding(f"{path}.embedding", joined.tower.integer("vocab_size"), width)
+        for name in ("hard_embedding_norm", "soft_embedding_norm"):
+            weights += rms_norm(f"{path}.{name}", width)
+        return weights + linear(f"{path}.embedding_projection", width, joined.out)
+
+    return weigh
+
+
+GEMMA3N: Final = wrapper(vision(_soft_and_hard("embed_vision")), audio(_soft_and_hard("embed_audio")))
+
+# The LLaVA line: two linear layers that read the output of one or several layers of the tower.
+
+
+def _features(joined: Joined) -> int:
+    """The width of the outputs of several layers of the tower, side by side."""
+    layers = joined.top.get("vision_feature_layer")
+    return joined.width * (max(1, len(layers)) if isinstance(layers, (list, tuple)) else 1)
+
+
+_LLAVA: Final = chain(_features, "text", "text", bias="multimodal_projector_bias")
+LLAVA: Final = wrapper(vision(_LLAVA))
+LLAVA_NEXT: Final = wrapper(vision(_LLAVA, vector("image_newline")))
+# One projector for both towers.
+VIDEO_LLAVA: Final = wrapper(vision(_LLAVA, path="video_tower"), vision(path="image_tower"))
+VIPLLAVA: Final = wrapper(vision(normed(_features, f"{PATH}.projector_layernorm"), chain(_features, "text", "text")))
+MISTRAL3: Final = wrapper(
+    vision(
+        normed("tower", f"{PATH}.norm", kind="rms"),
+        matrix(merged("top.spatial_merge_size"), "tower", bias=False, path=f"{PATH}.patch_merger.merging_layer"),
+        _LLAVA,
+    )
+)
+LIGHTON: Final = wrapper(
+    vision(
+        normed("tower", "vision_projection.norm", kind="rms"),
+        matrix(merged("top.spatial_merge_size"), "tower", bias=False, path="vision_projection.patch_merger.merging_layer"),
+        chain("tower", "text", "text", bias=False, path="vision_projection"),
+        path="vision_encoder",
+    )
+)
+
+# Two linear layers that read a vector of audio, a patch, or a square of patches.
+
+FLAMINGO: Final = wrapper(audio(chain("tower", "text", "text", bias="projector_bias")))
+GLM_ASR: Final = wrapper(audio(chain("tower.intermediate_size", times("text", 2), "text")))
+MOSS: Final = wrapper(
+    audio(chain(times("tower", "top.audio_merge_size"), "text", "text", bias="projector_bias"), normed("text", f"{PATH}.norm"))
+)
+QWEN3_ASR: Final = wrapper(audio(chain("tower", "tower", "tower.output_dim")))
+VOXTRAL: Final = wrapper(audio(chain("tower.intermediate_size", "text", "text", bias=False)))
+VOXTRAL_REALTIME: Final = wrapper(audio(chain(times("tower", "top.downsample_factor"), "text", "text", bias=False)))
+DEEPSEEK: Final = wrapper(
+    vision(chain("tower", "text", "text", names=("linear1", "linear2"), path="aligner"), path="vision_model")
+)
+VIDEO_LLAMA: Final = wrapper(
+    vision(chain("tower", "text", "text", names=("readout.0", "readout.2"), path="projector"), path="vision_model")
+)
+INTERNVL: Final = wrapper(vision(normed(shuffled("tower")), chain(shuffled("tower"), "text", "text")))
+
+_SQUARE: Final = merged("tower.spatial_merge_size")
+_DOWN: Final = merged("top.downsample_factor")
+_INNER: Final = "top.projector_hidden_size"
+COSMOS_EDGE: Final = wrapper(
+    vision(
+        normed("tower", "projector.norm"),
+        chain(_SQUARE, _INNER, "text", names=("linear_fc1", "linear_fc2"), path="projector"),
+        path="visual",
+    )
+)
+PADDLE: Final = wrapper(
+    vision(normed("tower", "projector.pre_norm"), chain(_SQUARE, _SQUARE, "text", path="projector"), path="visual")
+)
+LFM2: Final = wrapper(
+    vision(normed(_DOWN, switch="projector_use_layernorm"), chain(_DOWN, _INNER, "text", bias="projector_bias"))
+)
+LFM3: Final = wrapper(vision(normed("tower"), chain(_SQUARE, _INNER, "text", bias="projector_bias")))
+MINIMAX: Final = wrapper(
+    vision(
+        chain("tower", _INNER, "text"),
+        chain(
+            lambda joined: joined.out * joined.tower.integer("spatial_merge_size") ** 2,
+            _INNER,
+            "text",
+            names=("merge_linear_1", "merge_linear_2"),
+        ),
+    )
+)
+_MUSE: Final = vision(
+    chain("top.out_hidden_size", _INNER, _INNER, names=("fc1", "fc2"), bias=False, path="vision_adapter"),
+    matrix(_INNER, bias=False, path="vision_projection"),
+)
+MUSE: Final = wrapper(_MUSE)
+MUSE_SPARK: Final = wrapper(_MUSE, audio())
+
+
+def _swiglu(joined: Joined) -> Weighed:
+    """Aya and Command A Vision: half of the first layer's output gates the other half."""
+    middle = joined.top.maybe_integer("alignment_intermediate_size") or joined.out
+    first = matrix(_DOWN, lambda _: middle, path=f"{PATH}.linear_1")(joined)
+    return first + linear(f"{PATH}.linear_2", middle // 2, joined.out, bias=True)
+
+
+AYA: Final = wrapper(vision(normed(_DOWN, f"{PATH}.layernorm"), _swiglu))
+COHERE2: Final = wrapper(vision(_swiglu))
+
+
+def _kimi(joined: Joined) -> Weighed:
+    down, across = pair(joined.tower, "merge_kernel_size")
+    square = joined.width * down * across
+    weights = layer_norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size"))
+    return weights + mlp_chain("mm_projector", (square, square, joined.out), ("in_proj", "out_proj"))
+
+
+KIMI: Final = wrapper(vision(_kimi))
+
+
+def _kimi_vl(joined: Joined) -> Weighed:
+    """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
+    down, across = pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
+    square = joined.width * down * across
+    weights = layer_norm(f"{PATH}.pre_norm", joined.width)
+    return weights + mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+
+
+KIMI_VL: Final = wrapper(vision(_kimi_vl))
+
+
+def _minicpm(joined: Joined) -> Weighed:
+    """MiniCPM-V: each step makes one token of four. The last step puts out vectors as wide as the language model."""
+    steps, four = joined.top.integer("merger_times", maximum=100), 4 * joined.width
+    weights: Weighed = ()
+    for step in range(steps):
+        sizes = (four, four, joined.out if step == steps - 1 else joined.width)
+        weights += layer_norm("merger.mlp.pre_norm", four) + mlp_chain("merger.mlp", sizes, ("linear_1", "linear_2"))
+    return weights
+
+
+MINICPM: Final = wrapper(vision(_minicpm))
+
+
+def _resampler(joined: Joined) -> Weighed:
+    """Ernie 4.5 VL: patches are merged, then frames, then a matrix projects them."""
+    space = joined.width * joined.tower.integer("spatial_merge_size") ** 2
+    time = space * joined.tower.integer("temporal_merge_size")
+    weights: Weighed = ()
+    for name, source in (("spatial_linear", space), ("temporal_linear", time)):
+        base = f"resampler_model.{name}"
+        weights += mlp_chain(base, (source, space, space), ("fc1", "fc2")) + layer_norm(f"{base}.ln", space)
+    return weights + linear("resampler_model.mlp", space, joined.out, bias=True)
+
+
+ERNIE: Final = wrapper(vision(_resampler, normed("text", "resampler_model.after_norm", kind="rms")))
+
+
+def _no_parakeet(joined: Joined) -> Weighed:
+    if joined.top.get("audio_config") is not None or joined.top.get("sound_config") is not None:
+        # There are no weights here for a Parakeet encoder as a tower.
+        raise UnknownTowerError("parakeet_encoder")
+    return ()
+
+
+def _before_several_tokens(joined: Joined) -> Weighed:
+    """If the language model predicts several tokens, a norm precedes the projector."""
+    several = joined.language.maybe_integer("num_nextn_predict_layers", minimum=0)
+    return layer_norm("vision_final_layernorm", joined.top.integer("vision_hidden_size")) if several else ()
+
+
+_SHUFFLED: Final = shuffled("top.vision_hidden_size")
+_NEMOTRON: Final = (normed(_SHUFFLED, kind="rms"), chain(_SHUFFLED, _INNER, "text", bias=False), _before_several_tokens)
+NEMOTRON: Final = wrapper(vision(_no_parakeet, *_NEMOTRON, path="vision_model"))
+
+# Projectors of convolutions, after two towers in a row, or with pooling by attention.
+
+
+def _upsampler(joined: Joined) -> Weighed:
+    """GOT-OCR: two strided convolutions, then a linear layer."""
+    source = joined.tower.integer("output_channels")
+    weights = conv(f"{PATH}.conv_upsampler1", 2 * source, source, 3, 3, bias=False)
+    return weights + conv(f"{PATH}.conv_upsampler2", joined.out, 2 * source, 3, 3, bias=False)
+
+
+GOT: Final = wrapper(vision(_upsampler, matrix("text", path=f"{PATH}.multimodal_projector")))
+
+
+def _unlimited_ocr(joined: Joined) -> int:
+    sam, encoder = needed(joined.tower, "sam_config"), needed(joined.tower, "encoder_config")
+    return (sam.integers("downsample_channels", length=2, minimum=1) or [512, 1024])[-1] + encoder.integer("hidden_size")
+
+
+UNLIMITED_OCR: Final = wrapper(vision(matrix(_unlimited_ocr), vector("view_separator"), vector("image_newline")))
+
+
+def _molmo2(joined: Joined) -> Weighed:
+    """Molmo 2: patches attend to their window, then pass a gated MLP. The adapter has a config of its own."""
+    adapter = needed(joined.top, "adapter_config")
+    layers = adapter.sequence("vision_feature_layer") or (24, 18)
+    width, heads, kv_heads = integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")
+    head_dim, bias = adapter.maybe_integer("head_dim") or width // heads, adapter.flag("attention_bias")
+    source, middle = width * len(layers), adapter.integer("intermediate_size")
+    pooling, projector = f"{PATH}.image_pooling_2d", f"{PATH}.image_projector"
+    return (
+        *linear(f"{pooling}.q_proj", source, heads * head_dim, bias=bias),
+        *linears(pooling, ("k_proj", "v_proj"), source, kv_heads * head_dim, bias=bias),
+        *linear(f"{pooling}.o_proj", heads * head_dim, width, bias=bias),
+        *linears(projector, ("gate_proj", "up_proj"), width, middle, bias=adapter.flag("mlp_bias")),
+        *linear(f"{projector}.down_proj", middle, adapter.integer("text_hidden_size")),
+    )
+
+
+MOLMO2: Final = wrapper(vision(_molmo2))
+
+
+def _aria(joined: Joined) -> Weighed:
+    """Aria: learned queries attend to the patches. There are as many as the largest image gets."""
+    width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
+    return (
+        *parameter(f"{PATH}.query", _aria_queries(joined.top), width),
+        *linears(attend, LLAMA_NAMES[:3], width, width),
+        *parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
+        *parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
+        *linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
+        *norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
+        *mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
+    )
+
+
+def _aria_queries(top: Config) -> int:
+    most = top.maybe_integer("max_value_projector_patch_to_query_dict")
+    given = top.get("projector_patch_to_query_dict")
+    if most is not None or given is None:
+        return most or 256
+    if not isinstance(given, dict) or not given:
+        raise top.error("projector_patch_to_query_dict", given, "an object of patches and queries")
+    return max(top.checked_integer("projector_patch_to_query_dict", value) for value in given.values())
+
+
+ARIA: Final = wrapper(vision(_aria))
+
+
+def _blip2(joined: Joined) -> tuple[Block, ...]:
+    """BLIP-2 and InstructBLIP. The query transformer of InstructBLIP reads the instruction as well."""
+    former = needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
+    width = former.integer("hidden_size")
+    out = tower(former, "qformer")
+    ends = (
+        *parameter("query_tokens", joined.top.integer("num_query_tokens"), width),
+        *linear("language_projection", width, joined.out, bias=True),
+    )
+    if joined.top.model_type != "blip-2":
+        ends += embedding("qformer.embeddings.word_embeddings", former.integer("vocab_size"), width)
+        ends += embedding("qformer.embeddings.position_embeddings", former.integer("max_position_embeddings"), width)
+    return (*out, *block("projector", ends, JOINT))
+
+
+BLIP2: Final = wrapper(vision(path="vision_model", then=_blip2))
+
+
+def _granite_speech(joined: Joined) -> Weighed:
+    """Granite Speech: a query transformer that reads each window of audio."""
+    width = joined.width
+    queries = joined.top.integer("window_size") // joined.top.integer("downsample_rate")
+    return parameter("projector.query", queries, width) + linear("projector.linear", width, joined.out, bias=True)
+
+
+GRANITE_SPEECH: Final = wrapper(
+    beside("encoder_config", path="encoder"), beside("projector_config", _granite_speech, path="projector.qformer")
+)
+
+
+def _idefics2(joined: Joined) -> tuple[Block, ...]:
+    """Idefics 2: a gated MLP, then a perceiver with latents that attend to the patches."""
+    text, middle = joined.out, joined.language.integer("intermediate_size")
+    config = needed(joined.top, "perceiver_config", hidden_size=text)
+    base = "connector.modality_projection"
+    mlp = linears(base, ("gate_proj", "up_proj"), joined.width, middle) + linear(f"{base}.down_proj", middle, text)
+    own, base = config.integer("hidden_size"), "connector.perceiver_resampler"
+    heads, kv_heads = config.integer("resampler_n_heads"), config.integer("num_key_value_heads")
+    layer = (
+        *attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
+        *gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
+        *norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
+    )
+    ends = parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + rms_norm(f"{base}.norm", own)
+    return (
+        *block("projector", mlp, JOINT),
+        *block("resampler", layer, JOINT, config.number_of_layers("resampler_depth")),
+        *block("latents", ends, JOINT),
+    )
+
+
+IDEFICS2: Final = wrapper(vision(path="vision_model", then=_idefics2))
+
+
+def _kosmos(joined: Joined) -> Weighed:
+    """Kosmos-2 and 2.5: latent queries attend to the patches."""
+    text, base = joined.out, "image_to_text_projection"
+    return (
+        *parameter(f"{base}.latent_query", joined.top.integer("latent_query_num"), text),
+        *linear(f"{base}.dense", joined.width, text, bias=True),
+        *linears(f"{base}.x_attn", ("k_proj", "v_proj", "q_proj", "out_proj"), text, text, bias=True),
+    )
+
+
+KOSMOS: Final = wrapper(vision(_kosmos, path="vision_model"))
+
+
+def _fun_asr(joined: Joined) -> tuple[Block, ...]:
+    """Fun-ASR: two linear layers and a small transformer between the tower and the language model."""
+    adaptor = needed(joined.top, "adaptor_config")
+    width = adaptor.integer("hidden_size")
+    sizes = (joined.width, adaptor.integer("projector_hidden_size"), width)
+    layer = encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
+    return (
+        *block("projector", mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
+        *block("projector layer", layer, JOINT, adaptor.number_of_layers()),
+    )
+
+
+FUN_ASR: Final = wrapper(audio(then=_fun_asr))
