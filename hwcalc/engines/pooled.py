@@ -22,7 +22,6 @@ from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import MemoryForm
 
 
@@ -147,7 +146,7 @@ class PooledOccupancy(GeneralOccupancy):
     @property
     def unlike_blocks(self) -> int | None:
         """Blocks of the sequences of the fullest replica where their lengths are unlike; ``None`` where they are alike."""
-        pool, request = self.block_pool, self.replica.request
+        pool, request = self.deployment.block_pool, self.replica.request
         if pool is None or not request.lengths:
             return None
         branches = request.sharing.branches
@@ -158,12 +157,6 @@ class PooledOccupancy(GeneralOccupancy):
         if pool is None:
             return self.needed_bytes <= budget_bytes
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
-
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        pool, request = self.block_pool, self.request
-        if pool is None or request.lengths or request.sharing.asked:
-            return None
-        return pool.longest(budget_bytes, request.replica_batch, bound)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         pool = self.block_pool
@@ -247,9 +240,3 @@ def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *
         blocks_per_request=per_request,
     )
     return (*steps, requests)
-
-
-def blocks_of_requests(occupancy: Occupancy, block_size: int) -> int:
-    """Blocks that the sequences of the fullest replica take, each with blocks of its own."""
-    request = occupancy.replica.request
-    return sum(count * request.sharing.branches * -(-tokens // block_size) for tokens, count in request.lengths_of)
