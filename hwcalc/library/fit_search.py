@@ -154,7 +154,7 @@ class Search:
             host_bytes=whole.host_bytes,
             host_experts=0,
         )
-        if not found.exact(row, seq):
+        if not found.reads_as_planned(row, whole):
             return self._whole_row(one, made) or made
         speed, bound_by = found.speed(row, whole, seq)
         longest = found.longest(row, whole, seq)

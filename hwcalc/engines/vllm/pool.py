@@ -240,11 +240,21 @@ def _checked_stages(layout: PoolLayout) -> list[int]:
     return [stage for stage, size in enumerate(layout.stage_bytes) if size]
 
 
-def _longest(layout: PoolLayout, settings: VllmSettings, pool: BlockPool, budget: int, bound: int) -> int:
-    """The longest sequence with which vLLM starts, and which one scheduler holds."""
-    starts = min(
+def starts_with(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> bool:
+    """Whether vLLM starts with a pool of so many bytes, to serve requests of ``length`` tokens."""
+    return _lacking(layout, settings, budget, length) is None
+
+
+def longest_start(layout: PoolLayout, settings: VllmSettings, budget: int, bound: int) -> int:
+    """The longest sequence, up to ``bound`` tokens, to serve which vLLM starts; 0 if none."""
+    return min(
         layout.longest_checked(_checked_bytes(layout, settings, budget, stage), bound, stage) for stage in _checked_stages(layout)
     )
+
+
+def _longest(layout: PoolLayout, settings: VllmSettings, pool: BlockPool, budget: int, bound: int) -> int:
+    """The longest sequence with which vLLM starts, and which one scheduler holds."""
+    starts = longest_start(layout, settings, budget, bound)
     return starts if pool.schedulers == 1 else longest(layout.total_blocks, pool.own_blocks(budget), starts)
 
 
