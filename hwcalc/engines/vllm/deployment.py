@@ -199,7 +199,7 @@ class VllmOccupancy(Occupancy):
         return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
-        """The same behind the prompt, when none is being read."""
+        """This load behind its prompts, when none is being read, with these tokens in each layer on which the policy acts."""
         other: VllmOccupancy = super().holding(counts)
         vars(other)["counts"] = other.held.total_blocks(other.tokens), None
         return other
@@ -287,7 +287,7 @@ class VllmOccupancy(Occupancy):
         return tuple(_stored(self, *cached) for cached in self.kind_caches[kind])
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
-        """What requests take beside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
+        """The bytes that requests take outside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
         held, width, ranks = self.all_bytes, sum(self.layout.stage_bytes), self.request.parallel.tp
         pages = held.layers + held.outer + held.drafts
         sizes = {
@@ -319,7 +319,7 @@ class VllmOccupancy(Occupancy):
         by_prompt = settings.rules.engine == "V0" and "max_num_batched_tokens" not in self.setup.options
         if pool is None or by_prompt or self.evicted is not None or self.together.unlike:
             return None
-        each = pool.own_blocks(budget_bytes) // ceil_div(self.request.replica_batch, pool.schedulers)
+        each = pool.scheduler_blocks(budget_bytes) // ceil_div(self.request.replica_batch, pool.schedulers)
         length = longest(self.deployment.blocks_of, each, bound)
         if not self.deployment.checks_blocks:
             length = longest_start(self.layout, settings, budget_bytes, length)

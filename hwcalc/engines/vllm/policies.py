@@ -295,12 +295,12 @@ def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tu
 
 
 def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, bound: int) -> PoolInfo:
-    """The same pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
+    """The figures of a pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
 
     Its blocks, and the figures of the log, are those of the same pool without a policy: the log knows nothing of one. A request of which
     nothing goes is checked as without a policy. The engine has no words for one that a policy cuts.
     """
-    layout, own = occupancy.layout, pool.own_blocks(info.budget_bytes)
+    layout, own = occupancy.layout, pool.scheduler_blocks(info.budget_bytes)
     alone = _alone(occupancy, occupancy.tokens) or 0
     whole, starts = alone == layout.total_blocks(occupancy.tokens), info.max_seq or 0
 
