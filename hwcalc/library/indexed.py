@@ -127,7 +127,7 @@ def _hparams(made: Mapping[str, Any]) -> Hparams:
 
 def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-    from hwcalc.quantization.tensor_names import whole_name
+    from hwcalc.quantization.ggml import whole_name
 
     role, *said = words.split()
     flags: dict[str, Any] = dict.fromkeys(said, True)

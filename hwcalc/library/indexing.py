@@ -18,7 +18,7 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_share import WeightShare
 from hwcalc.planner.weight_use import weight_shares
 from hwcalc.profiles.model_index import packed
-from hwcalc.quantization.published_mixes import published_formats
+from hwcalc.quantization.gguf import published_formats
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup

@@ -70,7 +70,10 @@ class Context:
     def largest_layer(self) -> int:
         """At most the bytes of cache of one block."""
         layers, settings = self._layout.layers, self._layout.settings
-        each = ({Unit(size): units for kind in layer for size, units in layers.units[kind].items()} for layer in {*layers.stack.layers})
+        each = (
+            {Unit(size): units for kind in layer for size, units in layers.units[kind].items()}
+            for layer in {*layers.stack.layers}
+        )
         most = max(cache_bytes(units, settings, settings) for units in each)
         return most + cache_bytes(layers.extras, settings, settings)
 
