@@ -10,6 +10,8 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.pool import PoolInfo
@@ -211,13 +213,15 @@ class PooledOccupancy(GeneralOccupancy):
         return None if requests else f"The pool of {blocks:,} blocks holds no sequence of {self.tokens:,} tokens."
 
     def form(self) -> MemoryForm | None:
+        from hwcalc.engines.forms import Blocks
         from hwcalc.engines.general_form import form_with, growing_parts
 
         pool = self.block_pool
         if pool is None:
             return super().form()
         parts = None if self.deployment.budget_is_fixed else lambda: growing_parts(self, self.chunks()[1])
-        return form_with(self, parts, pools=pool)
+        form = form_with(self, parts, blocks=Blocks(bytes=pool.block_bytes, null=pool.reserved), pools=pool)
+        return None if form is None else replace(form, in_blocks=type(pool) is BlockPool)
 
 
 def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:

@@ -18,7 +18,7 @@ from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.runnables import Runnable, Unread
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.model_index import ENGINE
-from hwcalc.quantization.file_types import file_type
+from hwcalc.quantization.ggml import file_type
 from hwcalc.text import shell_word
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ class Formats(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _deployment_at(start: int, length: int) -> LlamacppDeployment:
+    from hwcalc.engines.llamacpp.groups import groups_key
     from hwcalc.engines.llamacpp.one_gpu import on_one_gpu
-    from hwcalc.engines.llamacpp.tensors import groups_key
 
     model = ModelSpec(
         id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
@@ -99,7 +99,7 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     made = placing(row)
     if name != made["format"]:
         return None
-    from hwcalc.engines.llamacpp.tensors import groups_key
+    from hwcalc.engines.llamacpp.groups import groups_key
 
     assert row.shape is not None
     model = ModelSpec(
@@ -129,7 +129,7 @@ def _hparams(made: Mapping[str, Any]) -> Hparams:
 
 def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-    from hwcalc.quantization.tensor_names import whole_name
+    from hwcalc.quantization.ggml import whole_name
 
     role, *said = words.split()
     flags: dict[str, Any] = dict.fromkeys(said, True)

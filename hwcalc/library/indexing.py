@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import asdict, fields
 
 from hwcalc.engines.llamacpp.engine import Llamacpp
+from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.engines.llamacpp.layers import weigh
 from hwcalc.engines.llamacpp.one_gpu import Sizes, step_of
-from hwcalc.engines.llamacpp.tensors import loaded_groups, weight_groups
+from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.engines.setup import Request
 from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_share import WeightShare
 from hwcalc.planner.weight_use import weight_shares
 from hwcalc.profiles.model_index import packed
-from hwcalc.quantization.published_mixes import published_formats
+from hwcalc.quantization.gguf import published_formats
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup

@@ -10,8 +10,7 @@ from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
-from hwcalc.policies.base import Effect, Extra
-from hwcalc.policies.quality import Quality
+from hwcalc.policies.base import Effect, Extra, Quality
 
 __all__ = ["PolicyBlocks", "PolicyInfo", "PolicyLayers"]
 

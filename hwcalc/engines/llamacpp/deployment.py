@@ -123,14 +123,14 @@ class LlamacppDeployment(GeneralDeployment):
     @cached_property
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""
-        from hwcalc.engines.llamacpp.tensors import model_tensors
+        from hwcalc.engines.llamacpp.groups import model_tensors
 
         return model_tensors(self.model, format_name(self.setup.weights))
 
     @cached_property
     def weight_groups(self) -> tuple[WeightGroup, ...] | None:
         """The same tensors, alike ones together."""
-        from hwcalc.engines.llamacpp.tensors import weight_groups
+        from hwcalc.engines.llamacpp.groups import weight_groups
 
         return weight_groups(self.model, format_name(self.setup.weights))
 

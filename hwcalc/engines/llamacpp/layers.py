@@ -17,7 +17,7 @@ from hwcalc.engines.llamacpp.graph import cell_bytes
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, Cells, ngram_state
 from hwcalc.formulas.arithmetic import Table, larger, smaller
 from hwcalc.formulas.record import Record
-from hwcalc.quantization.tensor_names import ROTARY
+from hwcalc.quantization.ggml import ROTARY
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings

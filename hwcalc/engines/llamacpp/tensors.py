@@ -18,8 +18,7 @@ from hwcalc.engines.devices import TensorGroup
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
-from hwcalc.quantization.ggml import GGML
-from hwcalc.quantization.tensor_names import part_of_layer, whole_name
+from hwcalc.quantization.ggml import GGML, part_of_layer, whole_name
 from hwcalc.text import shown
 from hwcalc.units import human_bytes
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
-    from hwcalc.model import ModelSpec
 
 
 class WeightTensor(Record):
@@ -130,40 +128,6 @@ def _kind(one: WeightTensor, stem: str) -> str:
     if one.role == "output":
         return "head"
     return "experts" if one.expert else part_of_layer(stem)
-
-
-def groups_key(name: str | None) -> tuple[str, str | None]:
-    """Where a model keeps the result of :func:`weight_groups`."""
-    return "llama.cpp groups of tensors", name
-
-
-def weight_groups(model: ModelSpec, name: str | None = None) -> tuple[WeightGroup, ...] | None:
-    """The tensors of :func:`model_tensors`, alike ones together, in no order: for sums, which ask for many formats."""
-
-    def make() -> tuple[WeightGroup, ...] | None:
-        from hwcalc.engines.llamacpp.weights import groups_of
-
-        return groups_of(model, name)
-
-    return model.once(groups_key(name), make)
-
-
-def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTensor, ...] | None:
-    """The tensors of a model in the format ``name``; ``None`` is the file as it is, or as the converter makes it.
-
-    The copy of a tied table is listed as the output. ``None`` if the tensors are not known.
-    """
-    return model.once(("llama.cpp tensors", name), lambda: _model_tensors(model, name))
-
-
-def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ...] | None:
-    groups = weight_groups(model, name)
-    if groups is None:
-        return None
-    return tuple(
-        group.first if number < 0 else replace(group.first, name=whole_name(group.stem, number), layer=number)
-        for number, group in in_file_order(groups)
-    )
 
 
 EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"

@@ -7,7 +7,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.classes import model_classes
 from hwcalc.engines.mistral_rs.layers import (
     MISTRAL_RS,
     RULES,
@@ -200,9 +199,6 @@ class MistralDeployment(PooledDeployment):
         roles |= {Role.STATE: known_dtype("fp32") if delta else plain, Role.CONV: plain}
         notes = model_dtype(self.model, self.setup.dtype).notes if is_auto(self.setup.dtype) and kept is plain else ()
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
-
-    def check_class(self) -> None:
-        model_classes("mistral-rs").check(self.model)
 
     @cached_property
     def accepted(self) -> bool:
