@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import copy
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -57,9 +56,8 @@ class LlamacppDeployment(GeneralDeployment):
 
     def pinned_at(self, runs: Runs) -> Self:
         """The same deployment, whose layers lie so at every load."""
-        other = copy(self)
+        other = type(self)(self.engine, self.model, self.setup)
         other.pinned = runs
-        other.__dict__.pop("form", None)
         return other
 
     # --- the context ------------------------------------------------------------------------------------------------------

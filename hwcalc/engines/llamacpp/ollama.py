@@ -7,7 +7,6 @@ Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree in all t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from copy import copy
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
@@ -158,9 +157,8 @@ class OllamaDeployment(LlamacppDeployment):
 
     def uncut(self) -> Self:
         """The same deployment, whose context is as long as it is asked to be."""
-        other = copy(self)
+        other = type(self)(self.engine, self.model, self.setup)
         other.cuts_context = False
-        other.__dict__.pop("form", None)
         return other
 
     @cached_property
