@@ -42,8 +42,6 @@ from hwcalc.planner.layouts import node_of
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_LINES", "MOST_PLANS", "advice", "required"]
-
 MOST_LINES: Final = 6
 MOST_PLANS: Final = 80
 _ENOUGH_SURE: Final = 3

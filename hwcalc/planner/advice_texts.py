@@ -19,9 +19,6 @@ from hwcalc.units import MOST_TOKENS, human_bytes
 if TYPE_CHECKING:
     from hwcalc.planner.command import CommandLine
 
-__all__ = ["Texts"]
-
-
 class Texts:
     """Writes the texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
 

@@ -17,8 +17,6 @@ from hwcalc.planner.sizes import sizes_for
 if TYPE_CHECKING:
     from hwcalc.planner.command import CommandLine
 
-__all__ = ["Tries", "chosen_sizes"]
-
 _APART: Final = frozenset({"instance", "gpus", "engine_options"})
 """Options that a request has under other names."""
 

@@ -22,8 +22,6 @@ from hwcalc.planner.solve_gpus import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.units import human_bytes
 
-__all__ = ["Choice", "best_weights", "choices", "largest_that_fits", "refuse_auto"]
-
 _FEW: Final = 4
 _NEAR: Final = 0.04
 _NAMED: Final = "Or name a format: --weights q4_k_m."

@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.speed_result import SpeedInfo
 
-__all__ = ["bound_of"]
-
-
 def bound_of(opened: Occupancy) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
     gpu = opened.request.hardware.gpu

@@ -16,27 +16,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Request
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = [
-    "NOTHING",
-    "PARALLEL",
-    "Change",
-    "Offer",
-    "Sizes",
-    "at_least",
-    "change_of",
-    "count_of",
-    "counts_of",
-    "flags_of",
-    "key_of",
-    "larger_gpus_of",
-    "layout_of",
-    "layouts_of",
-    "of_cloud",
-    "sizes_of",
-    "with_numbers",
-    "without_wholes",
-]
-
 _LARGER: Final = 4
 """How many larger GPUs are tried."""
 _OTHERS: Final = frozenset({"engine_options", "seq", "batch"})

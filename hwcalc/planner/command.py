@@ -16,8 +16,6 @@ from hwcalc.planner.options import OPTIONS, PlanOption
 from hwcalc.planner.values import TYPES
 from hwcalc.text import operand, shell_word
 
-__all__ = ["STANDARD_INPUT", "CommandLine", "command_line"]
-
 STANDARD_INPUT = "-"
 """The word for a config that has no address: it is read from standard input."""
 _NO_ADDRESS = ("stdin", "python")

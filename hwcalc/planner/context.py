@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from hwcalc.policies.asked import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["FIXED_ROLES", "open_request"]
-
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _USUAL_SEQ: Final = 16_384
 """The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""

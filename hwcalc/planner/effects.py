@@ -14,8 +14,6 @@ from hwcalc.planner.options import OPTIONS
 if TYPE_CHECKING:
     from hwcalc.planner.policy_result import PolicyInfo
 
-__all__ = ["common_notes", "no_blocks", "no_encoder", "without_effect"]
-
 _CODES: Final = ("no-gpu", "kv-memory", "no-encoder", "no-policy", "no-blocks")
 """Codes of the notes on options without effect."""
 _BY_PROMPT: Final = ("policy", "shared_prefix", "samples", "beams", "gpu", "instance")

@@ -15,8 +15,6 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.planner.command import CommandLine
 
-__all__ = ["NO_SEARCH", "SEARCH", "Search", "plan_fit"]
-
 _TOLD: Final = "_told"
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
 

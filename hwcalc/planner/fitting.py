@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hwcalc.planner.speed_result import SpeedInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Fitted", "Hosting", "hosting"]
-
 _LEAST_BITS: Final = 3
 """Every format that is chosen has more bits to a weight."""
 _WITH_HOST: Final = 1 + HOST_SHARE + 1

@@ -5,9 +5,6 @@ from __future__ import annotations
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 
-__all__ = ["DeviceInfo", "PerGpu"]
-
-
 class PerGpu(Record):
     """The fullest GPU. Null is unknown or not planned: activations and overhead need hardware."""
 

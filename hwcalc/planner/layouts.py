@@ -25,8 +25,6 @@ from hwcalc.planner.verdict import Layout
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["chosen_sizes", "counts", "divides", "has_experts", "layouts", "node_of"]
-
 _NODE: Final = 8
 """The GPUs of a node if no hardware is named."""
 

@@ -24,9 +24,6 @@ from hwcalc.planner.result import (
 if TYPE_CHECKING:
     from hwcalc.engines.devices import DeviceShare, Placement
 
-__all__ = ["plan_memory"]
-
-
 def plan_memory(
     opened: Occupancy, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
 ) -> MemoryInfo:

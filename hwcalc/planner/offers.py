@@ -17,18 +17,6 @@ from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 from hwcalc.text import shown
 
-__all__ = [
-    "DEFAULT_LIMIT",
-    "DEFAULT_MOST",
-    "DEFAULT_SORT",
-    "LARGEST_MOST",
-    "SORTS",
-    "Figures",
-    "Offer",
-    "Recommendation",
-    "Wishes",
-]
-
 DEFAULT_MOST: Final = 8
 DEFAULT_LIMIT: Final = 20
 LARGEST_MOST: Final = 64

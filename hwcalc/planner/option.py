@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.planner.values import TYPES
 
-__all__ = ["GROUPS", "PlanOption"]
-
 GROUPS: Final = ("model", "workload", "engine", "hardware")
 """What an option is about: the groups of the help, in their order."""
 

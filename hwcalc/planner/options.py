@@ -13,8 +13,6 @@ from typing import Final
 from hwcalc.planner.option import GROUPS, PlanOption
 from hwcalc.planner.policy_options import POLICY_OPTIONS
 
-__all__ = ["COMMANDS", "DIMENSIONS", "GROUPS", "OPTIONS", "PlanOption", "options_of"]
-
 COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "plot", "recommend", "reconcile", "probe")
 """Commands that take every option, except where ``not_in`` of the option names them."""
 

@@ -6,9 +6,6 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.formulas import LatentAttention, Stack
 from hwcalc.formulas.record import Record
 
-__all__ = ["Passes", "passes_of", "whole_passes"]
-
-
 class Passes(Record):
     """``decode`` are the layers with the tokens that a step reads, and ``prompt`` those of a prompt of ``prompt_tokens`` tokens.
 

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from hwcalc.planner.sharing_result import SharingInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
-
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
 

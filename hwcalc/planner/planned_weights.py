@@ -18,8 +18,6 @@ from hwcalc.quantization.planned import format_name, named_in_the_id, planned_sc
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["weights_of"]
-
 _UNKNOWN_SCHEME: Final = Note(
     code="weights-unknown",
     message="The config's quantization is of a form that kvplan does not know: weights are not counted. Give a format with --weights.",

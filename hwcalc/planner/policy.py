@@ -16,8 +16,6 @@ from hwcalc.policies.quality import quality_of
 from hwcalc.text import brief
 from hwcalc.units import human_bytes
 
-__all__ = ["cache_definition", "policy_info", "policy_notes", "policy_warnings"]
-
 NOT_OFFERED: Final = "policy-not-offered"
 LOSES: Final = "policy-loses"
 DROPS_NOTHING: Final = "policy-drops-nothing"

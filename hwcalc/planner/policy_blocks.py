@@ -28,8 +28,6 @@ from hwcalc.policies.blocks import (
     rewritten_of_ranges,
 )
 
-__all__ = ["policy_blocks"]
-
 _DIGITS: Final = 3
 
 

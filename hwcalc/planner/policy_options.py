@@ -10,8 +10,6 @@ from hwcalc.planner.option import PlanOption
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
 
-__all__ = ["OF_POLICY", "POLICY_OPTIONS", "with_policy"]
-
 OF_POLICY: Final = ("policy_rules", "compaction")
 """Options that say something of the policy, and need one."""
 

@@ -13,9 +13,6 @@ from hwcalc.model import Definition
 from hwcalc.policies.base import Effect, Extra
 from hwcalc.policies.quality import Quality
 
-__all__ = ["PolicyBlocks", "PolicyInfo", "PolicyLayers"]
-
-
 class PolicyLayers(Record):
     """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,
     within a step before it cuts, and at the end; ``read`` are those that a decode step reads behind the prompt, null where it reads all.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import FitInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["recommend_model"]
-
 _OF_MATCH: Final = ("memory", "gpus")
 """Orders that are known without a plan."""
 

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
     from hwcalc.planner.verdict import Verdict
 
-__all__ = ["OfOffer", "figures_of"]
-
-
 def figures_of(plan: Plan) -> Figures | None:
     """The figures of a plan; ``None`` if it has no verdict."""
     fit, speed = plan.fit, plan.speed

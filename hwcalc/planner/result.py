@@ -25,32 +25,6 @@ from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.units import human_bytes
 
-__all__ = [
-    "NO_VERDICT",
-    "UNLIMITED",
-    "BudgetInfo",
-    "BudgetPartInfo",
-    "CacheInfo",
-    "CacheShare",
-    "DeviceInfo",
-    "FitInfo",
-    "LayerInfo",
-    "Layout",
-    "MemoryInfo",
-    "ModelInfo",
-    "OverheadInfo",
-    "ParametersInfo",
-    "PerGpu",
-    "Plan",
-    "RequestInfo",
-    "Share",
-    "SpeedInfo",
-    "TensorInfo",
-    "Verdict",
-    "WeightPart",
-    "WeightsInfo",
-]
-
 NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
 

@@ -10,9 +10,6 @@ from hwcalc.errors import UsageError
 from hwcalc.planner.sharing_result import SharingInfo
 from hwcalc.units import MOST_TOKENS
 
-__all__ = ["check_sharing", "sharing_info"]
-
-
 def check_sharing(engine: Engine, request: Request) -> None:
     """Check that what sequences have in common is a part of them. Raises :class:`~hwcalc.errors.UsageError`."""
     sharing, prompt = request.sharing, request.prompt_tokens

@@ -7,9 +7,6 @@ from hwcalc.engines.steps import Step
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
-__all__ = ["SharedBlocks", "SharingInfo"]
-
-
 class SharingInfo(Record):
     """Tokens that several sequences have in common, and what keeping them once saves.
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["parallel_sizes", "sizes_for"]
-
-
 def parallel_sizes(
     gpus: int | None, sizes: Parallel, *, default: bool = False, choose: Callable[[int, Parallel], Parallel] | None = None
 ) -> Parallel:

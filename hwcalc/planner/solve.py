@@ -24,23 +24,6 @@ from hwcalc.planner.verdict import UNLIMITED, Verdict
 if TYPE_CHECKING:
     from hwcalc.engines.forms import MemoryForm
 
-__all__ = [
-    "UNLIMITED",
-    "Most",
-    "budget_bytes",
-    "closed_form",
-    "given_and_needed",
-    "holds",
-    "holds_in",
-    "largest",
-    "last_yes",
-    "longest",
-    "most",
-    "saves",
-    "tried",
-    "verdict_of",
-]
-
 Count = Literal["seq", "batch"]
 """What a solver changes of a load: the tokens of each sequence, or the number of requests."""
 

@@ -18,18 +18,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Request
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = [
-    "MOST_GPUS",
-    "MOST_SEARCHED",
-    "Found",
-    "accepted",
-    "best_layout",
-    "fewest_gpus",
-    "has_layouts",
-    "laid_out",
-    "most_joined",
-]
-
 MOST_GPUS: Final = 64
 MOST_SEARCHED: Final = 512
 """The most GPUs among which the fewest are searched for where a request for more fits: each node takes up to 75 ms."""

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["known_bandwidth", "speed_bound"]
-
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.devices import WeightRead
     from hwcalc.planner.speed_result import SpeedInfo
 
-__all__ = ["Divided", "divided", "is_divided", "shares_of"]
-
-
 class Divided(NamedTuple):
     """What is asked of the devices: a step of ``batch`` sequences, of which one replica has ``sequences``, and a prompt."""
 

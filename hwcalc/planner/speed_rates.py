@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["ANY_RATE", "HALF_SUMS", "RATES", "SIXTEEN", "fastest", "reached"]
-
 HALF_SUMS: Final = "fp16_sums"
 """The rate of 16-bit numbers whose products are added up in 16 bits."""
 SIXTEEN: Final = ("bf16", "fp16", HALF_SUMS, "fp32")

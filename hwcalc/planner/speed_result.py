@@ -6,9 +6,6 @@ from hwcalc.engines.steps import Step
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
-__all__ = ["SpeedInfo"]
-
-
 class SpeedInfo(Record):
     """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hwcalc.planner.speed_work import CacheReads
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["cache_steps", "time_steps", "weight_step"]
-
 _MOST_KINDS: Final = 4
 _USES: Final = {
     Use.ALWAYS: "weights_of_every_token",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind, Stack
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["UNCOUNTED", "CacheReads", "Times", "Work", "cache_bytes_read", "decode_of", "layer_bytes", "work_of", "workload_of"]
-
 UNCOUNTED: Final = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
 
 Flops = dict[tuple[str, ...], float]

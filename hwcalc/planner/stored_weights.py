@@ -5,9 +5,6 @@ from __future__ import annotations
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
-__all__ = ["StoredWeights", "WeightPart", "WeightsInfo"]
-
-
 class StoredWeights(Record):
     """The parameters of a block in one format. ``scale_bytes`` is what the format keeps beside their ``bits``; it is in ``bytes``."""
 

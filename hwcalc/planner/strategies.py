@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
 
-__all__ = ["Setting", "pair_counts", "setting_of", "strategies_of"]
-
 _FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = (
     "full_bytes",
     "held_bytes",

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from hwcalc.planner.result import SpeedInfo
     from hwcalc.planner.strategies_load import Lengths
 
-__all__ = ["Cost", "costs"]
-
-
 class Cost(Record):
     """The operations of the last step and of all passes, alone for attention and with the weights, and what the step reads."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.planner.strategies import Setting
 
-__all__ = ["block_sizes", "engine_strategy"]
-
 DEFAULT_BLOCK: Final = 16
 """Tokens of a block in vLLM (CacheConfig.DEFAULT_BLOCK_SIZE)."""
 MOST_LENGTHS: Final = 256

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.planner.strategies_load import Lengths
 
-__all__ = ["HeadWhatIf", "head_choices", "head_what_ifs", "with_kinds"]
-
 _PROJECTIONS: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "key_proj", "value_proj"})
 _FUSED: Final = frozenset({"qkv_proj", "qkv", "query_key_value", "c_attn", "Wqkv", "kv_proj", "wqkv", "W_pack"})
 

@@ -11,8 +11,6 @@ from hwcalc.planner.strategies_result import HostLink
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["host_link"]
-
 _PCIE: Final = re.compile(r"PCIe([3-6]) x([0-9]{1,2})")
 _LANE_GTPS: Final = {3: 8, 4: 16, 5: 32, 6: 64}
 """Transfers of a lane a second, in thousand millions, by generation."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import DType, Stack
 
-__all__ = ["Cell", "Lengths", "cells_of", "rounded"]
-
 _GROWING: Final = (Full, Kept, Window, Chunk, Sink, Strided)
 """Spans of tensors that get longer by one place, which a cache that grows by concatenation copies."""
 

@@ -17,8 +17,6 @@ from hwcalc.planner.strategies_load import Cell, Lengths, rounded
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Places", "copied_places", "full_places", "full_slots", "named", "now_places", "now_slots", "summed", "with_sum"]
-
 MOST_KINDS: Final = 6
 """The most kinds of layers whose figures are shown one by one."""
 MOST_LENGTHS: Final = 6

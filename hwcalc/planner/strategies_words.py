@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-__all__ = ["ENGINE", "GROWTH", "NAMES", "OFFLOAD", "PAGES", "RECOMPUTE", "SLOTS", "WORDS", "Words"]
-
-
 class Words(NamedTuple):
     """A strategy in words."""
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["Use", "WeightShare", "expected_share"]
-
 _ALIKE: Final = 0.5
 """Tokens of one step choose experts as if so few were drawn at random: t to this power. With 2/3, steps of 1 to 32 sequences that were
 measured reach the same share of the bandwidth (llama.cpp, benches/dgx-spark, gpt-oss and Qwen3-Coder)."""

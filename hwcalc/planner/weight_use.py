@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from hwcalc.formulas.formats import WeightFormat
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["weight_shares"]
-
 _CROSS: Final = ("cross", "encoder_attn", "encdecattention")
 _FROM_ENCODER: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "kv_proj", "c_attn"})
 

@@ -15,8 +15,6 @@ from hwcalc.planner.context import open_request
 from hwcalc.planner.policy_options import OF_POLICY
 from hwcalc.units import parse_tokens
 
-__all__ = ["working"]
-
 _DROPPED: Final = (
     "dtype", "weights", "engine_options", "draft", "lora", "dcp", "ep", "policy", "shared_prefix", "samples", "beams",
 )  # fmt: skip

@@ -11,8 +11,6 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.sweep.blocks import Column, SharedNumbers
 
-__all__ = ["Axes", "Piece"]
-
 _ROWS: Final = 65_536
 """The most rows of one block, which limits the memory that a sweep takes."""
 

@@ -19,8 +19,6 @@ from hwcalc.text import quoted
 if TYPE_CHECKING:
     from hwcalc.sweep.setting import SettingRows
 
-__all__ = ["MAX_TIME", "estimated_seconds", "in_words", "parse_time"]
-
 MAX_TIME: Final = "1h"
 """The most time that a sweep may take by its estimate, unless the user allows more."""
 _LONGEST_SECONDS: Final = 366 * 86_400

@@ -15,8 +15,6 @@ from hwcalc.sweep.cost import in_words
 from hwcalc.sweep.grid import Grid, count, is_small
 from hwcalc.sweep.laid_out import rows_of
 
-__all__ = ["blocks"]
-
 _SETTLED_SECONDS: Final = 2.0
 """Seconds after which the pace so far says how long the rest takes."""
 

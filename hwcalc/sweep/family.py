@@ -20,12 +20,10 @@ from hwcalc.formulas.record import Record
 from hwcalc.formulas.stairs import stairs_at
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.plan import lasting_warnings
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.verdict import Verdict
 from hwcalc.sweep.axes import Piece
 from hwcalc.sweep.blocks import Column, Value
 from hwcalc.sweep.reach import reached
-
-__all__ = ["Family", "family_of"]
 
 _OF_A_VERDICT: Final = (
     *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),

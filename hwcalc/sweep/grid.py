@@ -22,8 +22,6 @@ from hwcalc.planner.result import Plan
 if TYPE_CHECKING:
     from hwcalc.policies.base import Chosen
 
-__all__ = ["FEW", "Grid", "Setting", "check", "count", "is_small"]
-
 FEW = 64
 """Points of a grid that are planned one by one sooner than NumPy is imported."""
 

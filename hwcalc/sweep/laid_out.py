@@ -22,8 +22,6 @@ from hwcalc.sweep.blocks import COLUMNS, RowBlock
 from hwcalc.sweep.grid import Grid, Setting
 from hwcalc.sweep.setting import SettingRows, column_of, objects_of
 
-__all__ = ["LaidOutRows", "rows_of"]
-
 _SIZES: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 

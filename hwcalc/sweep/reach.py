@@ -10,8 +10,6 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any, Final
 
-__all__ = ["Reach", "reached"]
-
 _FAR: Final = 2**100
 """More than anybody asks about."""
 

@@ -19,8 +19,6 @@ from hwcalc.planner.result import Plan
 from hwcalc.sweep.axes import Piece
 from hwcalc.units import MOST_TOKENS
 
-__all__ = ["Refusals", "Requests"]
-
 _KEPT: Final = 8
 """Axes of which it is known what lies between two turns."""
 

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
     from hwcalc.library.keywords import SweepOptions
 
-__all__ = ["Sweep", "sweep"]
-
-
 class Sweep(Answer, Record):
     """A grid that is planned while it is iterated: row by row, or in :meth:`blocks` of many rows."""
 

@@ -16,8 +16,6 @@ from hwcalc.sweep.requests import Refusals, Requests
 if TYPE_CHECKING:
     from hwcalc.sweep.family import Family
 
-__all__ = ["SettingRows", "column_of", "objects_of"]
-
 _PLANNED_ROWS: Final = 128
 """The most rows of a block if every row is planned; fewer, so that rows and progress appear steadily."""
 
