@@ -1,9 +1,9 @@
 """kvplan: how much memory a language model's cache takes, exactly and by engine."""
 
-from os.path import isdir, join
+from os.path import dirname, isdir, join
 from typing import TYPE_CHECKING
 
-if not isdir(join(__path__[0], "formulas")):
+if isdir(join(dirname(__path__[0]), "formulas")) and not isdir(join(__path__[0], "formulas")):
     from hwcalc.checkout import find_folders_beside
 
     find_folders_beside()

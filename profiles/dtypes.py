@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hwcalc.data import data_file
 from hwcalc.formulas import DType, Role
 from hwcalc.formulas.record import Record
 
@@ -24,7 +24,7 @@ class PackedDType(Record):
 
 @lru_cache(maxsize=1)
 def _file() -> Mapping[str, Any]:
-    data: Mapping[str, Any] = json.loads(Path(__file__).with_name("dtypes.json").read_text("utf-8"))
+    data: Mapping[str, Any] = json.loads(data_file(__file__, "dtypes.json").read_text("utf-8"))
     return data
 
 

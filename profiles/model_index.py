@@ -1,8 +1,8 @@
 """The index of the catalog: what lists need of every model, in two files that ``scripts/build_model_index.py`` writes.
 
 To read all configs and to count all weights takes seconds. The index holds the results: of each model a few facts, and of each shape,
-which many models share, its layers, what its context takes by :data:`ENGINE`, and its weights in the formats that people publish. What
-only a model that is listed needs are its details, in a file of which a line is read alone. A test compares both with the catalog.
+which many models share, its layers and its weights in the formats that people publish. What only a model that is looked at more closely
+needs are its details, in a file of which a line is read alone. A test compares both with the catalog.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "model_index",
     "packed",
     "placing",
+    "placing_at",
     "shapes",
     "unpacked",
     "weights",
@@ -78,7 +79,7 @@ def model_index() -> Mapping[str, IndexedModel]:
 
 @lru_cache(maxsize=1)
 def shapes() -> Sequence[Mapping[str, Any]]:
-    """What a list needs of each shape to say whether it fits: its layers, its points, and which formats it has with their bytes."""
+    """What a list needs of each shape to say whether it fits: its layers, and which formats it has with their bytes."""
     found: list[dict[str, Any]] = json.loads(_parts()[2])
     return found
 
@@ -110,7 +111,12 @@ def weights(number: int, name: str) -> Sequence[Any]:
 def placing(row: IndexedModel) -> Mapping[str, Any]:
     """What it takes to place the layers of a model that has a shape: its hyperparameters, and the tensors of its smallest format."""
     assert row.placed is not None
-    found: dict[str, Any] = json.loads(_text(*row.placed))
+    return placing_at(*row.placed)
+
+
+def placing_at(start: int, length: int) -> Mapping[str, Any]:
+    """The same by its place in the file."""
+    found: dict[str, Any] = json.loads(_text(start, length))
     return found
 
 

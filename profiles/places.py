@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
-from pathlib import Path
+
+from hwcalc.data import data_file
 
 __all__ = ["built_in", "own"]
 
 
 def built_in(*names: str) -> str:
     """The path of a fact file of the package, or of a folder of them."""
-    return str(Path(__file__).parent.joinpath(*names))
+    return str(data_file(__file__, *names))
 
 
 def own(*names: str) -> str | None:

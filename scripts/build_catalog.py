@@ -29,7 +29,7 @@ import yaml
 
 from hwcalc.profiles.catalog import FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
 from hwcalc.profiles.places import built_in
-from hwcalc.sources.quantized import with_quantization
+from hwcalc.sources.document import with_quantization
 
 BUILT_IN = Path(built_in("models"))
 WIDTH = 120

@@ -18,7 +18,7 @@ from hwcalc.library.families import naming_of
 from hwcalc.library.indexing import shape_of
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import DETAILS, INDEX, SEPARATOR, IndexedModel
-from hwcalc.sources.catalog_facts import facts_of
+from hwcalc.sources.built_in import facts_of
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -96,7 +96,7 @@ def _entry(raw: RawModel) -> dict[str, Any]:
     weights = raw.weights
     more: dict[str, Any] = {} if raw.weights_format is None else {"weights_format": raw.weights_format}
     if raw.tensors:
-        from hwcalc.sources.gguf.kept import row_of
+        from hwcalc.sources.gguf.hub import row_of
 
         more["tensors"] = list(map(row_of, raw.tensors))
     return more | {
@@ -140,7 +140,7 @@ def _raw(entry: Any, name: str) -> RawModel:
 
 
 def _tensors(rows: Any) -> tuple[GgufTensor, ...]:
-    from hwcalc.sources.gguf.kept import tensor_of
+    from hwcalc.sources.gguf.hub import tensor_of
 
     if not isinstance(rows, list):
         raise TypeError

@@ -16,7 +16,7 @@ from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers.parse import parse
 from hwcalc.planner.asked import Access
 from hwcalc.sources.local import has_path_syntax
-from hwcalc.sources.wanted import Absent, Wanted, split_revision
+from hwcalc.sources.request import Absent, Wanted, split_revision
 from hwcalc.text import brief, printable
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Models:
         """This machine's copy of a locked model, from the same kind of source and without network; ``None`` if there is none."""
         from hwcalc.sources import resolve
         from hwcalc.sources.built_in import find_in_catalog
-        from hwcalc.sources.hf_cache import find_cached
+        from hwcalc.sources.hub import find_cached
 
         try:
             if locked.source in {"local", "gguf"}:

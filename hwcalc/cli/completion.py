@@ -123,7 +123,7 @@ def dtypes(incomplete: str) -> list[str]:
 
 def policy_names(incomplete: str) -> list[str]:
     """Cache policies."""
-    from hwcalc.policies.table import policies as names
+    from hwcalc.policies.parse import policies as names
 
     return _starting(names(), incomplete)
 
@@ -137,7 +137,7 @@ def strategies(incomplete: str) -> list[str]:
 
 def policies(incomplete: str) -> list[str]:
     """A cache policy; behind its colon its options, and in brackets policies again."""
-    from hwcalc.policies.completed import completed
+    from hwcalc.policies.parse import completed
 
     return completed(incomplete)
 

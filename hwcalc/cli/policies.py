@@ -118,8 +118,8 @@ _SAMPLES: Final = {
 
 def policy_infos(name: str | None) -> list[PolicyInfo]:
     """All policies, or the one with this name. Raises :class:`~hwcalc.errors.UsageError` if it is unknown."""
-    from hwcalc.policies.quality import quality_of
-    from hwcalc.policies.table import find_policy, policies
+    from hwcalc.policies.base import quality_of
+    from hwcalc.policies.parse import find_policy, policies
     from hwcalc.report.records import PolicyInfo
 
     chosen = policies().values() if name is None else (find_policy(name.partition(":")[0]),)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock, Timer
 from typing import TextIO
 
-from hwcalc.sources.progress import listening
+from hwcalc.sources.request import listening
 from hwcalc.text import clean, cut
 from hwcalc.unfinished import Unfinished
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 from msgspec.structs import asdict, replace
 
 from hwcalc.engines.calibration import is_measured
+from hwcalc.engines.classes import has_classes, model_classes
 from hwcalc.engines.encoder import encoder_length, follows_output
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import PagedGroup, Support
@@ -142,7 +143,9 @@ class Deployment:
         return parallel if parallel.dp == 1 or self.deals_experts() else Servers(**asdict(parallel))
 
     def check_class(self) -> None:
-        """Raise an error if the engine has no class for the model. This is asked before its kinds of layers."""
+        """Raise an error if the engine has no class for the model, where it has a list of them. This is asked before its kinds of layers."""
+        if has_classes(self.engine.name):
+            model_classes(self.engine.name).check(self.model)
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         """The format of each role by the rules of this engine. Notes say what was assumed."""

@@ -192,13 +192,13 @@ class Engine(ABC):
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
         """The formats among which ``--weights auto`` chooses for this model."""
-        from hwcalc.quantization.published_mixes import published_formats
+        from hwcalc.quantization.gguf import published_formats
 
         return self.weight_choices or published_formats(model)
 
     def weight_sizes(self, model: ModelSpec) -> Mapping[str | None, int]:
         """The bytes of each of them that can be told without opening the model in it."""
-        from hwcalc.quantization.published_mixes import mix_sizes
+        from hwcalc.quantization.gguf import mix_sizes
 
         return {} if self.weight_choices else mix_sizes(model, self.weight_choices_of(model))
 

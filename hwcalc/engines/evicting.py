@@ -17,7 +17,7 @@ from hwcalc.policies.base import EAGER, KVPRESS, Chosen, Count, LayerShape, Sett
 from hwcalc.policies.outcome import MOST_STEPS, Course, after_prefill, course_of, ends_of
 
 if TYPE_CHECKING:
-    from hwcalc.policies.walks import Ends
+    from hwcalc.policies.counting import Ends
 
 _NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 _Start: TypeAlias = tuple[int, int]

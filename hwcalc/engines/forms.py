@@ -448,6 +448,8 @@ class MemoryForm(Record):
     least_tokens: int = 1
     model_tokens: int | None = None
     host: HostRoom | None = None
+    in_blocks: bool = False
+    """Whether the ``pools`` say no more than the ``blocks``, which the page of ``kvplan explore`` can evaluate."""
     crests: tuple[int, ...] = ()
     """Periods: a length just below a multiple of one may take more than the length itself (``Engine.periods``)."""
 
@@ -460,7 +462,8 @@ class MemoryForm(Record):
     def drawable(self) -> bool:
         """Whether the page of ``kvplan explore`` can evaluate it: it knows the classes here alone, and no rule of a pool."""
         amounts = (amount for part in self.parts for amount in part.amounts)
-        return self.pools is None and type(self.curve) is Curve and all(isinstance(one, DRAWN) for one in amounts)
+        ruled = self.pools is not None and not self.in_blocks
+        return not ruled and type(self.curve) is Curve and all(isinstance(one, DRAWN) for one in amounts)
 
     def replica(self, sequences: int) -> int:
         """Sequences of the fullest replica."""

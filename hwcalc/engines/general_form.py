@@ -53,6 +53,7 @@ def form_with(
     *,
     blocks: Blocks | None = None,
     pools: Pool | None = None,
+    form: type[MemoryForm] = MemoryForm,
 ) -> MemoryForm | None:
     """The form with these parts beside the cache; ``None`` if the cache has none, or the budget is unknown.
 
@@ -69,7 +70,7 @@ def form_with(
         return None
     size = given or 0
     most, limited_by = opened.most_sequences() or (None, None)
-    return MemoryForm(
+    return form(
         curve=curve,
         parts=beside,
         usable=(size, size, size) if budget is None else budget.usable,

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.pool import PoolInfo
@@ -22,7 +24,6 @@ from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.forms import MemoryForm
 
 
@@ -147,7 +148,7 @@ class PooledOccupancy(GeneralOccupancy):
     @property
     def unlike_blocks(self) -> int | None:
         """Blocks of the sequences of the fullest replica where their lengths are unlike; ``None`` where they are alike."""
-        pool, request = self.block_pool, self.replica.request
+        pool, request = self.deployment.block_pool, self.replica.request
         if pool is None or not request.lengths:
             return None
         branches = request.sharing.branches
@@ -158,12 +159,6 @@ class PooledOccupancy(GeneralOccupancy):
         if pool is None:
             return self.needed_bytes <= budget_bytes
         return pool.hold(budget_bytes, self.tokens, self.request.replica_batch, self.unlike_blocks)
-
-    def longest(self, budget_bytes: int, bound: int) -> int | None:
-        pool, request = self.block_pool, self.request
-        if pool is None or request.lengths or request.sharing.asked:
-            return None
-        return pool.longest(budget_bytes, request.replica_batch, bound)
 
     def plan_pool(self, budget_bytes: int) -> Noted[PoolInfo | None]:
         pool = self.block_pool
@@ -218,13 +213,15 @@ class PooledOccupancy(GeneralOccupancy):
         return None if requests else f"The pool of {blocks:,} blocks holds no sequence of {self.tokens:,} tokens."
 
     def form(self) -> MemoryForm | None:
+        from hwcalc.engines.forms import Blocks
         from hwcalc.engines.general_form import form_with, growing_parts
 
         pool = self.block_pool
         if pool is None:
             return super().form()
         parts = None if self.deployment.budget_is_fixed else lambda: growing_parts(self, self.chunks()[1])
-        return form_with(self, parts, pools=pool)
+        form = form_with(self, parts, blocks=Blocks(bytes=pool.block_bytes, null=pool.reserved), pools=pool)
+        return None if form is None else replace(form, in_blocks=type(pool) is BlockPool)
 
 
 def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *, kept: str, count: int = 1) -> tuple[Step, ...]:
@@ -247,9 +244,3 @@ def request_steps(blocks: int, usable: int, block_size: int, per_request: int, *
         blocks_per_request=per_request,
     )
     return (*steps, requests)
-
-
-def blocks_of_requests(occupancy: Occupancy, block_size: int) -> int:
-    """Blocks that the sequences of the fullest replica take, each with blocks of its own."""
-    request = occupancy.replica.request
-    return sum(count * request.sharing.branches * -(-tokens // block_size) for tokens, count in request.lengths_of)

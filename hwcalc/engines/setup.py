@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.lora import Lora
     from hwcalc.model import ModelSpec
-    from hwcalc.policies.asked import AskedPolicy
+    from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
 MOST_RANKS: Final = 4096

@@ -47,6 +47,7 @@ from hwcalc.formulas.tensor import Once
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Deployment, Occupancy
+    from hwcalc.engines.transformers import TransformersOccupancy
 
 LATENT_SINCE: Final = (5, 15)
 # Model types whose short convolutions keep only the columns that they need.
@@ -99,11 +100,11 @@ def counter(name: str) -> StoredTensor:
 LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
-def _plain(kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _plain(kind: LayerKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     return opened.store_all(kind.tensors())
 
 
-def _growing(tensors: tuple[CacheTensor, ...], opened: Occupancy, window: int | None = None) -> tuple[StoredTensor, ...]:
+def _growing(tensors: tuple[CacheTensor, ...], opened: TransformersOccupancy, window: int | None = None) -> tuple[StoredTensor, ...]:
     """Store tensors with one entry per token.
 
     A dynamic sliding layer keeps ``window`` - 1 entries: with window 3 it keeps [CD] of ABCD, and the next token is the third. A static
@@ -122,7 +123,7 @@ def _growing(tensors: tuple[CacheTensor, ...], opened: Occupancy, window: int | 
     return opened.store_all(replace(tensor, span=span) for tensor in tensors)
 
 
-def _full(kind: FullAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _full(kind: FullAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     if cache_class(opened) == "quantized":
         from hwcalc.engines.transformers_quantized import quantized_tensors
 
@@ -130,31 +131,31 @@ def _full(kind: FullAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened)
 
 
-def _sliding(kind: SlidingAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _sliding(kind: SlidingAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened, kind.window)
 
 
-def _chunked(kind: ChunkedAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _chunked(kind: ChunkedAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened, kind.chunk)
 
 
-def _latent(kind: LatentAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _latent(kind: LatentAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     latent = (version_numbers(opened.version) or ()) >= LATENT_SINCE
     return _growing(kind.tensors() if latent else kind.expanded().tensors(), opened, kind.window)
 
 
-def _expanded(kind: ExpandedLatentAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _expanded(kind: ExpandedLatentAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     return _growing(kind.tensors(), opened, kind.window)
 
 
-def _indexer(kind: SparseIndexer, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _indexer(kind: SparseIndexer, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     keys = _growing(kind.tensors(), opened)
     if cache_class(opened) == "static" and opened.model.model_type in _COUNTED_INDEXERS:
         return (*keys, counter("indexer_length"))
     return keys
 
 
-def _whole_kernel(kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _whole_kernel(kind: LayerKind, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     """LinearAttentionLayer keeps as many columns as the convolution's kernel has, one more than it needs."""
     return opened.store_all(
         replace(tensor, span=Fixed(tensor.span.positions(1) + 1)) if tensor.role is Role.CONV else tensor
@@ -162,13 +163,13 @@ def _whole_kernel(kind: LayerKind, opened: Occupancy) -> tuple[StoredTensor, ...
     )
 
 
-def _short_convolution(kind: ShortConvolution, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _short_convolution(kind: ShortConvolution, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     if opened.model.model_type in _OWN_CONV_SIZES:
         return _plain(kind, opened)
     return _whole_kernel(kind, opened)
 
 
-def _compressed(kind: CompressedAttention, opened: Occupancy) -> tuple[StoredTensor, ...]:
+def _compressed(kind: CompressedAttention, opened: TransformersOccupancy) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: compressed layers keep key and value as one tensor, layers with only a window as two."""
     dtype = opened.dtypes.roles[Role.LATENT]
     if kind.compress_ratio is None:

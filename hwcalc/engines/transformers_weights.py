@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from hwcalc.data import data_file
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, Sharding, cut_inputs, cut_outputs, distribute_experts, module_of
@@ -53,7 +53,7 @@ class ShardPlan(Record):
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
-    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("transformers_plans.json").read_text("utf-8"))
+    table: Mapping[str, Any] = json.loads(data_file(__file__, "transformers_plans.json").read_text("utf-8"))
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
         plan = ShardPlan(

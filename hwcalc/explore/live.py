@@ -14,7 +14,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import find_in_catalog, profile_errors
-from hwcalc.sources.wanted import Absent, Wanted
+from hwcalc.sources.request import Absent, Wanted
 from hwcalc.text import shown
 
 __all__ = ["MOST_KEPT", "BusyError", "Live"]

@@ -17,7 +17,7 @@ from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Verdict
-from hwcalc.sources.progress import tell
+from hwcalc.sources.request import tell
 from hwcalc.text import clean, cut, shell_word
 
 __all__ = ["SCHEMA", "PageModel", "name_of", "payload_of"]

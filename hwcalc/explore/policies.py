@@ -18,7 +18,6 @@ from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.engines.pool import PoolInfo
     from hwcalc.model import ModelSpec
     from hwcalc.planner.result import Verdict
     from hwcalc.planner.solve import Most
@@ -128,14 +127,14 @@ class _Once(Search):
         self._most: dict[int, tuple[Most, Most]] = {}
         self._longest: dict[int, tuple[Most, Most]] = {}
 
-    def most(self, opened: Occupancy, size: int, low: int, pool: PoolInfo | None) -> tuple[Most, Most]:
+    def most(self, opened: Occupancy) -> tuple[Most, Most]:
         if opened.tokens not in self._most:
-            self._most[opened.tokens] = super().most(opened, size, low, pool)
+            self._most[opened.tokens] = super().most(opened)
         return self._most[opened.tokens]
 
-    def longest(self, opened: Occupancy, size: int, low: int) -> tuple[Most, Most]:
+    def longest(self, opened: Occupancy) -> tuple[Most, Most]:
         if opened.batch not in self._longest:
-            self._longest[opened.batch] = super().longest(opened, size, low)
+            self._longest[opened.batch] = super().longest(opened)
         return self._longest[opened.batch]
 
     def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from hwcalc.model import ModelSpec
     from hwcalc.profiles.model_index import IndexedModel
-    from hwcalc.sources.catalog_facts import CatalogFacts
-    from hwcalc.sources.installed import InstalledModel
+    from hwcalc.sources.built_in import CatalogFacts
+    from hwcalc.sources.listing import InstalledModel
 
 __all__ = ["Candidate", "candidates", "catalog", "folded", "naming", "sources", "unread"]
 
@@ -74,7 +74,7 @@ def _own() -> dict[str, CatalogFacts]:
     with suppress(ProfileError):
         if not own_models():
             return {}
-    from hwcalc.sources.catalog_facts import own_facts
+    from hwcalc.sources.built_in import own_facts
 
     return {facts.id: facts for facts in own_facts()}
 
@@ -115,8 +115,8 @@ def sources(*, installed: bool, folders: Sequence[str]) -> tuple[str, ...]:
 
 def on_this_machine() -> Iterator[Candidate]:
     """GGUF files of the Hugging Face cache, of Ollama's store and of other programs' folders, and models with a config in the cache."""
-    from hwcalc.sources.hf_cache import cached_config, cached_ids
-    from hwcalc.sources.installed import installed_models
+    from hwcalc.sources.hub import cached_config, cached_ids
+    from hwcalc.sources.listing import installed_models
 
     for one in installed_models():
         yield _of_file(one)
@@ -129,7 +129,7 @@ def from_folder(folder: str) -> Iterator[Candidate]:
     """The GGUF models of a folder and of the folders in it. Raises :class:`~hwcalc.errors.UsageError` if it is none."""
     from pathlib import Path
 
-    from hwcalc.sources.installed import models_in_folder
+    from hwcalc.sources.listing import models_in_folder
 
     root = Path(folder).expanduser()
     if not root.is_dir():

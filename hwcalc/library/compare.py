@@ -311,7 +311,7 @@ def _of_policy(plan: Plan) -> dict[str, Any]:
     policy = plan.policy
     if policy is None:
         return {}
-    from hwcalc.policies.asked import NO_COMPACTION
+    from hwcalc.policies.base import NO_COMPACTION
 
     blocks = policy.blocks
     moved = plan.request.compaction != NO_COMPACTION

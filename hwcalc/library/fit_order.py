@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.library.candidates import Candidate, naming
 from hwcalc.library.families import pretrained_of
-from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
+from hwcalc.quantization.gguf import PUBLISHED_MIXES
 
 if TYPE_CHECKING:
     from hwcalc.planner.runnables import Runnable

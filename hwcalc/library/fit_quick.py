@@ -5,14 +5,15 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Point, Room, Sizes
+from hwcalc.engines.llamacpp.one_gpu import Context, Room, Sizes
 from hwcalc.engines.llamacpp.settings import dtypes_asked
 from hwcalc.engines.setup import Parallel
-from hwcalc.library.indexed import curves_at, formats_at, layers_at, shares_at, stack_at, step_at
+from hwcalc.library.indexed import context_at, formats_at, layers_at, shares_at, stack_at, step_at
 from hwcalc.planner.speed import known_bandwidth
 from hwcalc.planner.speed_work import decode_of
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import UNLIMITED
+from hwcalc.planner.weight_share import Use
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
 
@@ -47,8 +48,8 @@ class Quick:
         self._dtypes = dtypes
         self._named = named
         self._speeds: dict[tuple[int, str, int], tuple[float | None, str | None]] = {}
-        self._whole: dict[tuple[int, int], Whole | None] = {}
-        self._points: dict[tuple[int, int], Point] = {}
+        self._whole: dict[tuple[object, int], Whole | None] = {}
+        self._contexts: dict[tuple[object, int], Context] = {}
 
     @property
     def kv_dtype(self) -> str:
@@ -62,57 +63,53 @@ class Quick:
 
     def knows(self, row: IndexedModel, tokens: int) -> bool:
         """Whether the index has what is asked for."""
-        if row.shape is None or tokens < LEAST_TOKENS or self._room.rooms["low"] is None:
-            return False
-        longest = max(tokens, row.max_position_embeddings or tokens)
-        if longest > curves_at(row.shape).longest:
+        if row.shape is None or self._room.rooms["low"] is None:
             return False
         return self._named is None or self._named in formats_at(row.shape).names
 
     def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
         assert row.shape is not None
-        key = (row.shape, tokens)
+        key = ((row.shape, *(row.placed or ())), tokens)
         if key not in self._whole:
-            self._whole[key] = self._fitting(row.shape, tokens)
+            self._whole[key] = self._fitting(row, tokens)
         return self._whole[key]
 
-    def _fitting(self, number: int, tokens: int) -> Whole | None:
-        point, formats, room = self._point(number, tokens), formats_at(number), self._room
+    def _fitting(self, row: IndexedModel, tokens: int) -> Whole | None:
+        assert row.shape is not None
+        context, formats, room = self._context(row, tokens), formats_at(row.shape), self._room
         if self._named is None:
-            place = room.largest(formats.gpu, formats.host, point)
+            place = room.largest(formats.gpu, formats.host, context)
         else:
-            place = formats.names.index(self._named) if room.surely_holds(formats.sizes(self._named), point) else None
+            place = formats.names.index(self._named) if room.surely_holds(formats.sizes(self._named), context) else None
         if place is None:
             return None
         sizes = Sizes(formats.gpu[place], formats.host[place])
         return Whole(
             weights=formats.names[place],
             weights_bytes=sizes.gpu,
-            cache_bytes=point.cache,
-            needed_bytes=room.needed(sizes, point),
+            cache_bytes=context.cache,
+            needed_bytes=room.needed(sizes, context),
             host_bytes=sizes.host,
         )
 
-    def _point(self, number: int, tokens: int) -> Point:
-        key = (number, tokens)
-        if key not in self._points:
-            self._points[key] = curves_at(number).at(tokens)
-        return self._points[key]
+    def _context(self, row: IndexedModel, tokens: int) -> Context:
+        key = (tuple(row.placed or ()), tokens)
+        if key not in self._contexts:
+            self._contexts[key] = context_at(row, tokens)
+        return self._contexts[key]
 
     def longest(self, row: IndexedModel, whole: Whole, tokens: int) -> int:
         """The most tokens with which a model surely fits as a whole."""
-        assert row.shape is not None
-        curves = curves_at(row.shape)
         bound = max(tokens, row.max_position_embeddings or UNLIMITED)
-        if curves.flat:
-            return bound
-        return self._room.longest(Sizes(whole.weights_bytes, whole.host_bytes), curves, tokens, min(bound, curves.longest))
+        sizes = Sizes(whole.weights_bytes, whole.host_bytes)
+        return self._room.longest(sizes, lambda length: self._context(row, length), tokens, bound)
 
-    def exact(self, row: IndexedModel, tokens: int) -> bool:
-        """Whether the index has what it needs to the byte."""
+    def reads_as_planned(self, row: IndexedModel, whole: Whole) -> bool:
+        """Whether what the index says a pass reads is what is loaded: a file may keep tensors in a smaller format of the checkpoint."""
         assert row.shape is not None
-        return curves_at(row.shape).exact(tokens)
+        read = sum(share.bytes for share in shares_at(row.shape, whole.weights) if share.use is not Use.ROW)
+        return read <= whole.weights_bytes
 
     def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> tuple[float | None, str | None]:
         """The bound on tokens per second of a model that fits as a whole, and what bounds them."""
@@ -158,10 +155,10 @@ class Quick:
         The index counts a table twice that is the embedding and the output, and has the buffers of a GPU and its host.
         """
         assert row.shape is not None
-        point, found = self._point(row.shape, tokens), list[tuple[str, int]]()
-        beside = point.cache + point.compute_high + point.host_high
+        context, found = self._context(row, tokens), list[tuple[str, int]]()
+        beside = context.cache + context.compute_high + context.host_high
         for name, gpu, host in zip(*formats_at(row.shape), strict=True):
-            if self._named not in (None, name) or gpu + point.cache > (self._room.rooms["high"] or 0):
+            if self._named not in (None, name) or gpu + context.cache > (self._room.rooms["high"] or 0):
                 continue
             needed = gpu + host + beside
             found.append((name, needed))
@@ -172,16 +169,16 @@ class Quick:
     def apart(self, row: IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
-        name, point = self.smallest(row), self._point(row.shape, tokens)
+        name, context = self.smallest(row), self._context(row, tokens)
         sizes, host, room = formats_at(row.shape).sizes(name), self._room.likely_host, self._room.rooms["high"] or 0
-        if sizes.gpu + point.cache > room + host:
+        if sizes.gpu > room + host or sizes.gpu + context.cache > room + host:
             return False
         if self._host.gpu.shares_host_memory:
             return None
         # With nothing at all on the GPU, or with as much as it has room for.
-        alone = sizes.gpu + sizes.host + point.cache + point.host_high + point.compute_high
-        if alone > host and sizes.gpu + point.cache > room:
-            alone -= self._room.held_apart(step_at(row.shape, name), point)
+        alone = sizes.gpu + sizes.host + context.cache + context.host_high + context.compute_high
+        if alone > host and sizes.gpu + context.cache > room:
+            alone -= self._room.held_apart(step_at(row.shape, name), context)
         return True if alone <= host else None
 
 

@@ -18,7 +18,7 @@ from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.runnables import Runnable, Unread
 from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.model_index import ENGINE
-from hwcalc.quantization.file_types import file_type
+from hwcalc.quantization.ggml import file_type
 from hwcalc.text import shell_word
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Search:
             host_bytes=whole.host_bytes,
             host_experts=0,
         )
-        if not found.exact(row, seq):
+        if not found.reads_as_planned(row, whole):
             return self._whole_row(one, made) or made
         speed, bound_by = found.speed(row, whole, seq)
         longest = found.longest(row, whole, seq)

@@ -5,30 +5,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc import formulas
-from hwcalc.engines.llamacpp.curves import Curves, Sizes
+from hwcalc.engines.llamacpp.one_gpu import Context, Sizes
 from hwcalc.formulas import Stack
 from hwcalc.model import ModelSpec
+from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams
 from hwcalc.planner.weight_share import Use, WeightShare
-from hwcalc.profiles.model_index import IndexedModel, details, format_names, placing, shapes, unpacked, weights
+from hwcalc.profiles.model_index import IndexedModel, details, format_names, placing, placing_at, shapes, unpacked, weights
 
 if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.tensors import WeightGroup
     from hwcalc.formulas.hybrid import Layer
 
-__all__ = ["WORDS", "Formats", "curves_at", "formats_at", "layers_at", "placed_model", "shares_at", "stack_at", "step_at"]
+__all__ = ["WORDS", "Formats", "context_at", "formats_at", "layers_at", "placed_model", "shares_at", "stack_at", "step_at"]
 
 WORDS: Final = ("expert", "mtp", "lazy", "copy")
 """What the index says of a tensor beside its role, by the fields that say it."""
 
 
 class Formats(NamedTuple):
-    """The formats of a shape, the largest first: their names, and the numbers of the :class:`~hwcalc.engines.llamacpp.curves.Sizes` of each."""
+    """The formats of a shape, the largest first: their names, and the numbers of the :class:`~hwcalc.engines.llamacpp.one_gpu.Sizes` of each."""
 
     names: Sequence[str]
     gpu: Sequence[int]
@@ -41,9 +43,23 @@ class Formats(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def curves_at(number: int) -> Curves:
-    """The curves of a shape."""
-    return Curves(points=shapes()[number]["points"])
+def _deployment_at(start: int, length: int) -> LlamacppDeployment:
+    from hwcalc.engines.llamacpp.groups import groups_key
+    from hwcalc.engines.llamacpp.one_gpu import on_one_gpu
+
+    model = ModelSpec(
+        id="", source="catalog", location="built-in catalog", revision=None, model_type="", architecture=None, stack=Stack(())
+    )
+    read = _hparams(placing_at(start, length))
+    model.once(HPARAMS, lambda: read)
+    model.once(groups_key(None), lambda: None)
+    return on_one_gpu(model)
+
+
+def context_at(row: IndexedModel, tokens: int) -> Context:
+    """What a context of one sequence takes of a model that has a shape."""
+    assert row.placed is not None
+    return Context(_deployment_at(*row.placed), tokens)
 
 
 def formats_at(number: int) -> Formats:
@@ -84,7 +100,6 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
     if name != made["format"]:
         return None
     from hwcalc.engines.llamacpp.groups import groups_key
-    from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams
 
     assert row.shape is not None
     model = ModelSpec(
@@ -98,18 +113,21 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
         max_position_embeddings=row.max_position_embeddings,
         **details(row.shape)["spec"],
     )
-    read: dict[str, Any] = {
-        key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in made["hparams"].items()
-    }
-    model.once(HPARAMS, lambda: Hparams(**read))
+    read = _hparams(made)
+    model.once(HPARAMS, lambda: read)
     groups = tuple(_group(*group) for group in made["groups"])
     model.once(groups_key(name), lambda: groups)
     return model
 
 
+def _hparams(made: Mapping[str, Any]) -> Hparams:
+    values = made["hparams"].items()
+    return Hparams(**{key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in values})
+
+
 def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
-    from hwcalc.quantization.tensor_names import whole_name
+    from hwcalc.quantization.ggml import whole_name
 
     role, *said = words.split()
     flags: dict[str, Any] = dict.fromkeys(said, True)

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, fields
 
-from hwcalc.engines.llamacpp.bends import curves_of
-from hwcalc.engines.llamacpp.curves import Sizes, step_of
+from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.groups import weight_groups
 from hwcalc.engines.llamacpp.layers import weigh
+from hwcalc.engines.llamacpp.one_gpu import Sizes, step_of
 from hwcalc.engines.llamacpp.tensors import loaded_groups
+from hwcalc.engines.setup import Request
 from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_share import WeightShare
 from hwcalc.planner.weight_use import weight_shares
 from hwcalc.profiles.model_index import packed
-from hwcalc.quantization.published_mixes import published_formats
+from hwcalc.quantization.gguf import published_formats
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup
@@ -26,17 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["shape_of"]
 
-_MOST_POINTS: Final = 64
-"""A model whose cache grows in more steps is planned like any other."""
 _SPEC: Final = ("dtype", "state_dtype", "hidden_size", "vocab_size", "encoder_tokens")
 
 
 def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None:
-    """The shape of a model, its details, and what it takes to place its layers; ``None`` if its weights are not known in any format, or its cache grows too unevenly.
+    """The shape of a model, its details, and what it takes to place its layers; ``None`` if its weights are not known in any format.
 
-    Raises the error of llama.cpp's reader for a model that it does not know.
+    Raises the error of llama.cpp for a model that it refuses.
     """
-    blocks, curves = hparams_of(model).n_layer_all, curves_of(model)
+    Llamacpp().open(model, Request.of(seq=2048))
+    blocks = hparams_of(model).n_layer_all
     sizes, steps, used = dict[str, Sizes](), dict[str, int](), dict[str, Any]()
     for name in published_formats(model):
         if name is None:
@@ -46,13 +46,12 @@ def shape_of(model: ModelSpec) -> tuple[dict[str, Any], dict[str, Any], dict[str
             weighed = weigh(((one.first, one.blocks) for one in loaded_groups(groups)), blocks)
             sizes[name], steps[name] = Sizes.of(weighed), step_of(weighed)
             used[name] = _shares(shares)
-    points = [[*point] for point in curves.points]
-    if not sizes or len(points) > _MOST_POINTS:
+    if not sizes:
         return None
     spec = {name: getattr(model, name) for name in _SPEC}
     largest_first = sorted(sizes, key=lambda name: -sizes[name].gpu)
     gpu, host = ([sizes[name][end] for name in largest_first] for end in (0, 1))
-    head = {"layers": blocks + 1, "points": points, "formats": largest_first, "gpu": gpu, "host": host}
+    head = {"layers": blocks + 1, "formats": largest_first, "gpu": gpu, "host": host}
     smallest = largest_first[-1]
     placed = {"format": smallest, "hparams": _hparams(model), "groups": [*map(_group, weight_groups(model, smallest) or ())]}
     about = {"spec": spec, "stack": _stack(model.stack), "steps": [steps[name] for name in largest_first]}

@@ -20,12 +20,20 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.policy import policy_notes
 from hwcalc.planner.values import one_of
-from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Extra, Setting, State
-from hwcalc.policies.outcome import ATTENTIONS, FLEX, MOST_STEPS, Course, after_prefill, beside_of, extras_of, kernel_for
+from hwcalc.policies.base import EAGER, KVPRESS, RULES, SDPA, Chosen, Count, Extra, Setting, State, quality_of
+from hwcalc.policies.outcome import (
+    ATTENTIONS,
+    FLEX,
+    MOST_STEPS,
+    Course,
+    after_prefill,
+    beside_of,
+    extras_of,
+    kernel_for,
+    reported_ratio,
+)
 from hwcalc.policies.parse import parse_policy
-from hwcalc.policies.prefill_peak import MEASURED_MODELS, Peak, Widths, peak_of
-from hwcalc.policies.quality import quality_of
-from hwcalc.policies.reported import reported_ratio
+from hwcalc.policies.scratch import MEASURED_MODELS, Peak, Widths, peak_of
 from hwcalc.units import parse_tokens
 
 __all__ = ["keep"]

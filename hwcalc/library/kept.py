@@ -7,9 +7,8 @@ from typing import Any
 from hwcalc.answers import Answer
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note
-from hwcalc.policies.base import Effect, Extra
-from hwcalc.policies.prefill_peak import Peak
-from hwcalc.policies.quality import Quality
+from hwcalc.policies.base import Effect, Extra, Quality
+from hwcalc.policies.scratch import Peak
 from hwcalc.units import human_bytes
 
 __all__ = ["Kept", "MaskedPairs"]

@@ -90,10 +90,10 @@ def _doubled(start: int, end: int) -> list[int]:
 
 
 def policies_of(given: object) -> tuple[Chosen | None, ...]:
-    """The policies of a list (:func:`~hwcalc.policies.several.policy_list`); ``None`` stands for no policy, and is the list without one."""
+    """The policies of a list (:func:`~hwcalc.policies.parse.policy_list`); ``None`` stands for no policy, and is the list without one."""
     if given is None or given == []:
         return (None,)
-    from hwcalc.policies.several import policy_list
+    from hwcalc.policies.parse import policy_list
 
     return policy_list(given) or (None,)
 

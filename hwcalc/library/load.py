@@ -16,7 +16,7 @@ from hwcalc.parsers.config import MAX_NAME
 from hwcalc.parsers.parse import parse
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
-from hwcalc.sources.progress import tell
+from hwcalc.sources.request import tell
 from hwcalc.text import message as safe_message
 
 __all__ = ["Missing", "ModelLike", "load", "load_each", "load_model", "with_dimensions"]

@@ -23,9 +23,9 @@ import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
+from hwcalc.data import data_file
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelSpec
@@ -89,7 +89,7 @@ class ClassDefaults:
 
 @lru_cache(maxsize=2)
 def _table(file: str) -> bytes:
-    return Path(__file__).with_name(file).read_bytes()
+    return data_file(__file__, file).read_bytes()
 
 
 def _row(file: str, start: str) -> Any:

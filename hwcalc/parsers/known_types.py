@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import log
-from pathlib import Path
 from typing import Any, Final
 
+from hwcalc.data import data_file
 from hwcalc.formulas import FAMILIES, KINDS, Layer
 from hwcalc.formulas.record import Record
 from hwcalc.parsers.config import ALIASES
@@ -101,7 +101,7 @@ def read_family(text: str) -> KeptKinds | None:
 @lru_cache(maxsize=1)
 def known_types() -> Mapping[str, KnownType]:
     """Every known model type, in alphabetical order."""
-    table: dict[str, Any] = json.loads(Path(__file__).with_name("types.json").read_text(encoding="utf-8"))
+    table: dict[str, Any] = json.loads(data_file(__file__, "types.json").read_text(encoding="utf-8"))
     return {
         name: KnownType(
             model_type=name, families=tuple(entry["families"]), keys=frozenset(entry["keys"]), published=entry["published"]

@@ -161,7 +161,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     if assume is not None and spec.assumed:
         spec = replace(spec, assumption=assume, read_with=("--assume", assume))
     if spec.weights is not None:
-        from hwcalc.quantization.stored import with_whole_weights
+        from hwcalc.quantization.planned import with_whole_weights
 
         spec = with_whole_weights(spec)
     spec = _with_variants(spec, variants) if variants else spec

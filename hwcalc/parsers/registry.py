@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.data import data_file
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.parsers.config import Config, architecture_types
 from hwcalc.parsers.reading import Family
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=1)
 def _index() -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("index.json").read_text("utf-8"))
+    found: dict[str, Mapping[str, Any]] = json.loads(data_file(__file__, "index.json").read_text("utf-8"))
     return found
 
 

@@ -122,7 +122,7 @@ def _no_list(row: PlanOption, value: Any) -> Any:
 def _is_list(row: PlanOption, value: str) -> bool:
     """Whether this text names several."""
     if row.type == "policy" and "," in value:
-        from hwcalc.policies.several import policy_texts
+        from hwcalc.policies.parse import policy_texts
 
         return len(policy_texts(value)) > 1
     return row.type == "text" and "," in value.strip(", ")

@@ -39,7 +39,7 @@ class Choice(Record):
         """The format in words."""
         if self.name is not None:
             return self.name
-        from hwcalc.quantization.file_types import file_type
+        from hwcalc.quantization.ggml import file_type
 
         own = file_type(self.opened.model)
         return f"as published ({self.opened.model.dtype or 'its own format'})" if own is None else f"{own}, as the file is"

@@ -26,7 +26,7 @@ from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
-    from hwcalc.policies.asked import AskedPolicy
+    from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
@@ -201,8 +201,7 @@ def _policy(asked: Asked) -> AskedPolicy | None:
                 flag = name.replace("_", "-")
                 raise UsageError(f"--{flag} is about a cache policy, and there is none.", hint="Add one: --policy NAME")
         return None
-    from hwcalc.policies.asked import REPACK, AskedPolicy
-    from hwcalc.policies.base import KVPRESS
+    from hwcalc.policies.base import KVPRESS, REPACK, AskedPolicy
 
     return AskedPolicy(chosen=asked.policy, rules=asked.policy_rules or KVPRESS, compaction=asked.compaction or REPACK)
 

@@ -66,7 +66,7 @@ def _has(engine: str, trait: str | None) -> bool:
 
 def no_blocks(opened: Occupancy, policy: PolicyInfo) -> tuple[Note, ...]:
     """A note on ``compaction`` where the engine's cache has no blocks that it could free. What it is without being given is said nowhere."""
-    from hwcalc.policies.asked import REPACK
+    from hwcalc.policies.base import REPACK
 
     asked = opened.request.policy
     if asked is None or asked.compaction == REPACK or policy.blocks is not None:

@@ -11,8 +11,7 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition, Note
 from hwcalc.planner.policy_blocks import policy_blocks
 from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
-from hwcalc.policies.base import EAGER, PAPER, Chosen, Count, Effect
-from hwcalc.policies.quality import quality_of
+from hwcalc.policies.base import EAGER, PAPER, Chosen, Count, Effect, quality_of
 from hwcalc.text import brief
 from hwcalc.units import human_bytes
 

@@ -10,8 +10,7 @@ from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
-from hwcalc.policies.base import Effect, Extra
-from hwcalc.policies.quality import Quality
+from hwcalc.policies.base import Effect, Extra, Quality
 
 class PolicyLayers(Record):
     """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,

@@ -1,4 +1,11 @@
-"""What a policy is, what it is told of a model, and what it leaves in the cache."""
+"""What a policy is, what it is told of a model, and what it leaves in the cache.
+
+Options that several policies have.
+
+A cache policy as a plan is asked for it.
+
+What is published of the quality of a policy: figures of others, with their source, and no promise.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +19,6 @@ from msgspec.structs import replace
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.shown import Shown
 from hwcalc.model import Definition
-
-__all__ = [
-    "EAGER",
-    "KVPRESS",
-    "PAPER",
-    "RULES",
-    "SDPA",
-    "Choice",
-    "Chosen",
-    "Count",
-    "Effect",
-    "Extra",
-    "LayerShape",
-    "Left",
-    "Masked",
-    "Policy",
-    "PolicyOption",
-    "Role",
-    "Scored",
-    "Setting",
-    "Start",
-    "State",
-]
 
 EAGER: Final = "eager"
 SDPA: Final = "sdpa"
@@ -206,7 +190,7 @@ class Extra(Record):
 
 
 class PolicyOption(Record):
-    """One option of a policy: ``kind`` is a reader of :mod:`hwcalc.policies.reading`."""
+    """One option of a policy: ``kind`` is a reader of :mod:`hwcalc.policies.parse`."""
 
     name: str
     kind: str
@@ -265,7 +249,7 @@ class Policy(Record):
     crests: Callable[[Chosen], tuple[int, ...]] | None = None
     """Lengths of a prompt of which more is kept than of the next longer one: a prompt that is cut only from some length on."""
     worked: Callable[[Chosen, int, int, Setting], tuple[str, Mapping[str, float]]] | None = None
-    """What a layer keeps of so many tokens as a formula with its numbers (:mod:`hwcalc.policies.worked`)."""
+    """What a layer keeps of so many tokens as a formula with its numbers (:mod:`hwcalc.policies.counting`)."""
     needs: str | None = None
     """The only attention kernel that it works with."""
     forbids: str | None = None
@@ -362,3 +346,96 @@ def _written(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"[{','.join(map(_written, value))}]"
     return f"{value}"
+
+
+RATIO: Final = PolicyOption(name="compression_ratio", kind="ratio", default=0.0, help="share of the tokens that is dropped")
+INNER: Final = PolicyOption(name="press", kind="scorer", default=None, help="the scorer inside", required=True)
+SINKS: Final = PolicyOption(name="n_sink", kind="count", default=4, help="first tokens that always stay")
+WINDOW: Final = PolicyOption(
+    name="window_size", kind="count", default=64, help="last tokens, whose queries score the others", least=1
+)
+ALPHA: Final = PolicyOption(
+    name="alpha_safeguard", kind="share", default=0.2, help="share of its part that each head keeps whatever the scores say"
+)
+BUDGET: Final = PolicyOption(
+    name="budget", kind="count", default=None, help="tokens to keep, in place of a ratio: as the papers count", least=1
+)
+DIVIDE: Final = PolicyOption(
+    name="divide_length",
+    kind="count",
+    default=None,
+    help="with a budget: cut again each time the text has grown by so many",
+    least=1,
+)
+
+
+def quality(name: str, default: Any) -> PolicyOption:
+    """An option that decides which tokens are kept, and not how many."""
+    return PolicyOption(name=name, kind="any", default=default, help="changes which tokens stay, not how many", hidden=True)
+
+
+REPACK: Final = "repack"
+"""Survivors move together in their order."""
+FILL: Final = "fill"
+"""Survivors of the last blocks move into the holes of the first ones."""
+NO_COMPACTION: Final = "none"
+"""Nothing moves: a block goes when nothing in it is left."""
+COMPACTIONS: Final = (REPACK, FILL, NO_COMPACTION)
+
+
+class AskedPolicy(Record):
+    """A policy with the rules that it follows, and what becomes of the blocks of a paged cache."""
+
+    chosen: Chosen
+    rules: str = KVPRESS
+    compaction: str = REPACK
+
+
+class Quality(Record):
+    """One published figure: accuracy in percent with ``budget`` tokens, beside that of the whole cache."""
+
+    policy: str
+    model: str
+    benchmark: str
+    budget: int
+    accuracy: float
+    full_accuracy: float
+    source: str
+
+
+_README: Final = "WeianMao/triattention 01aed81"
+_MODELS: Final = (
+    ("Qwen3-8B", 2048),
+    ("DeepSeek-R1-Distill-Llama-8B", 512),
+    ("DeepSeek-R1-Distill-Qwen-7B", 2048),
+    ("gpt-oss-20b", 2048),
+)
+_FULL: Final = ((57.1, 40.8), (50.4, 31.4), (43.8, 34.2), (69.2, 60.0))
+_AIME: Final = (
+    ("snapkv", ((34.6, 20.0), (5.0, 6.7), (34.6, 25.0), (48.3, 36.7))),
+    ("rkv", ((25.4, 17.5), (25.8, 11.2), (34.6, 23.3), (49.6, 39.2))),
+    ("triattention", ((42.1, 32.9), (33.8, 19.6), (42.5, 30.0), (59.2, 49.2))),
+)
+_BUDGETS: Final[Mapping[str, tuple[tuple[str, int, float, float], ...]]] = {
+    "triattention": (("MATH-500", 1024, 68.4, 69.6), ("AIME24", 4096, 54.6, 57.1), ("AIME25", 3072, 40.8, 40.8)),
+}
+
+
+def quality_of(policy: str) -> tuple[Quality, ...]:
+    """All that is known here of a policy; nothing is known of most."""
+    found = [
+        Quality(
+            policy=name, model=model, benchmark=benchmark, budget=budget, accuracy=accuracy, full_accuracy=full, source=_README
+        )
+        for name, columns in _AIME
+        if name == policy
+        for (model, budget), scores, fulls in zip(_MODELS, columns, _FULL, strict=True)
+        for benchmark, accuracy, full in zip(("AIME24", "AIME25"), scores, fulls, strict=True)
+    ]
+    found += [
+        Quality(
+            policy=policy, model="Qwen3-8B", benchmark=name, budget=budget, accuracy=accuracy, full_accuracy=full, source=_README
+        )
+        for name, budget, accuracy, full in _BUDGETS.get(policy, ())
+    ]
+    return tuple(found)

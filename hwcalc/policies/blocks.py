@@ -15,25 +15,6 @@ from typing import Final
 from hwcalc.formulas.record import Record
 from hwcalc.policies.base import Count
 
-__all__ = [
-    "Compacted",
-    "blocks_of",
-    "expected_copies",
-    "expected_free",
-    "expected_free_of",
-    "expected_rewritten",
-    "filled",
-    "free_of_ranges",
-    "free_of_survivors",
-    "free_range",
-    "free_range_of",
-    "freed_by_compaction",
-    "moves_of_ranges",
-    "nominal_free",
-    "repacked",
-    "rewritten_of_ranges",
-]
-
 Ranges = Sequence[tuple[int, int]]
 """Positions from start to end, in order and apart."""
 

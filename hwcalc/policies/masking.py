@@ -8,7 +8,10 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import (
+    ALPHA,
     EAGER,
+    INNER,
+    RATIO,
     Chosen,
     Count,
     Effect,
@@ -22,14 +25,10 @@ from hwcalc.policies.base import (
     Setting,
     Start,
     State,
+    quality,
 )
-from hwcalc.policies.counting import check_attention, check_scores, even_split, kept, mask_layers
-from hwcalc.policies.options import ALPHA, INNER, RATIO, quality
+from hwcalc.policies.counting import Growing, Walk, all_stay, check_attention, check_scores, even_split, kept, mask_layers
 from hwcalc.policies.scratch import AT_LEAST, SMALL
-from hwcalc.policies.walks import Growing, Walk
-from hwcalc.policies.worked import all_stay
-
-__all__ = ["POLICIES", "adaptive_mask"]
 
 _FAKED: Final = "not eager: a mask is faked with keys whose weight is 0"
 _DUO_SINKS, _DUO_RECENT = 128, 256
@@ -189,7 +188,7 @@ _LAYERWISE: Final = PolicyOption(name="layerwise", kind="flag", default=False, h
 _WHOLE: Final = "all tokens; int(layers x kv_heads x n x compression_ratio) pairs are masked, wherever they are"
 _ADAPTIVE: Final = "all n are stored; kv_heads x (n - max(1, int(n x (1 - r)))) pairs a layer are masked"
 
-POLICIES: Final = (
+MASKING: Final = (
     Policy(
         name="adakv", press="AdaKVPress", title="Ada-KV", role=Role.PREFILL, effect=Effect.MASKS, forbids=EAGER, kernel=_FAKED,
         keeps="one budget for all heads of a layer: heads with high scores keep more", formula=_ADAPTIVE, source="arXiv:2407.11550",

@@ -1,19 +1,229 @@
-"""A policy from text (``snapkv:compression_ratio=0.5,window_size=32``) or from a name and its options, which may be policies again."""
+"""A policy from text (``snapkv:compression_ratio=0.5,window_size=32``) or from a name and its options, which may be policies again.
+
+How policies are written: ``NAME:key=value,key=value``, with a policy inside another in brackets.
+
+The values of options, from text or Python.
+
+The table of policies. A new one is a file of this room, or a row of one, and its name here.
+
+A list of policies: ``snapkv:compression_ratio=0.5,window_size=64,knorm,none``.
+
+How the text of a policy can go on, for a shell: names, then options of the named policy, and policies in brackets again.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
+from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Final
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.policies.base import Chosen, Policy, PolicyOption, Role
-from hwcalc.policies.reading import read_value
-from hwcalc.policies.table import find_policy, policies
-from hwcalc.policies.written import LONGEST, WRITE, split_at
 from hwcalc.text import quoted, shown
+from hwcalc.units import parse_tokens
 
-__all__ = ["fitting_inside", "parse_policy"]
+LONGEST: Final = 100_000
+"""Characters of a policy, or of a list of them."""
+WRITE: Final = "Write: snapkv:compression_ratio=0.5,window_size=32, with a policy inside in brackets: adakv:press=(knorm:compression_ratio=0.5)"
+
+
+def split_at(text: str, sign: str) -> Iterator[str]:
+    """``text`` cut at each sign that stands in no bracket. Raises an error where brackets do not close."""
+    depth, start = 0, 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth < 0:
+            break
+        if letter == sign and depth == 0:
+            yield text[start:place]
+            start = place + 1
+    if depth != 0:
+        raise UsageError(f"brackets do not close: {shown(text, 60)}", hint=WRITE)
+    yield text[start:]
+
+
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,400})?|\.[0-9]{1,400})(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+_MOST_VALUES: Final = 100_000
+_FLAGS: Final[Mapping[str, bool]] = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def _real(value: Any, what: str, allowed: str) -> float:
+    """A finite number. A string is read as a number is written; a flag is none."""
+    written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+    try:
+        number = math.nan if isinstance(value, (str, bool)) and not written else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{what} is not a number: {quoted(value)}", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def _ratio(value: Any, what: str, option: PolicyOption) -> float:
+    allowed = "the share that is dropped, from 0 to below 1, such as 0.5"
+    number = _real(value, what, allowed)
+    if not 0 <= number < 1:
+        raise UsageError(f"{what} is out of range: {quoted(value)}", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def _share(value: Any, what: str, option: PolicyOption) -> float:
+    allowed = "a share from 0 to 1"
+    number = _real(value, what, allowed)
+    if not 0 <= number <= 1:
+        raise UsageError(f"{what} is out of range: {quoted(value)}", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def _number(value: Any, what: str, option: PolicyOption) -> float:
+    allowed = f"a number from {option.least}" if option.least else "a number"
+    number = _real(value, what, allowed)
+    if option.least and number < option.least:
+        raise UsageError(f"{what} is out of range: {quoted(value)}", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def _count(value: Any, what: str, option: PolicyOption) -> int:
+    return parse_tokens(value, what, minimum=option.least)
+
+
+def _flag(value: Any, what: str, option: PolicyOption) -> bool:
+    known = (
+        value if isinstance(value, bool) else _FLAGS.get(str(value).strip().lower()) if isinstance(value, (int, str)) else None
+    )
+    if known is None:
+        raise UsageError(f"{what} is neither true nor false: {quoted(value)}", hint="Allowed: true or false.")
+    return known
+
+
+def _several(value: Any, what: str) -> list[Any]:
+    """A list, or the text of one: ``[0.1,0.5]``."""
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        value = [word for word in split_at(value.strip()[1:-1], ",") if word.strip()]
+    values = list(value) if isinstance(value, (list, tuple)) else None
+    if not values or len(values) > _MOST_VALUES:
+        raise UsageError(f"{what} is not a list of values: {quoted(value)}", hint="Write: [0.1,0.5,0.9]")
+    return values
+
+
+def _shares(value: Any, what: str, option: PolicyOption) -> tuple[float, ...]:
+    return tuple(_share(one, what, option) for one in _several(value, what))
+
+
+def _rows(value: Any, what: str, option: PolicyOption) -> tuple[tuple[float, ...], ...]:
+    """Rows of numbers, one for each layer."""
+    return tuple(tuple(_real(one, what, "numbers") for one in _several(row, what)) for row in _several(value, what))
+
+
+def _counts(value: Any, what: str, option: PolicyOption) -> tuple[int, ...]:
+    return tuple(parse_tokens(one, what, minimum=0) for one in _several(value, what))
+
+
+def _any(value: Any, what: str, option: PolicyOption) -> Any:
+    """A value that bears on quality alone: scalars are taken as they are, and text as it would be written."""
+    if not isinstance(value, (str, int, float, bool)):
+        raise UsageError(f"{what} takes one value: {quoted(value)}", hint="Give a number or a word.")
+    if not isinstance(value, str):
+        return value
+    word = value.strip()
+    if not word.isprintable() or any(sign in word for sign in ",()[]"):
+        raise UsageError(f"{what} takes one word: {quoted(value)}", hint="Leave out commas and brackets.")
+    if word.lower() in {"true", "false"}:
+        return word.lower() == "true"
+    return (float(word) if not word.isdigit() else int(word)) if _NUMBER.fullmatch(word) else word
+
+
+KINDS: Final[Mapping[str, Callable[[Any, str, PolicyOption], Any]]] = {
+    "ratio": _ratio,
+    "share": _share,
+    "number": _number,
+    "count": _count,
+    "flag": _flag,
+    "shares": _shares,
+    "rows": _rows,
+    "counts": _counts,
+    "any": _any,
+}
+
+
+def read_value(option: PolicyOption, value: Any, policy: str) -> Any:
+    """The value of an option that is no policy. ``None`` and the text ``none`` are the default, if that is nothing."""
+    if option.default is None and not option.required and (value is None or value == "none"):
+        return None
+    return KINDS[option.kind](value, f"{policy}: {option.name}", option)
+
+
+TABLES: Final = (
+    ("scorers", "STREAMING"),
+    ("methods", "METHODS"),
+    ("scorers", "SCORERS"),
+    ("scorers", "WINDOWED"),
+    ("masking", "MASKING"),
+    ("scorers", "CHUNKED"),
+    ("wrappers", "WRAPPERS"),
+    ("methods", "DECODING"),
+    ("methods", "MERGING"),
+)
+"""The modules that have policies, and the tuples of them, in the order of the list of policies."""
+
+NOT_COUNTED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "kvcompose": "how many tokens a layer keeps follows from the scores of all layers",
+        "lukv": "what each head keeps stands in a file of curves for one model",
+        "restorekv": "it puts trained tokens of a file into the cache",
+    }
+)
+"""Policies of kvpress whose lengths kvplan does not say, and why."""
+
+
+def _bare(name: str) -> str:
+    """A name without case, signs and ``Press``: ``SnapKVPress``, ``snap_kv`` and ``snapkv`` are one."""
+    letters = "".join(letter for letter in name.lower() if letter.isalnum())
+    return letters.removesuffix("press") or letters
+
+
+@lru_cache(maxsize=1)
+def policies() -> Mapping[str, Policy]:
+    """All policies by name."""
+    tables = (getattr(import_module(f"hwcalc.policies.{module}"), name) for module, name in TABLES)
+    return MappingProxyType({policy.name: policy for table in tables for policy in table})
+
+
+@lru_cache(maxsize=1)
+def _by_spelling() -> Mapping[str, Policy]:
+    return MappingProxyType(
+        {
+            _bare(spelling): policy
+            for policy in policies().values()
+            for spelling in (policy.name, policy.press, *policy.aliases)
+            if spelling
+        }
+    )
+
+
+def find_policy(name: str) -> Policy:
+    """The policy of this name, in any case, with ``Press`` or without. Raises :class:`~hwcalc.errors.UnknownNameError`."""
+    bare, known = _bare(name[:200]), _by_spelling()
+    if bare in known:
+        return known[bare]
+    if bare in NOT_COUNTED:
+        raise UnknownNameError(
+            f"policy {shown(name, 40)} is known, but not what it keeps: {NOT_COUNTED[bare]}.",
+            option="policy",
+            hint=f"Counted: {', '.join(policies())}.",
+        )
+    near = get_close_matches(bare, known, n=1, cutoff=0.75)
+    meant = f"Did you mean {known[near[0]].name}? " if near else ""
+    raise UnknownNameError(
+        f"policy {shown(name, 40)} is not known.", option="policy", hint=f"{meant}Known: {', '.join(policies())}."
+    )
+
 
 _DEEPEST: Final = 8
 _MOST_PARTS: Final = 32
@@ -182,3 +392,132 @@ def _from_json(text: str) -> tuple[str, Any]:
     if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):
         return found[0], found[1] if len(found) > 1 and found[1] is not None else {}
     raise UsageError(f"that is no policy: {shown(text, 60)}", hint=WRITE)
+
+
+_SEVERAL: Final = "Write: --policy snapkv:compression_ratio=0.5,window_size=64,knorm:compression_ratio=0.5,none"
+
+
+def policy_list(given: object) -> tuple[Chosen | None, ...]:
+    """The policies of a list, each once; ``None``, and ``none`` in text, keeps everything. Nothing at all is ``()``.
+
+    In Python, an entry is text, which may itself be a list, or a name with a dict of options.
+
+    >>> [one and one.text for one in policy_list("snapkv:compression_ratio=0.5,window_size=32,none")]
+    ['snapkv:compression_ratio=0.5,window_size=32', None]
+    """
+    found: dict[str, Chosen | None] = {}
+    for entry in () if given is None else _entries(given):
+        for each in policy_texts(entry) if isinstance(entry, str) else (entry,):
+            chosen = parse_policy(each)
+            found.setdefault("" if chosen is None else chosen.text, chosen)
+    return tuple(found.values())
+
+
+def _entries(given: object) -> Sequence[Any]:
+    """A list as it is, and a single policy as a list of one: ``["snapkv", {...}]`` is a policy with its options."""
+    if not isinstance(given, (list, tuple)) or (len(given) == 2 and isinstance(given[1], Mapping)):
+        return (given,)
+    return given
+
+
+def policy_texts(text: str) -> tuple[str, ...]:
+    """The policies of a text, each by itself. Raises :class:`~hwcalc.errors.UsageError` for an entry that is empty.
+
+    What begins with a name, or with a name and a colon, is a policy; ``key=value`` is an option of the policy before.
+    """
+    if len(text) > LONGEST:
+        raise UsageError(f"the list of policies is longer than {LONGEST:,} characters.", hint=WRITE)
+    return tuple(_joined(text))
+
+
+def _joined(text: str) -> Iterator[str]:
+    policy = ""
+    for word in (part.strip() for part in split_at(text, ",")):
+        if not word:
+            raise UsageError(f"policy has an empty entry: {shown(text, 60)}", hint=_SEVERAL)
+        if not _is_option(word):
+            if policy:
+                yield policy
+            policy = word
+        elif not policy:
+            raise UsageError(f"{shown(word, 60)} is an option, and stands before any policy.", hint=_SEVERAL)
+        else:
+            policy += f"{',' if ':' in policy else ':'}{word}"
+    yield policy
+
+
+def _is_option(word: str) -> bool:
+    """Whether ``=`` is the first of the signs that end a name."""
+    return next((letter for letter in word if letter in ":=(["), "") == "="
+
+
+_TRUTH_VALUES: Final = ("true", "false")
+_LONGEST: Final = 2000
+
+
+def completed(text: str) -> list[str]:
+    """The whole texts that begin with ``text``.
+
+    >>> completed("snap"), completed("snapkv:win")
+    (['snapkv'], ['snapkv:window_size='])
+    >>> completed("adakv:press=(tova:c")
+    ['adakv:press=(tova:compression_ratio=']
+    """
+    return _of_policy(text, ("none", *policies())) if len(text) <= _LONGEST else []
+
+
+def _of_policy(text: str, names: Iterable[str]) -> list[str]:
+    name, colon, rest = text.partition(":")
+    if not colon:
+        return [one for one in names if one.startswith(text)]
+    try:
+        policy = find_policy(name)
+    except UnknownNameError:
+        return []
+    place = _last_part(rest)
+    return [f"{name}:{rest[:place]}{one}" for one in _of_option(policy, rest[:place], rest[place:])]
+
+
+def _of_option(policy: Policy, before: str, text: str) -> list[str]:
+    """How the last option goes on; ``before`` are those before it."""
+    key, sign, value = text.partition("=")
+    if not sign:
+        given = {part.partition("=")[0].strip() for part in _parts(before)}
+        shown = [option.name for option in policy.options if not option.name.startswith("_")]
+        return [f"{name}=" for name in shown if name.startswith(key) and name not in given]
+    option = next((one for one in policy.options if one.name == key), None)
+    return [] if option is None else [f"{key}={one}" for one in _of_value(option, value)]
+
+
+def _of_value(option: PolicyOption, value: str) -> list[str]:
+    inside = fitting_inside(option)
+    if not inside:
+        default = () if option.default is None else (f"{option.default}",)
+        known = _TRUTH_VALUES if option.kind == "flag" else default
+        return [one for one in known if one.startswith(value)]
+    if option.kind == "prefills" and value.startswith("["):
+        place = 1 + _last_part(value[1:])
+        return [value[:place] + one for one in _bracketed(value[place:], inside)]
+    return [f"[{one}" for one in _bracketed("", inside)] if option.kind == "prefills" and not value else _bracketed(value, inside)
+
+
+def _bracketed(text: str, names: Iterable[str]) -> list[str]:
+    """A policy inside another: in brackets, which its options need, unless a bare name was begun."""
+    if text and not text.startswith("("):
+        return [one for one in names if one.startswith(text)]
+    return [f"({one}" for one in _of_policy(text[1:], names)]
+
+
+def _last_part(text: str) -> int:
+    """Where the part begins that is not closed yet."""
+    return len(text) - len(_parts(text)[-1])
+
+
+def _parts(text: str) -> list[str]:
+    """The text cut at each comma that stands in no bracket; unlike those of a whole policy, brackets may be open."""
+    depth, starts = 0, [0]
+    for number, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            starts.append(number + 1)
+    return [text[start : end - 1] for start, end in zip(starts, [*starts[1:], len(text) + 1], strict=True)]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import (
+    INNER,
     Choice,
     Chosen,
     Count,
@@ -23,15 +24,11 @@ from hwcalc.policies.base import (
     Scored,
     Setting,
     State,
+    quality,
 )
-from hwcalc.policies.counting import check_scores, check_unmasked, each_layer, kept, scorer_budget
-from hwcalc.policies.options import INNER, quality
-from hwcalc.policies.scorers import SHARE_FORMULA
+from hwcalc.policies.counting import all_stay, check_scores, check_unmasked, each_layer, kept, scorer_budget, share_or_budget
+from hwcalc.policies.scorers import SHARE_FORMULA, sink_ranges
 from hwcalc.policies.scratch import AT_LEAST, SMALL, looking, window_scores, window_tensors
-from hwcalc.policies.streaming import sink_ranges
-from hwcalc.policies.worked import all_stay, share_or_budget
-
-__all__ = ["POLICIES"]
 
 
 def _lazy_crests(chosen: Chosen) -> tuple[int, ...]:
@@ -139,7 +136,7 @@ def _channels(chosen: Chosen, state: State, setting: Setting) -> State:
     return state
 
 
-POLICIES: Final = (
+WRAPPERS: Final = (
     Policy(
         name="keyrerotation", press="KeyRerotationPress", title="re-rotated keys", role=Role.PREFILL, effect=Effect.FREES,
         keeps="what the scorer inside keeps, with keys turned to positions without gaps", formula=SHARE_FORMULA, kernel="as the scorer inside",

@@ -12,7 +12,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas.record import Record
 from hwcalc.planner.policy_result import PolicyBlocks
-from hwcalc.policies.asked import COMPACTIONS, FILL, NO_COMPACTION, REPACK
+from hwcalc.policies.base import COMPACTIONS, FILL, NO_COMPACTION, REPACK
 from hwcalc.probe.devices import Device
 from hwcalc.probe.policy_cut import Lengths, lengths_of
 from hwcalc.probe.policy_pages import Layer, Paging, Ranges, free_blocks, places_of

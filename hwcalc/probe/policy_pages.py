@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from hwcalc.formulas.record import Record
-from hwcalc.policies.asked import FILL, REPACK
+from hwcalc.policies.base import FILL, REPACK
 from hwcalc.probe.devices import Device
 
 __all__ = ["Cut", "Layer", "Paging", "free_blocks", "places_of"]

@@ -35,7 +35,7 @@ from hwcalc.units import GIB, MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.evicting import Evicted
-    from hwcalc.policies.asked import AskedPolicy
+    from hwcalc.policies.base import AskedPolicy
 
 __all__ = ["planned_figures", "run_policy"]
 

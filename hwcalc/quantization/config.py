@@ -1,6 +1,6 @@
 """The ``quantization_config`` of a model, read to a scheme.
 
-Every quantiser names the weights that it leaves out in its own way; :mod:`hwcalc.quantization.names` reads these names. If any
+Every quantiser names the weights that it leaves out in its own way; :mod:`hwcalc.quantization.scheme` reads these names. If any
 part of the config is not understood, the whole scheme is unknown.
 """
 
@@ -30,10 +30,7 @@ from hwcalc.formulas.formats import (
     WeightFormat,
 )
 from hwcalc.formulas.weights import WeightRole
-from hwcalc.quantization.names import MOST_NAMES, Names, read_names
-from hwcalc.quantization.scheme import QUANTISED_ROLES, Rule, Scheme
-
-__all__ = ["read_scheme"]
+from hwcalc.quantization.scheme import MOST_NAMES, QUANTISED_ROLES, Names, Rule, Scheme, read_names
 
 _NAMED_ROLES: Final = (*QUANTISED_ROLES, WeightRole.HEAD)
 _MOST_FORMATS: Final = 16

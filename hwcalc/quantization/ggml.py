@@ -1,13 +1,23 @@
-"""The types in which a GGUF file keeps numbers: so many to a block, and the bytes of a block (ggml's ``ggml-common.h``, 0c1e57098)."""
+"""The types in which a GGUF file keeps numbers, the names of its file types and mixes, and the names of its tensors.
+
+The types in which a GGUF file keeps numbers: so many to a block, and the bytes of a block (ggml's ``ggml-common.h``, 0c1e57098).
+
+The names of GGUF file types (``llama_ftype`` of include/llama.h, llama.cpp 0c1e57098).
+
+What the names of tensors in GGUF files say (src/llama-arch.cpp, llama.cpp 0c1e57098).
+
+The names of llama.cpp's mixes, which are asked for where no weight is stored by them.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
-
-__all__ = ["BLOCKS", "FLOAT_TYPES", "GGML", "GGML_TYPES", "GgmlType"]
+from hwcalc.model import ModelSpec
 
 _TABLE: Final = (
     (0, "f32", 32, 1, 4),
@@ -80,3 +90,122 @@ GGML: Final[Mapping[str, WeightFormat]] = {
 
 FLOAT_TYPES: Final[Mapping[str, str]] = {GGML[name].name: name for name in ("f32", "f16", "bf16")}
 """kvplan's name of a float -> ggml's: ``fp16`` -> ``f16``."""
+
+
+FILE_TYPES: Final[Mapping[int, str]] = {
+    0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1", 10: "q2_k", 11: "q3_k_s", 12: "q3_k_m", 13: "q3_k_l",
+    14: "q4_k_s", 15: "q4_k_m", 16: "q5_k_s", 17: "q5_k_m", 18: "q6_k", 19: "iq2_xxs", 20: "iq2_xs", 21: "q2_k_s", 22: "iq3_xs",
+    23: "iq3_xxs", 24: "iq1_s", 25: "iq4_nl", 26: "iq3_s", 27: "iq3_m", 28: "iq2_s", 29: "iq2_m", 30: "iq4_xs", 31: "iq1_m",
+    32: "bf16", 36: "tq1_0", 37: "tq2_0", 38: "mxfp4_moe", 39: "nvfp4", 40: "q1_0", 41: "q2_0",
+}  # fmt: skip
+_GUESSED: Final = 1024
+"""``LLAMA_FTYPE_GUESSED``: added where the file does not say its type."""
+
+
+def stated_type(keys: Mapping[str, Any]) -> str | None:
+    """The type that a file states in its metadata; ``None`` if it states none that llama.cpp knows."""
+    number = keys.get("general.file_type")
+    return FILE_TYPES.get(number & ~_GUESSED) if isinstance(number, int) else None
+
+
+def file_type(model: ModelSpec) -> str | None:
+    """The type that a GGUF file states, or else that of most of its weights; ``None`` for what is no file."""
+    if model.gguf is None or not model.gguf.tensors:
+        return None
+    stated = stated_type(model.gguf.keys)
+    if stated is not None:
+        return stated
+    sizes: Counter[str] = Counter()
+    for tensor in model.gguf.tensors:
+        sizes[tensor.type.lower()] += tensor.bytes
+    return sizes.most_common(1)[0][0]
+
+
+TABLES: Final = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight"})
+"""Tables in which a row is looked up for each token."""
+ROTARY: Final = ("rope_freqs.", "rope_factors_")
+"""How tensors begin that only follow from the config: every device with a layer has a copy."""
+
+_PREFIXES: Final = ("enc.", "dec.", "v.", "a.")
+_IN_LAYER: Final = re.compile(rf"({'|'.join(map(re.escape, _PREFIXES))})?blk\.([0-9]{{1,5}})\.(.+)", re.DOTALL)
+_STATES: Final = ("ssm_", "time_mix_", "shortconv.")
+_FEED_FORWARD: Final = ("ffn_", "exp_probs", "channel_mix", "layer_output_norm")
+
+
+def placed(name: str) -> tuple[str, int]:
+    """A tensor's name without its layer, and the layer; -1 for a tensor outside the layers.
+
+    >>> placed("blk.12.attn_q.weight"), placed("enc.blk.0.attn_q.weight"), placed("output.weight")
+    (('attn_q.weight', 12), ('enc.attn_q.weight', 0), ('output.weight', -1))
+    """
+    match = _IN_LAYER.fullmatch(name)
+    return (name, -1) if match is None else ((match[1] or "") + match[3], int(match[2]))
+
+
+def whole_name(stem: str, number: int) -> str:
+    """The name of a tensor in a layer: the reverse of :func:`placed`.
+
+    >>> whole_name("enc.attn_q.weight", 3), whole_name("output.weight", -1)
+    ('enc.blk.3.attn_q.weight', 'output.weight')
+    """
+    if number < 0:
+        return stem
+    rest = without_prefix(stem)
+    return f"{stem.removesuffix(rest)}blk.{number}.{rest}"
+
+
+def without_prefix(stem: str) -> str:
+    """A name without the word for the encoder, the decoder or the tower in front."""
+    return stem.removeprefix(next((one for one in _PREFIXES if stem.startswith(one)), ""))
+
+
+def part_of_layer(stem: str) -> str:
+    """The part of a layer that a tensor belongs to: ``state``, ``mlp`` or ``attention``.
+
+    >>> part_of_layer("ssm_in.weight"), part_of_layer("enc.ffn_up.weight"), part_of_layer("attn_q.weight")
+    ('state', 'mlp', 'attention')
+    """
+    rest = without_prefix(stem)
+    if rest.startswith(_STATES):
+        return "state"
+    return "mlp" if rest.startswith(_FEED_FORWARD) else "attention"
+
+
+MIXES: Final[Mapping[str, str]] = {
+    "q1_0": "q1_0",
+    "q2_0": "q2_0",
+    "q4_0": "q4_0",
+    "q4_1": "q4_1",
+    "q5_0": "q5_0",
+    "q5_1": "q5_1",
+    "q8_0": "q8_0",
+    "mxfp4_moe": "mxfp4",
+    "q2_k": "q2_k",
+    "q2_k_s": "q2_k",
+    "q3_k_s": "q3_k",
+    "q3_k_m": "q3_k",
+    "q3_k_l": "q3_k",
+    "q4_k_s": "q4_k",
+    "q4_k_m": "q4_k",
+    "q5_k_s": "q5_k",
+    "q5_k_m": "q5_k",
+    "q6_k": "q6_k",
+    "iq1_s": "iq1_s",
+    "iq1_m": "iq1_m",
+    "iq2_xxs": "iq2_xxs",
+    "iq2_xs": "iq2_xs",
+    "iq2_s": "iq2_xs",
+    "iq2_m": "iq2_s",
+    "iq3_xxs": "iq3_xxs",
+    "iq3_xs": "iq3_s",
+    "iq3_s": "iq3_s",
+    "iq3_m": "iq3_s",
+    "iq4_nl": "iq4_nl",
+    "iq4_xs": "iq4_xs",
+    "tq1_0": "tq1_0",
+    "tq2_0": "tq2_0",
+}
+"""File type -> main type (``llama_ftype_get_default_type``)."""
+
+BY_IMATRIX: Final = frozenset({"q4_0", "q5_0", "iq3_xxs", "iq4_nl", "iq4_xs"})
+"""Mixes that choose otherwise with an importance matrix."""

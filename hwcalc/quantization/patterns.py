@@ -13,8 +13,6 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.text import shown
 
-__all__ = ["Pattern", "compiled"]
-
 _LONGEST: Final = 1024
 _MOST_STATES: Final = 4096
 _MOST_REPEATS: Final = 256

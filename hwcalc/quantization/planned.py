@@ -1,19 +1,25 @@
-"""The quantisation of a plan: that of ``--weights`` if it is set, otherwise that of the checkpoint."""
+"""The quantisation of a plan: that of ``--weights`` if it is set, otherwise that of the checkpoint.
+
+Weight formats whose name says their bits: ``exl2 4.0bpw``, ``exl3 3.5bpw``, ``mlx-4bit``.
+
+Find a quantised format in the name of a checkpoint. Some configs do not say how the weights are quantised.
+
+Whether the weight files beside a config hold the whole model. Files that hold less say nothing about its size.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from msgspec.structs import replace
 
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas.formats import FLOATS
-from hwcalc.model import ModelSpec, Note
+from hwcalc.formulas.formats import BF16, FLOATS, WeightFormat
+from hwcalc.formulas.weights import Part, WeightRole, Weights
+from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
+from hwcalc.quantization.scheme import Rule, Scheme
 from hwcalc.text import shown
-
-if TYPE_CHECKING:
-    from hwcalc.quantization.scheme import Scheme
-
-__all__ = ["format_name", "named_in_the_id", "planned_scheme", "weight_formats"]
 
 _SPELLINGS: Final = {
     "float32": "fp32",
@@ -50,8 +56,7 @@ _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 
 def weight_formats() -> tuple[str, ...]:
     """All names that ``--weights`` takes."""
-    from hwcalc.quantization.by_bits import EXAMPLES
-    from hwcalc.quantization.mix_names import MIXES
+    from hwcalc.quantization.ggml import MIXES
     from hwcalc.quantization.scheme import FORMATS
 
     return (*FLOATS, *FORMATS, *MIXES, *EXAMPLES)
@@ -61,7 +66,7 @@ def format_name(text: str | None) -> str | None:
     """The canonical format name for a value of ``--weights``; ``None`` means as published. Raises :class:`UnknownNameError`."""
     if text is None:
         return None
-    from hwcalc.quantization.mix_names import MIXES
+    from hwcalc.quantization.ggml import MIXES
 
     # Most name a mix as it is: the other formats need not be read for it.
     if text in MIXES and text not in _SPELLINGS:
@@ -77,7 +82,6 @@ def format_name(text: str | None) -> str | None:
     known = weight_formats()
     if name in known:
         return name
-    from hwcalc.quantization.by_bits import named_by_bits
 
     by_bits = named_by_bits(name)
     if by_bits is None and _BY_HAND.search(name):
@@ -116,20 +120,19 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
 
 def _named(model: ModelSpec, name: str) -> Scheme | None:
     """The scheme of a format by its canonical name. What a GGUF mix gives to a tensor depends on the model."""
-    from hwcalc.quantization.mix_names import MIXES
+    from hwcalc.quantization.ggml import MIXES
 
     if name in MIXES:
         from hwcalc.quantization.gguf import mix
 
         return mix(name, model)
-    from hwcalc.quantization.by_bits import by_bits
     from hwcalc.quantization.scheme import uniform_scheme
 
     return uniform_scheme(name) or by_bits(name)
 
 
 def _stored(model: ModelSpec) -> Scheme | None:
-    from hwcalc.quantization.as_stored import stored_scheme
+    from hwcalc.quantization.gguf import stored_scheme
 
     return stored_scheme(model)
 
@@ -149,8 +152,6 @@ def _published(model: ModelSpec) -> Scheme | None:
 
 def named_in_the_id(model: ModelSpec) -> Note | None:
     """A note for a published model whose name contains a quantised format that its config does not state, or ``None``."""
-    from hwcalc.quantization.named_format import named_format
-
     word_and_format = named_format(model.id) if model.source in _PUBLISHED else None
     if word_and_format is None:
         return None
@@ -160,3 +161,202 @@ def named_in_the_id(model: ModelSpec) -> Note | None:
         message=f"The name {model.id} says {word}, but its config does not say how the weights are quantised: they are not "
         f"counted. Give a format: --weights {name}.",
     )
+
+
+EXAMPLES: Final = ("exl2_4bpw", "exl3_4bpw", "mlx_4bit", "mlx_8bit")
+"""Names to list: the bits may be others."""
+
+_EXL: Final = re.compile(r"(exl[23])_?([1-8](?:\.[0-9]{1,2})?)_?(?:bpw|bits?)?")
+_MLX: Final = re.compile(r"mlx_?(?:q|int)?([234568])_?(?:bits?)?")
+_HEAD_BITS: Final = 6
+"""Bits of the output head: the default of ExLlama's converters."""
+_MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
+
+
+def named_by_bits(name: str) -> str | None:
+    """The canonical name of such a format; ``None`` if ``name`` is none. Words are joined by underscores.
+
+    >>> named_by_bits("exl2_4.0bpw"), named_by_bits("exl3_3.5"), named_by_bits("mlx_4bit"), named_by_bits("exl2")
+    ('exl2_4bpw', 'exl3_3.5bpw', 'mlx_4bit', None)
+    """
+    exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
+    if exl is not None and float(exl[2]) <= 8:
+        return f"{exl[1]}_{float(exl[2]):g}bpw"
+    return None if mlx is None else f"mlx_{mlx[1]}bit"
+
+
+def by_bits(name: str) -> Scheme | None:
+    """The scheme of such a name in its canonical form.
+
+    ExLlama's converters reach the bits as an average over the matrices of the layers; the head has six, the embedding stays in 16.
+    MLX quantises every matrix and the embedding in groups of 64 numbers with a scale and a bias of 16 bits.
+    """
+    exl, mlx = _EXL.fullmatch(name), _MLX.fullmatch(name)
+    if exl is not None:
+        from fractions import Fraction
+
+        bits = Fraction(exl[2])
+        matrices = WeightFormat(name=name, bits=bits.numerator, per=bits.denominator)
+        head = WeightFormat(name=f"{exl[1]}_{_HEAD_BITS}bpw", bits=_HEAD_BITS)
+        return Scheme(name=name, rules=(Rule(format=matrices, roles=_MATRICES), Rule(format=head, roles=(WeightRole.HEAD,))))
+    if mlx is None:
+        return None
+    form = WeightFormat(name=name, bits=int(mlx[1]), group=64, scale_bytes=4)
+    return Scheme(
+        name=name, rules=(Rule(format=form, roles=(*_MATRICES, WeightRole.HEAD, WeightRole.EMBEDDING), text_only=True),)
+    )
+
+
+_FORMATS: Final = {
+    "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "mxfp8": "mxfp8",
+    "fp8": "fp8",
+    "w8a8": "int8",
+    "w8a16": "int8",
+    "int8": "int8",
+    "8bit": "int8",
+    "w4a16": "int4",
+    "w4a8": "int4",
+    "int4": "int4",
+    "4bit": "int4",
+    "awq": "awq",
+    "gptq": "gptq",
+    "bnb": "bnb4",
+}
+"""A word of a name -> the nearest format that ``--weights`` takes."""
+_WORD: Final = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])")
+
+
+def named_format(model_id: str) -> tuple[str, str] | None:
+    """The first word of a model's name that means a quantised format, and this format's name for ``--weights``.
+
+    >>> named_format("nvidia/GLM-5-NVFP4")
+    ('NVFP4', 'nvfp4')
+    >>> named_format("nvidia/GLM-5") is None
+    True
+    """
+    name = model_id.rpartition("/")[2]
+    lower = name.lower()
+    word = _WORD.search(lower) if any(word in lower for word in _FORMATS) else None
+    return None if word is None else (name[word.start() : word.end()], _FORMATS[word[0]])
+
+
+LEAST_PERCENT: Final = 98
+"""Files with less than this share of the parameters that every copy of a model has are not the whole model.
+
+Of the models with a published count whose config is a copy of the published file, the lowest share is 98.65 % (facebook/opt-125m).
+"""
+
+LEAST_PERCENT_RECONSTRUCTED: Final = 90
+"""The same where the config is not such a copy. The lowest share is 94.75 %; the smallest of ten equal files that is missing takes 10 %."""
+
+_NUMBER_BITS: Final = {
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("F16", "BF16"), 16),
+    "F32": 32,
+    "F64": 64,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F4": 4,
+}
+"""Bits of the dtypes of which each element is one parameter. An integer may hold several, and an exponent (F8_E8M0) is a scale."""
+
+_UNNAMED_BITS: Final = 4
+
+_SCALES: Final = frozenset({"F8_E8M0", "BOOL"})
+
+
+def with_whole_weights(model: ModelSpec) -> ModelSpec:
+    """The model, without the bytes of its files if they are not the whole model and the counted parameters take more.
+
+    A note says what the files lack. If the parameters are not counted, the bytes of the files stay.
+    """
+    files = model.weights
+    if files is None:
+        return model
+    if model.counted is None:
+        return _unchecked(model, files)
+    needed = needed_parameters(model.counted)
+    stored = most_parameters(model, files)
+    least = LEAST_PERCENT if model.definition(Definition.EXACT) is Definition.EXACT else LEAST_PERCENT_RECONSTRUCTED
+    if 100 * stored >= least * needed:
+        return model
+    counted_bytes = _counted_bytes(model, model.counted)
+    larger = counted_bytes is not None and counted_bytes <= files.total_bytes
+    share = "less than 1 %" if 100 * stored < needed else f"{100 * stored // needed} %"
+    message = (
+        f"The weight files are not the whole model: they hold at most {stored:,} parameters in {files.total_bytes:,} bytes, "
+        f"{share} of the {needed:,} that the config needs at least. "
+        + ("The files are planned, which take more bytes." if larger else "The parameters of the config are planned instead.")
+    )
+    note = Note(code=PARTIAL_WEIGHTS, message=message)
+    return replace(model, weights=files if larger else None, notes=(*model.notes, note))
+
+
+def needed_parameters(counted: Weights) -> int:
+    """The parameters that the files of every copy of a model have.
+
+    Towers, multi-token prediction and the head may be missing: there are exports for text only, and models that only embed.
+    """
+    return sum(
+        block.count * weight.elements
+        for block in counted.blocks
+        if block.part in (Part.LANGUAGE, Part.ENCODER)
+        for weight in block.weights
+        if weight.role is not WeightRole.HEAD
+    )
+
+
+def most_parameters(model: ModelSpec, files: WeightFacts) -> int:
+    """The most parameters that files with these dtypes can hold.
+
+    An element of a floating dtype is one. An integer holds as many as its bits allow by the narrowest format of the model's
+    quantisation, eight of 4 bits in an I32. If that is not known it holds one a bit, and one in 4 bits if the config names none: so
+    files were packed before configs said so.
+    """
+    numbers = packed = 0
+    for dtype, size in files.bytes_by_dtype.items():
+        bits = _NUMBER_BITS.get(dtype)
+        if bits is not None:
+            numbers += 8 * size // bits
+        elif dtype not in _SCALES:
+            packed += size
+    return numbers + 8 * packed // _narrowest_bits(model) if packed else numbers
+
+
+def _narrowest_bits(model: ModelSpec) -> int:
+    scheme, known = planned_scheme(model, None)
+    if scheme is None:
+        return _UNNAMED_BITS if known else 1
+    return min((rule.format.bits for rule in scheme.rules), default=1)
+
+
+def _counted_bytes(model: ModelSpec, counted: Weights) -> int | None:
+    """Bytes of the parameters as the config stores them; ``None`` for an unknown quantisation."""
+    scheme, known = planned_scheme(model, None)
+    if not known:
+        return None
+    unquantized = FLOATS.get(model.dtype or "", BF16)
+    return sum(
+        block.count * unquantized.bytes(weight) if scheme is None else scheme.bytes(block, weight, unquantized)
+        for block in counted.blocks
+        if block.part is not Part.MTP
+        for weight in block.weights
+    )
+
+
+def _unchecked(model: ModelSpec, files: WeightFacts) -> ModelSpec:
+    """The model with a note if its files cannot even hold its embedding."""
+    rows, width = model.vocab_size, model.hidden_size
+    table = 1 if rows is None or width is None else rows * width
+    stored = most_parameters(model, files)
+    if stored >= table:
+        return model
+    than = "none" if table == 1 else f"fewer than the {table:,} of its embedding alone"
+    message = (
+        f"The weight files hold at most {stored:,} parameters, {than}, and kvplan does not count the parameters of this model: "
+        "its weights may take much more than the files."
+    )
+    return replace(model, notes=(*model.notes, Note(code="weights-unchecked", message=message)))

@@ -1,9 +1,19 @@
-"""Which format a quantisation gives to each weight, and which weights it leaves unquantised."""
+"""Which format a quantisation gives to each weight, and which weights it leaves unquantised.
+
+Read the names by which a quantiser selects modules: literal names, endings, globs, or regular expressions after ``re:``.
+
+A name with a layer number is valid for that layer alone, and a table finds it. All other names are compared with every name that
+a module may have in its checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested
+repetition and compile to patterns that match in linear time. Names that are refused make the whole quantisation unknown.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from fnmatch import translate
+from functools import cached_property, lru_cache
+from itertools import product
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -26,9 +36,312 @@ from hwcalc.formulas.formats import (
 )
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.quantization.names import MOST_COMPARED, Names
 
-__all__ = ["FORMATS", "QUANTISED_ROLES", "Portion", "Rule", "Scheme", "uniform_scheme"]
+MOST_NAMES: Final = 200_000
+"""The most names that one config may have; published ones have up to 700."""
+MOST_COMPARED: Final = 10_000
+"""The most patterns that tell layers apart, times the layers: each is compared with every module of every layer. Published: 400."""
+_MOST_PATTERNS: Final = 4_096
+"""The most globs and regular expressions, counted after each choice between words is written out; published: up to 300."""
+_LONGEST_PATTERNS: Final = 200_000
+"""The most characters of all these patterns together. To compile so many takes a second; published ones have up to 20,000."""
+_MOST_GENERAL: Final = 256
+_MOST_BY_NUMBER: Final = 128
+_MOST_FORMS: Final = 64
+_LONGEST: Final = 500
+_CONTAINER: Final = "layers|blocks|layer|block|resblocks|h"
+_LAYER: Final = re.compile(rf"(^|[.*])({_CONTAINER})\.([0-9]{{1,5}})(\.|$)")
+_LAYER_IN_REGEX: Final = re.compile(rf"^((?:\^|\.\*|\\\.|[\w.])*?)(?<!\w)({_CONTAINER})\\?\.([0-9]{{1,5}})(\\?\.|\$|$)")
+_IN_TOWER: Final = re.compile(rf"(^|\.)({_CONTAINER})\.")
+_EXPERT: Final = re.compile(r"(^|\.)experts\.[0-9]+(?=\.|$)")
+_IN_LAYER: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers", "transformer.h")
+_OUTER: Final = ("", "model.", "language_model.", "language_model.model.", "model.language_model.")
+_FAMILIES: Final = (
+    (Part.VISION, re.compile(r"(^|[._*])(vision|visual|vit|image|img)")),
+    (Part.AUDIO, re.compile(r"(^|[._*])(audio|speech|sound)")),
+    (Part.MTP, re.compile(r"(^|[._*])(mtp|nextn)")),
+)
+_SYNONYMS: Final = (("block_sparse_moe", "mlp"), ("index_q_proj", "indexer.q_proj"), ("index_k_proj", "indexer.k_proj"))
+_NO_LOSS: Final = re.compile(r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln")
+Pattern = re.Pattern[str]
+
+
+class Names(Record):
+    """The modules that a config names. ``numbered`` maps (part, layer) to names and patterns for the rest after the number."""
+
+    literal: frozenset[str] = frozenset()
+    numbered: Mapping[tuple[Part, int], tuple[frozenset[str], tuple[Pattern, ...]]] | None = None
+    general: tuple[Pattern, ...] = ()
+    by_number: tuple[Pattern, ...] = ()
+    """Patterns that may match some layer numbers and not others."""
+    depth: int = 0
+    """The layers of the model, if known. Files number the layers for multi-token prediction on from there."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no module is named."""
+        return not (self.literal or self.numbered or self.general or self.by_number)
+
+    @property
+    def names_layers(self) -> bool:
+        """Whether some name depends on the layer number."""
+        return bool(self.numbered or self.by_number)
+
+    def layers(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
+        """The layer ``numbers`` in which the module is named. A module that exists once has one number.
+
+        >>> names = read_names(["model.layers.1.mlp", "re:.*layers.[3-4].*"])
+        >>> sorted(names.layers("mlp.up_proj", Part.LANGUAGE, range(6)))
+        [1, 3, 4]
+        """
+        key = (module, part, tuple(numbers))
+        if key not in self._found:
+            self._found[key] = self._look_up(_renamed(module), part, numbers) if numbers else frozenset()
+        return self._found[key]
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, Part, tuple[int, ...]], frozenset[int]]:
+        """What was looked up already: a plan asks for the same modules at each step of its solvers."""
+        return {}
+
+    @cached_property
+    def _general(self) -> dict[tuple[str, Part, int, int], bool]:
+        """Whether a general pattern matches. It can tell two numbers apart only by how many digits they have."""
+        return {}
+
+    def _is_general(self, module: str, part: Part, number: int) -> bool:
+        key = (module, part, len(str(number)), len(str(self.depth + number)))
+        if key not in self._general:
+            names = _spellings(module, part, number, self.depth)
+            self._general[key] = any(pattern.match(name) for pattern in self.general for name in names)
+        return self._general[key]
+
+    @cached_property
+    def _numbered(self) -> dict[tuple[str, Part, int], bool]:
+        """Whether a pattern that tells layers apart matches."""
+        return {}
+
+    def _is_numbered(self, module: str, part: Part, number: int) -> bool:
+        key = (module, part, number)
+        if key not in self._numbered:
+            names = _spellings(module, part, number, self.depth)
+            self._numbered[key] = any(pattern.match(name) for pattern in self.by_number for name in names)
+        return self._numbered[key]
+
+    def _look_up(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
+        first = _spellings(module, part, numbers[0], self.depth) if self.literal else ()
+        if any(not self.literal.isdisjoint(_windows(name)) for name in first):
+            return frozenset(numbers)
+        if self.general and self._is_general(module, part, numbers[0]):
+            return frozenset(numbers)
+        inner = _inner(module)
+        parts = inner.split(".")
+        heads = {".".join(parts[:i]) for i in range(len(parts) + 1)}
+        matches = self._named(part, inner, heads, frozenset(numbers))
+        if part is Part.MTP and self.depth:
+            behind = self._named(Part.LANGUAGE, inner, heads, frozenset([self.depth + number for number in numbers]))
+            matches |= {number - self.depth for number in behind}
+        if self.by_number:
+            matches.update(number for number in numbers if number not in matches and self._is_numbered(module, part, number))
+        return frozenset(matches)
+
+    def strangers(self, modules: Iterable[tuple[str, Part]]) -> tuple[str, ...]:
+        """Names of single matrices that none of ``modules`` has. Norms, biases, routers and convolutions are ignored.
+
+        >>> read_names(["visual.blocks.0.attn.wqkv", "lm_head"]).strangers([("visual.blocks.attn.qkv", Part.VISION)])
+        ('attn.wqkv',)
+        """
+        listed = [(_renamed(module), part) for module, part in modules]
+        known: dict[Part, set[str]] = {}
+        for module, part in listed:
+            known.setdefault(part, set()).update(_windows(_inner(module)))
+        named = ((part, rest) for (part, _), (rests, _) in (self.numbered or {}).items() for rest in rests)
+        unknown = {rest for part, rest in named if rest and part in known and rest not in known[part]}
+        towers = {name for name in self.literal if _part(name) in known and _part(name) in (Part.VISION, Part.AUDIO)}
+        if towers:
+            spelled = {
+                window for module, part in listed for name in _spellings(module, part, 0, self.depth) for window in _windows(name)
+            }
+            unknown |= towers - spelled
+        return tuple(sorted(name for name in unknown if not _NO_LOSS.search(name)))
+
+    @cached_property
+    def _numbers_of(self) -> Mapping[Part, Mapping[str, set[int]]]:
+        """The layer numbers with which each name is listed."""
+        found: dict[Part, dict[str, set[int]]] = {}
+        for (part, number), (names, _) in (self.numbered or {}).items():
+            for name in names:
+                found.setdefault(part, {}).setdefault(name, set()).add(number)
+        return found
+
+    @cached_property
+    def _patterns_of(self) -> Mapping[Part, Mapping[int, tuple[Pattern, ...]]]:
+        found: dict[Part, dict[int, tuple[Pattern, ...]]] = {}
+        for (part, number), (_, patterns) in (self.numbered or {}).items():
+            if patterns:
+                found.setdefault(part, {})[number] = patterns
+        return found
+
+    def _named(self, part: Part, inner: str, heads: Iterable[str], numbers: frozenset[int]) -> set[int]:
+        """The layers, of these ``numbers``, in which a module is named: by its path inside the layer, or by those of modules around it."""
+        listed, patterns = self._numbers_of.get(part, {}), self._patterns_of.get(part, {})
+        found = {number for head in heads if head in listed for number in listed[head] & numbers}
+        for number in (patterns.keys() & numbers) - found:
+            if any(pattern.match(inner) for pattern in patterns[number]):
+                found.add(number)
+        return found
+
+
+def read_names(names: Iterable[str]) -> Names | None:
+    """Read the names of a quantiser's config; ``None`` if one is not understood or there are too many."""
+    literal: dict[str, None] = {}
+    texts: dict[tuple[Part, int], set[str]] = {}
+    patterns: dict[tuple[Part, int], dict[Pattern, None]] = {}
+    general: dict[Pattern, None] = {}
+    by_number: dict[Pattern, None] = {}
+    forms = characters = 0
+    for count, name in enumerate(names):
+        regex = name.startswith("re:")
+        is_literal = not regex and not any(sign in name for sign in "*?[")
+        if count >= MOST_NAMES or len(name) > _LONGEST:
+            return None
+        text = _renamed(name[3:].strip() if regex else name)
+        match = (_LAYER_IN_REGEX.match if regex else _LAYER.search)(text)
+        if match:
+            rest = text[match.end() :]
+            key = (_part(text[: match.start(3)]), int(match[3]))
+            if is_literal:
+                texts.setdefault(key, set()).add(_EXPERT.sub(r"\1experts", rest))
+                continue
+            compiled = (_regex if regex or not rest else _glob)(rest)
+            kept = patterns.setdefault(key, {})
+        elif is_literal:
+            literal[_EXPERT.sub(r"\1experts", text)] = None
+            continue
+        else:
+            compiled = (_regex if regex else _glob)(text)
+            kept = by_number if re.search(r"[0-9?[]|\\d(?!\+)", text) else general
+        known = [pattern for pattern in compiled if pattern is not None]
+        forms, characters = forms + len(known), characters + sum(len(pattern.pattern) for pattern in known)
+        if len(known) < len(compiled) or forms > _MOST_PATTERNS or characters > _LONGEST_PATTERNS:
+            return None
+        kept.update(dict.fromkeys(known))
+    if len(general) > _MOST_GENERAL or len(by_number) > _MOST_BY_NUMBER:
+        return None
+    numbered = {key: (frozenset(texts.get(key, ())), tuple(patterns.get(key, ()))) for key in (*texts, *patterns)}
+    return Names(literal=frozenset(literal), numbered=numbered, general=tuple(general), by_number=tuple(by_number))
+
+
+def _renamed(name: str) -> str:
+    """The name with the parts for which files have two words in one of them."""
+    for word, other in _SYNONYMS:
+        name = name.replace(word, other)
+    return name
+
+
+def _part(prefix: str) -> Part:
+    """The part of the model that a layer belongs to, from the text before its number."""
+    return next((part for part, sign in _FAMILIES if sign.search(prefix)), Part.LANGUAGE)
+
+
+def _inner(module: str) -> str:
+    """The path of a module inside its layer."""
+    match = _container(module)
+    return module[match.end() :] if match else module
+
+
+def _container(module: str) -> re.Match[str] | None:
+    """Where the path of a module names the layer that it is in."""
+    return _IN_TOWER.search(module) if "layer" in module or "block" in module or "h." in module else None
+
+
+@lru_cache(maxsize=8192)
+def _spellings(module: str, part: Part, number: int, depth: int) -> tuple[str, ...]:
+    """All names that a module may have in its checkpoint."""
+    match = _container(module)
+    here = f"{module[: match.end()]}{number}.{module[match.end() :]}" if match else module
+    names = [module, here, *(f"{prefix}{here}" for prefix in _OUTER)]
+    if part is Part.MTP:
+        names += [f"mtp.{module}", f"mtp.layers.{number}.{module}"]
+        names += [f"{prefix}.{depth + number}.{module}" for prefix in _IN_LAYER if depth]
+    elif part in (Part.LANGUAGE, Part.ENCODER) and not module.startswith(("lm_head", "model.")):
+        names += [f"{prefix}.{number}.{module}" for prefix in _IN_LAYER]
+    names += [name.replace("experts.", "experts.0.", 1) for name in names if ".experts." in f".{name}"]
+    return tuple(dict.fromkeys(names))
+
+
+@lru_cache(maxsize=8192)
+def _windows(name: str) -> frozenset[str]:
+    """Every run of consecutive parts of a name.
+
+    >>> sorted(_windows("a.b"))
+    ['a', 'a.b', 'b']
+    """
+    parts = name.split(".")
+    return frozenset(".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
+
+
+@lru_cache(maxsize=1024)
+def _glob(text: str) -> tuple[Pattern | None, ...]:
+    """Patterns of a glob. It matches a whole name, or the name of an outer module."""
+    return re.compile(translate(text)), re.compile(translate(f"{text}.*"))
+
+
+_TOKEN: Final = re.compile(
+    r"(?P<star>\.\*\??)|(?P<plus>\.\+\??)|(?P<digits>(?:\\d|\[0-9\])\+)|(?P<one>\\d|\[[0-9a-zA-Z_-]+\](?![+*?{])|\.(?![+*?{]))"
+    r"|(?P<plain>\\[./_-]|[\w/-])(?![+*?{])"
+)
+_GROUP: Final = re.compile(r"\((?:\?:)?((?:\\\.|[\w.|])+)\)(?![+*?{])")
+
+
+@lru_cache(maxsize=1024)
+def _regex(text: str) -> tuple[Pattern | None, ...]:
+    r"""The alternatives of a regular expression, each as a pattern for the start of a name; ``None`` if it is not supported.
+
+    >>> [bool(form.match("x.mlp.up_proj")) for form in _regex(r".*mlp\.(gate|up)_proj.*")]
+    [False, True]
+    >>> _regex("(a+)+$")
+    (None,)
+    """
+    parts = _GROUP.split(text.removeprefix("^"))
+    choices = [part.split("|") if i % 2 else [part] for i, part in enumerate(parts)]
+    size = 1
+    for choice in choices:
+        size *= len(choice)
+        if size > _MOST_FORMS:
+            return (None,)
+    return tuple(_linear("".join(form)) for form in product(*choices))
+
+
+def _linear(text: str) -> Pattern | None:
+    """Compile one alternative to a pattern that matches in linear time, or return ``None`` if it is not supported.
+
+    The text between two ``.*`` has a fixed length except for runs of digits, so the first place where it matches is enough.
+    """
+    closed = text.endswith("$")
+    text = text.removesuffix("$")
+    segments, after_digits, at = [""], False, 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            return None
+        kind, at = match.lastgroup, match.end()
+        if after_digits and (kind in ("digits", "one", "plus") or (kind == "plain" and match[0].isdigit())):
+            return None
+        after_digits = kind == "digits"
+        if kind in ("star", "plus"):
+            segments[-1] += "." if kind == "plus" else ""
+            segments.append("")
+        else:
+            segments[-1] += "[0-9]++" if kind == "digits" else match[0]
+    first, *rest = segments
+    last = rest.pop() if rest and closed else ""
+    body = first + "".join(f"(?>.*?{segment})" for segment in rest)
+    try:
+        return re.compile(body + (rf"(?:.*{last})\Z" if closed and len(segments) > 1 else r"\Z" if closed else ""))
+    except re.error:
+        return None
+
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {
     item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP8, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)

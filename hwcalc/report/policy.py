@@ -14,8 +14,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo, PolicyLayers
     from hwcalc.planner.sharing_result import SharingInfo
-    from hwcalc.policies.base import Extra, Policy
-    from hwcalc.policies.quality import Quality
+    from hwcalc.policies.base import Extra, Policy, Quality
 
 __all__ = ["MEMORY", "brief_lines", "policy_line", "policy_lines", "sharing_line", "sharing_lines"]
 
@@ -98,7 +97,7 @@ _DROPS: Final = {
 
 def _row_of(info: PolicyInfo) -> Policy:
     """The row of the policy in their table."""
-    from hwcalc.policies.table import find_policy
+    from hwcalc.policies.parse import find_policy
 
     return find_policy(info.name.partition(":")[0])
 

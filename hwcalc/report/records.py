@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hwcalc.formulas.record import Record
-from hwcalc.policies.base import Effect
-from hwcalc.policies.quality import Quality
+from hwcalc.policies.base import Effect, Quality
 from hwcalc.sources.listing import KnownModel
 
 __all__ = [

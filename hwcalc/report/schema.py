@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any, Final
+
+from hwcalc.data import data_file
 
 __all__ = ["DOCUMENTS", "PATH", "json_schema"]
 
@@ -34,7 +35,7 @@ DOCUMENTS = (
     "emit",
     "error",
 )
-PATH: Final = os.path.join(os.path.dirname(__file__), "schemas.jsonl")
+PATH: Final = data_file(__file__, "schemas.jsonl")
 """A line for each document: its name and its schema. ``scripts/build_schemas.py`` writes it."""
 
 

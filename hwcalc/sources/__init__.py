@@ -18,9 +18,9 @@ from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog
-from hwcalc.sources.hf_cache import find_cached
+from hwcalc.sources.hub import find_cached
 from hwcalc.sources.local import from_path, from_standard_input, from_stream, has_path_syntax, no_such_path
-from hwcalc.sources.wanted import Absent, Source, Wanted, split_revision
+from hwcalc.sources.request import Absent, Source, Wanted, split_revision
 from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def resolve(
 
 def _as_gguf(text: str, revision: str | None, access: Wanted, *, refresh: bool) -> RawModel | None:
     """The model of a GGUF file on the Hub; ``None`` if the text is something else."""
-    from hwcalc.sources.gguf.named import gguf_name
+    from hwcalc.sources.gguf.names import gguf_name
 
     named = None if has_path_syntax(text) else gguf_name(text)
     if named is None:
@@ -129,20 +129,20 @@ def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
 
 
 def _find_gguf_here(wanted: Wanted) -> RawModel | Absent:
-    from hwcalc.sources.gguf.here import find_gguf_here
+    from hwcalc.sources.gguf.hub import find_gguf_here
 
     return find_gguf_here(wanted)
 
 
 def _find_base(wanted: Wanted) -> RawModel | Absent:
-    from hwcalc.sources.gguf.base import find_base
+    from hwcalc.sources.gguf.hub import find_base
 
     return find_base(wanted)
 
 
 def _find_by_name(wanted: Wanted) -> RawModel | Absent:
     """The only model of this machine's that the name can mean, from the source that has it."""
-    from hwcalc.sources.by_name import meant
+    from hwcalc.sources.listing import meant
 
     found = meant(wanted.id)
     if found is None:
@@ -217,7 +217,7 @@ def _with_guess(error: KvplanError, wanted: Wanted) -> KvplanError:
 
 def _in_other_words(wanted: Wanted) -> str:
     """How to write a format that no file has, or one of a model whose config is known; empty if it is neither."""
-    from hwcalc.sources.gguf.base import base_models, other_format
+    from hwcalc.sources.gguf.hub import base_models, other_format
     from hwcalc.sources.gguf.names import is_gguf
 
     if wanted.file is None or is_gguf(wanted.file):

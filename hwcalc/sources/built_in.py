@@ -1,17 +1,20 @@
-"""The catalog as a source: entries of :mod:`hwcalc.profiles.catalog` as :class:`~hwcalc.model.RawModel`."""
+"""The catalog as a source: entries of :mod:`hwcalc.profiles.catalog` as :class:`~hwcalc.model.RawModel`.
+
+What a file of the catalog says of its model in few words: for lists.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
+from hwcalc.formulas.record import Record
 from hwcalc.model import FIDELITY, Note, Parameters, RawModel, WeightFacts
-from hwcalc.profiles.catalog import CatalogEntry, ProfileError, find_entry
-from hwcalc.sources.wanted import Absent, Wanted
+from hwcalc.profiles.catalog import CatalogEntry, ProfileError, find_entry, own_models
+from hwcalc.sources.request import Absent, Wanted
 from hwcalc.text import printable
-
-__all__ = ["find_in_catalog", "profile_errors"]
 
 _PLACE = "the built-in catalog"
 
@@ -73,3 +76,45 @@ def _notes(entry: CatalogEntry) -> Iterator[Note]:
             code=FIDELITY,
             message=f"The catalog's config of this model is not a copy of the published file: {printable(fidelity)}.",
         )
+
+
+_SENSES: Final = {"vision": ("vision_config", "vision_tower", "vit_config", "visual"), "audio": ("audio_config", "sound_config")}
+
+
+class CatalogFacts(Record):
+    """One model of the catalog. ``modality`` is ``text``, ``vision`` or ``audio``: what it takes beside text. ``None`` is unknown."""
+
+    id: str
+    model_type: str
+    parameters: int | None
+    active: int | None
+    released: str | None
+    modality: str
+
+
+def own_facts() -> Iterator[CatalogFacts]:
+    """The models of the user's own folder, in alphabetical order."""
+    with profile_errors():
+        for model_id in own_models():
+            entry = find_entry(model_id)
+            if entry is not None:
+                yield facts_of(model_id, entry.data)
+
+
+def facts_of(model_id: str, data: Mapping[str, Any]) -> CatalogFacts:
+    """The facts in one file of the catalog."""
+    counts = data.get("parameters") or {}
+    config = data["config"]
+    return CatalogFacts(
+        id=model_id,
+        model_type=str(config.get("model_type") or ""),
+        parameters=counts.get("total"),
+        active=counts.get("active"),
+        released=data.get("released"),
+        modality=modality_of(config),
+    )
+
+
+def modality_of(config: Mapping[str, Any]) -> str:
+    """What a model takes beside text, by the parts that its config describes."""
+    return next((sense for sense, keys in _SENSES.items() if any(config.get(key) for key in keys)), "text")

@@ -1,7 +1,13 @@
-"""Read a config document in JSON. Everything else is an error with an explanation.
+"""A config document in JSON, and documents of other formats translated to it. Everything else is an error with an explanation.
+
+Read a config document in JSON. Everything else is an error with an explanation.
 
 Some real files are not strict JSON. Therefore a byte-order mark, ``NaN``, ``Infinity`` and duplicate keys are accepted. Of
 duplicate keys the last one counts, as in Python.
+
+Translate ``params.json``, the format of Mistral's and Meta's own code, to the equivalent config of transformers.
+
+Merge ``hf_quant_config.json`` into the config. Older exports of ModelOpt describe their quantisation in this file.
 """
 
 from __future__ import annotations
@@ -14,21 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, Final
 
-from hwcalc.errors import ConfigError, ModelNotFoundError
+from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
+from hwcalc.model import Note, WeightFacts
 from hwcalc.text import printable
-
-__all__ = [
-    "GGUF_MAGIC",
-    "LARGEST_DOCUMENT",
-    "MAX_DEPTH",
-    "MAX_DIGITS",
-    "MAX_VALUES",
-    "check_document",
-    "parse_document",
-    "read_document",
-    "read_start",
-    "read_stream",
-]
 
 GGUF_MAGIC: Final = b"GGUF"
 """How a GGUF file begins."""
@@ -218,3 +212,127 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_RENAMED: Final = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "hidden_dim": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "norm_eps": "rms_norm_eps",
+    "rope_theta": "rope_theta",
+    "tied_embeddings": "tie_word_embeddings",
+    "max_position_embeddings": "max_position_embeddings",
+    "max_seq_len": "max_position_embeddings",
+    "model_max_length": "max_position_embeddings",
+}
+_EXPERTS: Final = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok"}
+
+# These keys describe training, storage, longer contexts or an additional tower. They do not change the cache of a layer.
+_HARMLESS: Final = frozenset(
+    {
+        *("causal", "dropout", "ffn_dim_multiplier", "is_causal", "lora", "max_batch_size", "multiple_of", "quantization"),
+        *("rope_scaling", "rope_scaling_factor", "use_biases", "use_scaled_rope", "vision_encoder", "yarn", "llama_4_scaling"),
+        *("max_seq_len", "activation_dim", "multimodal", "ragged_attention", "use_qk_norm"),
+    }
+)
+_NEEDED: Final = ("dim", "n_layers", "n_heads")
+
+
+def config_from_params(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The config that ``params`` describes: ``mixtral`` if it has experts, ``llama`` if it is Meta's, otherwise ``mistral``.
+
+    >>> config = config_from_params({"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 96}, "params.json")
+    >>> config["model_type"], config["hidden_size"], config["num_key_value_heads"]
+    ('mistral', 64, 2)
+
+    The parser checks the values later. Raises :class:`~hwcalc.errors.ConfigError` if the file has another format, and
+    :class:`~hwcalc.errors.UnsupportedError` if it describes something that these model types do not have. Messages call the file
+    ``name``.
+    """
+    missing = [key for key in _NEEDED if params.get(key) is None]
+    if missing:
+        raise ConfigError(
+            f"{name} is no description of a model in Mistral's format: it lacks {', '.join(missing)}.",
+            hint="Give a repository or folder with a config.json.",
+        )
+    experts = params.get("moe")
+    used = {*_RENAMED, *_HARMLESS, "sliding_window", "moe"}
+    foreign = [key for key, value in params.items() if key not in used and value not in (None, False)]
+    if isinstance(experts, Mapping):
+        foreign += [f"moe.{key}" for key, value in experts.items() if key not in _EXPERTS and value not in (None, False)]
+    if foreign:
+        listed = ", ".join(printable(str(key))[:40] for key in sorted(foreign)[:8])
+        raise UnsupportedError(
+            f"{name} has keys that kvplan does not know in this format: {listed}.",
+            hint="Give the same model with a config.json: most publishers have one beside it.",
+        )
+    config = {new: params[old] for old, new in _RENAMED.items() if params.get(old) is not None}
+    heads = params["n_heads"]
+    config.setdefault("num_key_value_heads", heads)
+    if "head_dim" not in config and all(type(size) is int and size > 0 for size in (params["dim"], heads)):
+        config["head_dim"] = params["dim"] // heads
+    if params.get("vocab_size") == -1:  # Meta: only the tokenizer knows the size
+        del config["vocab_size"]
+    if "hidden_dim" not in params:
+        return _meta_config(params, config)
+    config["sliding_window"] = params.get("sliding_window")
+    if isinstance(config["sliding_window"], list):
+        raise UnsupportedError(
+            f"{name} has a window of its own for each layer, which kvplan does not read in this format.",
+            hint="Give the same model with a config.json: most publishers have one beside it.",
+        )
+    if not experts:
+        return {"model_type": "mistral", "architectures": ["MistralForCausalLM"], **config}
+    if not isinstance(experts, Mapping):
+        raise ConfigError(f"{name} must have an object as moe.", hint="Give a repository or folder with a config.json.")
+    config |= {new: experts[old] for old, new in _EXPERTS.items() if old in experts}
+    return {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], **config}
+
+
+def _meta_config(params: Mapping[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a Llama in Meta's format. The MLP width follows from a rule: 2/3 of 4 x dim, rounded up to a multiple.
+
+    dim 4096, multiple_of 256: 8 x 4096 // 3 = 10,922, and the next multiple of 256 is 11,008.
+    """
+    dim, multiple, factor = params["dim"], params.get("multiple_of", 256), params.get("ffn_dim_multiplier")
+    if type(dim) is int and type(multiple) is int and multiple > 0 and 0 < dim < 2**31:
+        width = 8 * dim // 3
+        if isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor < 100:
+            width = int(factor * width)
+        config["intermediate_size"] = -(-width // multiple) * multiple
+    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **config}
+
+
+QUANT_FILE: Final = "hf_quant_config.json"
+_UNQUANTISED: Final = frozenset({"F64", "F32", "F16", "BF16", "C64", "BOOL", "I64"})
+
+
+def is_quantized(config: Mapping[str, Any]) -> bool:
+    """Whether the config itself says how the weights are quantised."""
+    levels = (config, *(value for key in ("text_config", "llm_config") if isinstance(value := config.get(key), Mapping)))
+    return any(level.get(key) for level in levels for key in ("quantization_config", "compression_config"))
+
+
+def may_be_quantized(facts: WeightFacts) -> bool:
+    """Whether the files contain a dtype that unquantised models do not have."""
+    return any(size and dtype not in _UNQUANTISED for dtype, size in facts.bytes_by_dtype.items())
+
+
+def with_quantization(config: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """The config with the content of ``document`` as its ``quantization_config``. A config that has one stays unchanged.
+
+    ``{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}`` becomes
+    ``{"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"], "producer": ...}``.
+    """
+    quantization = document.get("quantization")
+    if is_quantized(config) or not isinstance(quantization, Mapping) or not quantization:
+        return dict(config), ()
+    merged: dict[str, Any] = {"quant_method": "modelopt", **quantization}
+    if isinstance(document.get("producer"), Mapping):
+        merged.setdefault("producer", document["producer"])
+    note = Note(code="quantization", message=f"How the weights are quantised is taken from {QUANT_FILE}.")
+    return {**config, "quantization_config": merged}, (note,)

@@ -1,32 +1,50 @@
-"""The Hugging Face Hub as a source: ``config.json`` at a commit, and the headers of the weight files.
+"""The Hugging Face Hub and its cache on this machine as sources: ``config.json`` at a commit, and the headers of the weight files.
+
+The Hugging Face Hub as a source: ``config.json`` at a commit, and the headers of the weight files.
 
 One request gives the config and the commit. The weights need one or two requests per file, each for a part of the file
 (:mod:`hwcalc.sources.weights`). The config is then stored in the Hugging Face cache, where other programs find it too, and the
 weight facts in kvplan's own cache. So the next plan of the model needs no network. Code in a repository never runs.
+
+A repository without a ``config.json``: read ``params.json`` or a GGUF file instead, or explain what the repository contains.
+
+The Hugging Face cache on this machine as a source. The Hub is asked only for weight headers that were never read before.
+
+``<cache>/models--<org>--<name>/refs/<branch>`` holds a commit. ``snapshots/<commit>/config.json`` is the file, a link into
+``blobs``. The first of these is the cache: ``$HF_HUB_CACHE``, ``$HUGGINGFACE_HUB_CACHE`` (its old name), ``$HF_HOME/hub``,
+``$XDG_CACHE_HOME/huggingface/hub``, ``~/.cache/huggingface/hub``.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, KvplanError
+from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.model import Note, RawModel, WeightFacts
-from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
-from hwcalc.sources.facts_cache import cached_weights, keep_weights
-from hwcalc.sources.hf_store import keep_files
-from hwcalc.sources.hub_client import HubClient
-from hwcalc.sources.mistral_params import config_from_params
-from hwcalc.sources.progress import tell
-from hwcalc.sources.quantized import QUANT_FILE, is_quantized, may_be_quantized, with_quantization
-from hwcalc.sources.repository import Repository
-from hwcalc.sources.wanted import Absent, Wanted
+from hwcalc.profiles.catalog import is_model_id
+from hwcalc.sources.caches import cache_place, cached_weights, commit_of, keep_files, keep_weights, repository_folder
+from hwcalc.sources.document import (
+    LARGEST_DOCUMENT,
+    QUANT_FILE,
+    config_from_params,
+    is_quantized,
+    may_be_quantized,
+    parse_document,
+    with_quantization,
+)
+from hwcalc.sources.gguf.names import is_gguf
+from hwcalc.sources.hub_client import HubClient, Repository
+from hwcalc.sources.request import Absent, Wanted, tell
 from hwcalc.sources.weights import read_weights
-from hwcalc.text import printable, shown
+from hwcalc.text import operand, printable, shown
 
-__all__ = ["find_on_hub", "with_weights"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _STEMS: Final = {False: ("model",), True: ("consolidated", "model")}
 """Stems of the weight files. The key says whether the config is Mistral's ``params.json``."""
@@ -80,8 +98,6 @@ def _read(client: HubClient, wanted: Wanted) -> RawModel | Absent:
         return Absent(place=client.name, remark=f"{client.name} has {wanted.id}, but no revision {revision}")
     repository = Repository(client, reply, wanted.id, revision)
     if reply.status == 404:
-        from hwcalc.sources.without_config import without_config
-
         params = without_config(repository, wanted)
         if params is None:
             return Absent(place=client.name)
@@ -173,3 +189,134 @@ def _quantization(
         return config, (Note(code="quantization", message=f"{QUANT_FILE} could not be read: {error.message}"),)
     documents[QUANT_FILE] = data
     return with_quantization(config, document)
+
+
+def without_config(repository: Repository, wanted: Wanted) -> bytes | RawModel | None:
+    """The content of ``params.json``, or the model of a GGUF file; ``None`` if the repository does not exist.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` if the repository holds an adapter, and
+    :class:`~hwcalc.errors.ModelNotFoundError` if it holds configs in folders or nothing that describes a model.
+    """
+    listing = repository.listing()
+    if listing is None:
+        return repository.whole("params.json", LARGEST_DOCUMENT)
+    names = listing.names
+    what = f"{shown(repository.asked)} on {repository.client.name}"
+    if "params.json" in names:
+        return repository.whole("params.json", LARGEST_DOCUMENT)
+    if "adapter_config.json" in names:
+        base = _base_of_adapter(repository) or listing.base
+        raise UnsupportedError(
+            f"{what} is an adapter{f' for {base}' if base else ''}: the model that it is loaded into has the cache.",
+            hint=f"Plan the base model: kvplan {base}" if base else "Plan the base model that its page names.",
+        )
+    inner = [name.removesuffix("/config.json") for name in names if name.endswith("/config.json")]
+    if inner:
+        listed = ", ".join(shown(name) for name in inner[:6]) + (", ..." if len(inner) > 6 else "")
+        many = "several configs, each" if len(inner) > 1 else "its config"
+        raise ModelNotFoundError(
+            f"{what} has {many} in a folder: {listed}.",
+            hint=f"Choose one and plan it as a folder: {_download(repository.asked, f'{inner[0]}/config.json')}",
+        )
+    if any(is_gguf(name) for name in names):
+        from hwcalc.sources.gguf.hub import read_repository
+
+        return read_repository(repository, names, wanted)
+    content = "is empty" if not set(names) - {".gitattributes", "README.md"} else "has no config.json"
+    raise ModelNotFoundError(
+        f"{what} {content}: nothing in it describes a model.",
+        hint="Check the id; any model's folder or config.json will do as well.",
+    )
+
+
+def _download(asked: str, name: str) -> str:
+    """The command that downloads one file, whose name the Hub gave."""
+    if name.startswith("-"):
+        return f"hf download --local-dir . {asked} {operand(name)}"
+    return f"hf download {asked} {operand(name)} --local-dir ."
+
+
+def _base_of_adapter(repository: Repository) -> str:
+    try:
+        data = repository.whole("adapter_config.json", LARGEST_DOCUMENT)
+        document = {} if data is None else parse_document(data, "adapter_config.json")
+    except KvplanError:
+        return ""
+    base = document.get("base_model_name_or_path")
+    return base if isinstance(base, str) and is_model_id(base) else ""
+
+
+_WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def cached_ids() -> tuple[str, ...]:
+    """The ids of all models with a folder in the cache, in alphabetical order. The folder may lack a config."""
+    try:
+        names = os.listdir(cache_place())
+    except OSError:
+        return ()
+    ids = (name.removeprefix("models--").replace("--", "/", 1) for name in names if name.startswith("models--"))
+    return tuple(sorted((model_id for model_id in ids if model_id), key=str.lower))
+
+
+def cached_config(model_id: str) -> Path | None:
+    """The path of the config of the main branch, or ``None`` if the cache does not have it."""
+    located = _locate(Wanted(id=model_id))
+    return None if isinstance(located, str) else located[0]
+
+
+def find_cached(wanted: Wanted) -> RawModel | Absent:
+    """The model from the cache. Raises :class:`~hwcalc.errors.ConfigError` for a broken config."""
+    located = _locate(wanted)
+    if isinstance(located, str):
+        return Absent(place=f"the Hugging Face cache ({printable(cache_place())})", remark=located)
+    from hwcalc.sources.local import read_config
+
+    path, commit, remark = located
+    notes = [Note(code="revision", message=remark)] if remark else []
+    config = read_config(path, notes)
+    raw = RawModel(
+        id=wanted.id,
+        config=config,
+        source="hf-cache",
+        location=f"Hugging Face cache, commit {commit[:12]}",
+        revision=commit,
+        notes=tuple(notes),
+    )
+    return _with_weights(raw, wanted, path, commit) if wanted.weights else raw
+
+
+def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> RawModel:
+    """The model with its weight facts, from an earlier reading of this commit, from downloaded files, or from the Hub."""
+    from hwcalc.sources.caches import cached_weights, keep_weights
+    from hwcalc.sources.local import weights_beside
+
+    kept = cached_weights(wanted.id, commit)
+    if kept is not None and kept.facts is not None:
+        return replace(raw, weights=kept.facts, notes=(*raw.notes, *kept.notes))
+    notes: list[Note] = []
+    facts = weights_beside(config, notes)
+    if facts is not None:
+        keep_weights(wanted.id, commit, facts)
+    elif kept is not None:
+        notes = list(kept.notes)
+    elif not wanted.offline and _WHOLE_COMMIT.fullmatch(commit):
+        return with_weights(raw, wanted, commit, params=config.name == "params.json")
+    return replace(raw, weights=facts, notes=(*raw.notes, *notes))
+
+
+def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:
+    """Config, commit and a remark, or only the reason why the cache has no config. The reason is empty for an unknown model."""
+    folder = repository_folder(wanted.id)
+    if folder is None:
+        return ""
+    commit, remark = commit_of(folder, wanted.revision)
+    if commit is None:
+        return remark
+    path = folder / "snapshots" / commit / "config.json"
+    for name in ("config.json", "params.json"):
+        if os.path.isfile(path.with_name(name)):
+            return path.with_name(name), commit, remark
+    if os.path.islink(path):
+        return f"the Hugging Face cache has {wanted.id}, but its config.json is a link to a file that is gone"
+    return f"the Hugging Face cache has {wanted.id} at commit {commit[:12]}, but without a config.json"

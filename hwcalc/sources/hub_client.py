@@ -1,11 +1,17 @@
-"""Requests to the Hub with the session, address and token of huggingface_hub. No other module imports huggingface_hub.
+"""Requests to the Hub, and a repository at one commit. No other module imports huggingface_hub.
+
+A time limit for work whose own time-outs bound single reads only, and a limit for the memory of compressed answers.
+
+Requests to the Hub with the session, address and token of huggingface_hub. No other module imports huggingface_hub.
 
 The environment of huggingface_hub is respected: ``HF_ENDPOINT``, ``HF_TOKEN`` and the stored login, proxies, certificates,
 ``HF_HUB_DOWNLOAD_TIMEOUT``. Its downloads have no limits, but the requests here do: in bytes, in time and in the number of tries. The
-time limit holds for a whole request, with its redirects, its tries and the headers of its answer (:mod:`hwcalc.sources.deadline`).
+time limit holds for a whole request, with its redirects, its tries and the headers of its answer (:mod:`hwcalc.sources.hub_client`).
 
 No message contains the token. Messages consist of the status and of words of this program. They do not repeat what the client or
 the server wrote, and they hide the exception of the client, whose text may quote a header.
+
+One repository on the Hub at one commit, with its files.
 """
 
 from __future__ import annotations
@@ -13,18 +19,81 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from hwcalc._version import __version__
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.sources.deadline import LateError, before, timely, unzipped
+from hwcalc.profiles.catalog import is_model_id
+from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
+from hwcalc.sources.weights import FilePart
 from hwcalc.text import printable, shown
 
-__all__ = ["PAUSES", "HubClient", "Reply"]
+T = TypeVar("T")
+
+
+class LateError(Exception):
+    """The time is over. ``received`` is the number of bytes that came in time."""
+
+    def __init__(self, received: int = 0) -> None:
+        super().__init__("late")
+        self.received = received
+
+
+def before(end: float, work: Callable[[], T]) -> T:
+    """The result of ``work``, or :class:`LateError` when the monotonic clock reaches ``end``.
+
+    The work runs in a thread of its own, because an HTTP client waits for each piece of the headers anew: a server that sends a line of
+    them every few seconds meets every time-out. Late work is left behind. It ends when its server does, and never keeps the program
+    from ending.
+    """
+    results: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            results.put((work(),))
+        except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+            results.put(error)
+
+    Thread(target=run, name="kvplan-request", daemon=True).start()
+    try:
+        result = results.get(timeout=max(0.0, end - time.monotonic()))
+    except Empty:
+        raise LateError from None
+    if isinstance(result, BaseException):
+        raise result
+    return result[0]
+
+
+def timely(pieces: Iterator[bytes], end: float) -> Iterator[bytes]:
+    """The pieces that arrive before ``end``. Raises :class:`LateError` at the first one that does not."""
+    received = 0
+    for piece in pieces:
+        yield piece
+        received += len(piece)
+        if time.monotonic() > end:
+            raise LateError(received)
+
+
+def unzipped(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The content of gzip pieces, never more than 64 KiB at once: a short answer can unpack to gigabytes."""
+    import zlib
+
+    decoder = zlib.decompressobj(wbits=31)
+    for piece in pieces:
+        rest, more = piece, True
+        while more and not decoder.eof:
+            content = decoder.decompress(rest, _PIECE)
+            rest = decoder.unconsumed_tail
+            more = bool(rest) or len(content) == _PIECE
+            if content:
+                yield content
+
 
 PAUSES: Final = (0.5, 1.0)
 """Seconds before the second and the third try."""
@@ -344,3 +413,78 @@ def _word(text: object) -> str:
 
 def _number(text: object) -> int | None:
     return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+_PARALLEL = 8
+_WHOLE_COMMIT = 40
+
+
+class Listing(Record):
+    """The names of a repository's files, and the id of the base model (empty if the page does not name one)."""
+
+    names: tuple[str, ...]
+    base: str
+
+
+class Repository:
+    """One commit of one repository. A missing file is ``None``; a refused or failed request raises :class:`HubError`.
+
+    ``asked`` is the id in the request, ``id`` the current name of the repository. ``commit`` is ``None`` if a mirror does not say
+    it.
+    """
+
+    parallel = _PARALLEL
+
+    def __init__(self, client: HubClient, reply: Reply | None, model_id: str, revision: str) -> None:
+        whole = len(revision) == _WHOLE_COMMIT and all(letter in "0123456789abcdef" for letter in revision)
+        self.client = client
+        self.asked = model_id
+        self.id = (reply and reply.id) or model_id
+        self.commit = (reply and reply.commit) or (revision if whole else None)
+        self.revision = self.commit or revision
+
+    def whole(self, name: str, most: int) -> bytes | None:
+        """The content of a small file."""
+        reply = self.reply(name, most, None)
+        return None if reply is None else reply.body
+
+    def part(self, name: str, first: int, end: int) -> FilePart | None:
+        """The bytes of a file from ``first`` up to ``end``."""
+        reply = self.reply(name, end - first, first)
+        return None if reply is None else FilePart(data=reply.body, file_bytes=reply.file_bytes)
+
+    def reply(self, name: str, most: int, first: int | None) -> Reply | None:
+        """The answer to a request for a file, or for ``most`` bytes of it from ``first`` on."""
+        try:
+            reply = self.client.file(self.id, self.revision, name, most=most, first=first)
+        except ValueError as error:  # huggingface_hub rejects the id
+            raise HubError(f"{self.client.name} has no {shown(self.asked)}.") from error
+        if reply.status == 404 and reply.code in {"RepoNotFound", "RevisionNotFound"}:
+            raise HubError(f"{self.client.name} has no {shown(self.asked)} at revision {shown(self.revision)}.")
+        if reply.status == 404:
+            return None
+        if reply.status not in {200, 206}:
+            raise self.client.refusal(reply, self.asked)
+        return reply
+
+    def listing(self) -> Listing | None:
+        """The list of files and the base model; ``None`` if the server has no such list, as some mirrors."""
+        return self.listed(self.client.listing(self.id, self.revision, most=LARGEST_DOCUMENT))
+
+    def listed(self, reply: Reply) -> Listing | None:
+        """The same from an answer."""
+        if reply.status == 404:
+            return None
+        if reply.status != 200:
+            raise self.client.refusal(reply, self.asked)
+        document = parse_document(reply.body, f"the list of files of {self.asked}")
+        siblings, card = document.get("siblings"), document.get("cardData")
+        rows = siblings if isinstance(siblings, list) else []
+        names = (row.get("rfilename") for row in rows if isinstance(row, dict))
+        base = card.get("base_model") if isinstance(card, dict) else None
+        if isinstance(base, list) and base:
+            base = base[0]
+        return Listing(
+            names=tuple(sorted(name for name in names if isinstance(name, str))),
+            base=base if isinstance(base, str) and is_model_id(base) else "",
+        )

@@ -1,20 +1,32 @@
-"""The models that this machine knows, for ``kvplan models``: the catalog, the user's own files and the Hugging Face cache."""
+"""The models that this machine knows: for ``kvplan models``, and for a name that is not whole.
+
+The models that this machine knows, for ``kvplan models``: the catalog, the user's own files and the Hugging Face cache.
+
+Find the one model that a name means: an id in other capitals, a name without its org, or the beginning of a name.
+
+The GGUF models that are on this machine already, by their names and sizes. No file is opened.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
 
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, ModelNotFoundError
 from hwcalc.formulas.record import Record
+from hwcalc.model import OLLAMA
 from hwcalc.profiles.catalog import find_entry, list_models, own_models
 from hwcalc.profiles.known_models import ListedModel, built_in_models, listed_facts
 from hwcalc.sources.built_in import profile_errors
+from hwcalc.sources.caches import snapshot
 from hwcalc.sources.document import read_document
-from hwcalc.sources.hf_cache import cached_config, cached_ids
-from hwcalc.text import printable
-
-__all__ = ["KnownModel", "known_ids", "list_known_models"]
+from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
+from hwcalc.sources.hub import cached_config, cached_ids
+from hwcalc.sources.nearest import name_parts
+from hwcalc.sources.ollama import model_file, ollama_models, ollama_stores
+from hwcalc.text import printable, shown
 
 
 class KnownModel(Record):
@@ -85,3 +97,170 @@ def _read(model_id: str) -> tuple[ListedModel | None, str]:
     if entry is None:
         return None, "catalog"
     return listed_facts(entry.data), "user" if entry.user else "catalog"
+
+
+_LISTED = 6
+
+
+def matching(text: str, ids: Iterable[str]) -> tuple[str, ...]:
+    """The ids that ``text`` may mean. Capitals do not matter.
+
+    With an org, the whole id must be equal. Without one, the name must be equal, or begin with ``text`` and a hyphen if no name is equal.
+
+    >>> known = ["Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base", "google/gemma-3-4b-it", "google/gemma-3-4b-pt"]
+    >>> matching("qwen/qwen3-8b", known), matching("QWEN3-8B", known), matching("gemma-3-4b", known)
+    (('Qwen/Qwen3-8B',), ('Qwen/Qwen3-8B',), ('google/gemma-3-4b-it', 'google/gemma-3-4b-pt'))
+    >>> matching("someone/Qwen3-8B", known), matching("gemma-3-4", known)
+    ((), ())
+    """
+    query = text.lower()
+    if "/" in query:
+        return tuple(model_id for model_id in ids if model_id.lower() == query)
+    names = [(model_id, model_id.lower().rpartition("/")[2]) for model_id in ids]
+    equal = tuple(model_id for model_id, name in names if name == query)
+    return equal or tuple(model_id for model_id, name in names if name.startswith(f"{query}-"))
+
+
+def meant(text: str) -> tuple[str, str] | None:
+    """The model of this machine's that ``text`` means, and what to say about it; ``None`` if there is none, or if the id is known.
+
+    The beginning of a name counts only if it has a number, and if no other name begins with the same words and numbers: ``qwen`` is a
+    family. Several models are one answer if the catalog has the same facts about all of them. Otherwise the name is ambiguous: raises
+    :class:`~hwcalc.errors.ModelNotFoundError`, because a guess would be the plan of another model.
+    """
+    known = known_ids()
+    ids = [model_id for model_id in matching(text, known) if _described(model_id)]
+    if not ids or text in ids:
+        return None
+    whole = any(text.lower() in (model_id.lower(), model_id.lower().rpartition("/")[2]) for model_id in ids)
+    family = ids if whole else _family(text, ids, known)
+    clear = whole or (len(family) == len(ids) and any(letter.isdigit() for letter in text))
+    if clear and len(ids) == 1:
+        return ids[0], f"{shown(text)} is not an id: {ids[0]} is taken."
+    if clear and (facts := _same_facts(ids)):
+        # A copy of the published config needs no note about itself.
+        first = next(
+            (model_id for model_id, entry in facts.items() if str(entry.get("fidelity")).startswith("published")), ids[0]
+        )
+        others = _listed([model_id for model_id in ids if model_id != first], "and")
+        return first, f"{shown(text)} is not an id: {first} is taken; the plan of {others} would be the same."
+    hint = f"Did you mean {_listed(family, 'or')}?"
+    if len(family) > _LISTED:
+        hint += f" All of them: kvplan models {text}"
+    many = f"may mean {len(family):,} models" if len(family) > 1 else "is only the beginning of one"
+    raise ModelNotFoundError(f"{shown(text)} is not an id, and {many}.", hint=hint)
+
+
+def _family(text: str, ids: list[str], known: Iterable[str]) -> list[str]:
+    """All models whose name begins with the same words and numbers, those of ``ids`` first."""
+    parts = name_parts(text)
+    others = [
+        model_id for model_id in known if model_id not in ids and name_parts(model_id.rpartition("/")[2])[: len(parts)] == parts
+    ]
+    return [*ids, *(model_id for model_id in others if _described(model_id))]
+
+
+def _described(model_id: str) -> bool:
+    """Whether a source on this machine can describe the model. The cache may have its folder alone."""
+    with profile_errors():
+        return find_entry(model_id) is not None or cached_config(model_id) is not None
+
+
+def _same_facts(ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """The catalog's facts about the models by id; nothing if the facts that a plan uses differ, or if the cache has one of them."""
+    facts: dict[str, Mapping[str, Any]] = {}
+    for model_id in ids:
+        with profile_errors():
+            entry = find_entry(model_id)
+        if entry is None or cached_config(model_id) is not None:
+            return {}
+        facts[model_id] = entry.data
+    used = [
+        (entry["config"], (entry.get("parameters") or {}).get("total"), entry.get("weight_bytes")) for entry in facts.values()
+    ]
+    return facts if all(one == used[0] for one in used) else {}
+
+
+def _listed(ids: list[str], word: str) -> str:
+    if len(ids) > _LISTED:
+        return f"{', '.join(ids[:_LISTED])} {word} others"
+    return f" {word} ".join(filter(None, (", ".join(ids[:-1]), ids[-1])))
+
+
+MOST_FILES: Final = 20_000
+"""Most GGUF files of a folder that are looked at."""
+_DEEPEST: Final = 6
+_FOLDERS: Final = ("~/.lmstudio/models", "~/.cache/lm-studio/models", "~/.cache/llama.cpp")
+"""Where LM Studio, its earlier releases and earlier releases of llama.cpp keep files."""
+
+
+class InstalledModel(Record):
+    """A model in one file or several. ``name`` names it on a command line; ``path`` is its file, or the first of several.
+
+    ``source`` is ``hf-cache``, ``ollama`` or ``folder``.
+    """
+
+    name: str
+    path: Path
+    bytes: int
+    source: str
+
+
+def installed_models(folders: Iterable[str | os.PathLike[str]] = ()) -> list[InstalledModel]:
+    """All GGUF models in the Hugging Face cache, in Ollama's store and in folders, each file once, in alphabetical order.
+
+    Those of other programs' folders are listed too. Models in several files of which one is missing are left out.
+    """
+    places = [Path(os.path.expanduser(os.fspath(folder))) for folder in (*folders, *_FOLDERS)]
+    found: dict[str, InstalledModel] = {}
+    for model in (*_cached(), *_of_ollama(), *(one for place in places for one in models_in_folder(place))):
+        found.setdefault(os.path.realpath(model.path), model)
+    return sorted(found.values(), key=lambda model: (model.name.lower(), model.name))
+
+
+def models_in_folder(folder: Path) -> Iterator[InstalledModel]:
+    """The models in a folder and in those below it."""
+    for path, size in _models_below(folder):
+        yield InstalledModel(name=printable(str(path)), path=path, bytes=size, source="folder")
+
+
+def _cached() -> Iterator[InstalledModel]:
+    for model_id in cached_ids():
+        found = snapshot(model_id, None)
+        if found is None:
+            continue
+        for path, size in _models_below(found[0]):
+            name = f"{model_id}:{path.relative_to(found[0]).as_posix()}"
+            yield InstalledModel(name=printable(name), path=path, bytes=size, source="hf-cache")
+
+
+def _of_ollama() -> Iterator[InstalledModel]:
+    for store in ollama_stores():
+        for model, manifest in ollama_models(store):
+            found = model_file(store, manifest)
+            if found is not None:
+                yield InstalledModel(name=OLLAMA + model.short, path=found[0], bytes=found[1], source="ollama")
+
+
+def _models_below(folder: Path) -> Iterator[tuple[Path, int]]:
+    """The first files and the bytes of all models below a folder."""
+    count = 0
+    for place, folders, names in os.walk(folder):
+        depth = len(Path(place).relative_to(folder).parts)
+        folders[:] = sorted(name for name in folders if not name.startswith(".")) if depth < _DEEPEST else []
+        files = [name for name in names if is_gguf(name)]
+        count += len(files)
+        if count > MOST_FILES:
+            return
+        for name in models_of(files):
+            part = part_of(name)
+            sizes = [_size(os.path.join(place, one)) for one in ((name,) if part is None else part.names)]
+            if None not in sizes:
+                yield Path(place, name), sum(size or 0 for size in sizes)
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None

@@ -1,4 +1,7 @@
-"""Read the config of a model from a path, a folder or a stream."""
+"""Read the config of a model from a path, a folder or a stream.
+
+Read a config and the files beside it: the headers of weight files, and a second file about quantisation.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, Any
 
-from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
-from hwcalc.model import Note, RawModel
+from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.model import Note, RawModel, WeightFacts
 from hwcalc.profiles.catalog import is_model_id
+from hwcalc.sources.document import read_document
 from hwcalc.text import printable, shown
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["MODEL_FILES", "OPEN_FILE", "from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
 
 # The path of a file in the Hugging Face cache contains the id and the commit.
 _SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
@@ -63,7 +63,6 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
                 raise ModelNotFoundError(f"the folder {name} has no config.json and no GGUF file.", hint=_what_else(path))
             return found
         file = path / "params.json"
-    from hwcalc.sources.folder import read_config, weights_beside
 
     notes: list[Note] = []
     config = read_config(file, notes)
@@ -158,3 +157,41 @@ def no_such_path(text: str) -> ModelNotFoundError:
         f"there is no file or folder {shown(text)}.",
         hint="Give a folder with a config.json, a config.json, or an id such as Qwen/Qwen3-8B (kvplan models lists what is built in).",
     )
+
+
+def read_config(path: Path, notes: list[Note]) -> dict[str, Any]:
+    """The config at ``path``, merged with ``hf_quant_config.json`` beside it. A ``params.json`` is translated.
+
+    Raises :class:`~hwcalc.errors.ConfigError` if the config cannot be read. If the second file is broken, a note is added.
+    """
+    config = read_document(path)
+    if path.name == "params.json":
+        from hwcalc.sources.document import config_from_params
+
+        config = config_from_params(config, printable(str(path)))
+    beside = path.with_name("hf_quant_config.json")
+    if os.path.isfile(beside):
+        from hwcalc.sources.document import with_quantization
+
+        try:
+            config, more = with_quantization(config, read_document(beside))
+        except KvplanError as error:
+            more = (Note(code="quantization", message=f"The file beside the config was left out of account: {error.message}"),)
+        notes.extend(more)
+    return config
+
+
+def weights_beside(path: Path, notes: list[Note]) -> WeightFacts | None:
+    """The facts about the safetensors files beside the config ``path``, or ``None`` if files are missing or broken."""
+    folder = os.path.dirname(path)
+    stems = ("consolidated", "model") if path.name == "params.json" else ("model",)
+    names = (f"{stem}.safetensors{end}" for stem in stems for end in ("", ".index.json"))
+    if not any(os.path.isfile(os.path.join(folder, name)) for name in names):
+        return None
+    from hwcalc.sources.weights import Folder, read_weights
+
+    try:
+        return read_weights(Folder(folder), stems)
+    except KvplanError as error:
+        notes.append(Note(code="weights", message=f"The weight files could not be read: {error.message}"))
+        return None

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-__all__ = ["name_parts", "nearest"]
-
 _LONGEST = 200
 _SIMILAR = 0.72
 _PARTS: Final = re.compile(r"(?:nvfp|mxfp|fp|bf|int)[0-9]+|[a-z]+|[0-9]+")

@@ -21,8 +21,6 @@ from hwcalc.sources.document import read_document
 from hwcalc.text import operand, printable, shown
 from hwcalc.units import human_bytes
 
-__all__ = ["OllamaModel", "find_in_ollama", "ollama_file", "ollama_models", "ollama_stores"]
-
 MOST_MODELS: Final = 10_000
 """Most models of a store that are listed."""
 

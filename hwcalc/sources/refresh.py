@@ -18,8 +18,6 @@ from hwcalc.profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, pa
 from hwcalc.sources import resolve
 from hwcalc.text import printable, shown
 
-__all__ = ["Refreshed", "finite", "refresh"]
-
 
 class Refreshed(Record):
     """The file that was written, and notes about it."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from hwcalc.library.load import Missing
 from hwcalc.model import ModelSpec
-from hwcalc.sources.progress import tell
+from hwcalc.sources.request import tell
 from hwcalc.sweep.axes import Axes
 from hwcalc.sweep.blocks import RowBlock, failed_row
 from hwcalc.sweep.cost import in_words

@@ -12,7 +12,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError
 from hwcalc.parsers.config import MAX_ITEMS, MAX_KINDS, MAX_LAYERS, MAX_NAME, MAX_TENSORS
-from hwcalc.quantization import names
+from hwcalc.quantization import scheme
 from hwcalc.quantization.config import read_scheme
 from hwcalc.sources.document import MAX_VALUES
 from tests.hwcalc.command import python
@@ -230,13 +230,13 @@ def test_an_unknown_key_is_named_in_few_words() -> None:
 def test_names_are_looked_up_once_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many steps the solvers take: what a plan with a GPU asks for was asked by the plan without one."""
     calls = []
-    look_up = names.Names._look_up
+    look_up = scheme.Names._look_up
 
-    def counted(self: names.Names, *what: Any) -> frozenset[int]:
+    def counted(self: scheme.Names, *what: Any) -> frozenset[int]:
         calls.append(what)
         return look_up(self, *what)
 
-    monkeypatch.setattr(names.Names, "_look_up", counted)
+    monkeypatch.setattr(scheme.Names, "_look_up", counted)
     model = load_model(_quantized(config_groups={"g": GROUP}, ignore=["lm_head", "re:.*layers.[0-4]\\.mlp.*"]))
     plan(model, seq=1000)
     first = len(calls)

@@ -97,3 +97,16 @@ def test_a_checkout(folder: Path) -> None:
     assert json.loads(run(sys.executable, "-m", "hwcalc", *PLAN, cwd=ROOT))["cache"]["total_bytes"] == BYTES
     here = f"import sys; sys.path.append({str(ROOT)!r})\n"
     assert run(sys.executable, "-c", here + LIBRARY, cwd=folder).splitlines()[-1] == str(BYTES)
+
+
+def test_a_wheel_on_the_path(tmp_path: Path) -> None:
+    """The archive itself, not installed: modules and data files are read out of it."""
+    wheel = build(tmp_path)
+    program = f"import sys; sys.path.insert(0, {str(wheel)!r})\n{LIBRARY}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=without_paths(), check=True, capture_output=True, text=True
+    )
+    *places, size = done.stdout.split()
+
+    assert all(place.startswith(str(wheel)) for place in places)
+    assert int(size) == BYTES

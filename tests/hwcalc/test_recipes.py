@@ -32,7 +32,7 @@ from hwcalc.parsers import registry
 from hwcalc.parsers.gguf import hparams
 from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, Window
 from hwcalc.planner.context import open_request
-from hwcalc.policies import table
+from hwcalc.policies import parse
 from hwcalc.reconcile import core, dialects, reconcile
 from hwcalc.report.plan import FORMATS
 from tests.hwcalc.command import Capture, run
@@ -218,10 +218,10 @@ def test_an_engine(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_policy(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """The policy is found by its name, listed, completed, and keeps half, inside another policy too."""
     follow("hwcalc/policies", "halves")
-    monkeypatch.setattr(table, "MODULES", (*table.MODULES, "halves"))
+    monkeypatch.setattr(parse, "TABLES", (*parse.TABLES, ("halves", "POLICIES")))
     config = {"model_type": "llama", "num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 256}
-    table.policies.cache_clear()
-    table._by_spelling.cache_clear()
+    parse.policies.cache_clear()
+    parse._by_spelling.cache_clear()
     try:
         assert keep(config, "EveryOther", prompt=17, decode=2).after_decode_per_layer == [11, 11, 11]
         assert keep(config, "composed:presses=[everyother,everyother]", prompt=17).per_layer == [5, 5, 5]
@@ -229,8 +229,8 @@ def test_a_policy(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Captu
         assert completion.policies("every") == ["everyother"]
     finally:
         monkeypatch.undo()
-        table.policies.cache_clear()
-        table._by_spelling.cache_clear()
+        parse.policies.cache_clear()
+        parse._by_spelling.cache_clear()
 
 
 def test_a_report_format(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -71,7 +71,7 @@ class Llamacpp(GeneralEngine):
         )
 
     def weight_sizes(self, model: ModelSpec) -> Mapping[str | None, int]:
-        from hwcalc.quantization.published_mixes import mix_sizes
+        from hwcalc.quantization.gguf import mix_sizes
 
         return mix_sizes(model, self.weight_choices_of(model), hparams_of(model).architecture.always_loaded)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from hwcalc.engines.llamacpp.tensors import in_file_order
-from hwcalc.quantization.tensor_names import whole_name
+from hwcalc.quantization.ggml import whole_name
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor

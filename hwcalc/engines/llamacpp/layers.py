@@ -17,7 +17,7 @@ from hwcalc.engines.llamacpp.graph import cell_bytes
 from hwcalc.engines.llamacpp.rules import RULES, CacheContext, Cells, ngram_state
 from hwcalc.formulas.arithmetic import Table, larger, smaller
 from hwcalc.formulas.record import Record
-from hwcalc.quantization.tensor_names import ROTARY
+from hwcalc.quantization.ggml import ROTARY
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
@@ -206,7 +206,7 @@ class Layers:
         """
         self.weighed = weighed
         self.blocks = len(weighed.blocks)
-        self._read, self._stack, self._single, self._groups, self._acted_on = read, stack, single, groups, acted_on
+        self._read, self.stack, self._single, self._groups, self._acted_on = read, stack, single, groups, acted_on
         context = CacheContext(single, read, 1)
         self.units: Mapping[LayerKind, Mapping[str, int]] = {
             group.kind: units_of(RULES[type(group.kind).__name__](group.kind, context)) for group in stack.groups
@@ -216,7 +216,7 @@ class Layers:
         """What belongs to no layer, and lies beside the last block."""
 
     def _add_layer(self, cache: dict[Unit, int], number: int) -> None:
-        for kind in self._stack.layers[number]:
+        for kind in self.stack.layers[number]:
             left_alone = self._acted_on is not None and not (number in self._acted_on and kind.acts_by_token)
             for size, each in self.units[kind].items():
                 unit = Unit(size, left_alone)
@@ -226,7 +226,7 @@ class Layers:
     def total(self) -> Cache:
         """The cache of all layers, those beyond the blocks of the file too."""
         cache = dict(self.extras)
-        for number in range(len(self._stack.layers)):
+        for number in range(len(self.stack.layers)):
             self._add_layer(cache, number)
         return cache
 
@@ -234,7 +234,7 @@ class Layers:
     def _cache(self) -> dict[Unit, Table]:
         """The cache of the first so many blocks."""
         each: list[dict[Unit, int]] = [{} for _ in range(self.blocks)]
-        for number in range(min(self.blocks, len(self._stack.layers))):
+        for number in range(min(self.blocks, len(self.stack.layers))):
             self._add_layer(each[number], number)
         units = dict.fromkeys(unit for cache in each for unit in cache)
         return {unit: Table(accumulate((cache.get(unit, 0) for cache in each), initial=0)) for unit in units}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.quantization.mix_names import MIXES
+from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from hwcalc.engines.devices import TensorGroup
 from hwcalc.formulas.record import Record
-from hwcalc.quantization.ggml import GGML
-from hwcalc.quantization.tensor_names import part_of_layer, whole_name
+from hwcalc.quantization.ggml import GGML, part_of_layer, whole_name
 
 
 class WeightTensor(Record):

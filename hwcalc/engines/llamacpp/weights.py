@@ -15,15 +15,14 @@ from msgspec.structs import replace
 from hwcalc.engines.llamacpp.tensors import WeightGroup, WeightTensor
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.quantization.gguf_file import file_groups, gguf_file, mix_bytes, usual_imatrix
-from hwcalc.quantization.mix_names import BY_IMATRIX
+from hwcalc.quantization.ggml import BY_IMATRIX, ROTARY, TABLES, placed, whole_name
+from hwcalc.quantization.gguf import file_groups, gguf_file, mix_bytes, usual_imatrix
 from hwcalc.quantization.planned import format_name
-from hwcalc.quantization.tensor_names import ROTARY, TABLES, placed, whole_name
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.quantization.converted import Conversion
-    from hwcalc.quantization.mix_places import Family
+    from hwcalc.quantization.mixes import Family
 
 _FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.", *ROTARY)
 """Tensors outside the blocks that are loaded with the first."""

@@ -1,4 +1,7 @@
-"""mistral.rs: PagedAttention on CUDA, and caches that grow by 512 positions where it is off."""
+"""mistral.rs: PagedAttention on CUDA, and caches that grow by 512 positions where it is off; and ``mistralrs serve`` for a plan.
+
+Source of the command line: mistralrs-cli/src/args of 0.9.2.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,21 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.engines.engine import EVERY_TOKEN
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.mistral_rs.deployment import FRACTION, MOST_SEQUENCES, MistralOccupancy
+from hwcalc.engines.mistral_rs.deployment import FRACTION, ISQ, MOST_SEQUENCES, MistralDeployment, MistralOccupancy
 from hwcalc.engines.mistral_rs.layers import RULES
+from hwcalc.engines.mistral_rs.pool import mapped_tokens
 from hwcalc.engines.options import Choices, EngineOption, choice_option, integer_option, number_option
 from hwcalc.errors import UsageError
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
+from hwcalc.formulas.hybrid import pipeline_stages
 from hwcalc.model import Definition
+from hwcalc.units import MIB
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
 
 
 def _block(name: str, value: str) -> int:
@@ -52,6 +58,7 @@ _OPTIONS: Final[tuple[tuple[str, str, str, Callable[[str, str], object]], ...]] 
 class MistralRs(GeneralEngine):
     """The caches of mistral.rs."""
 
+    deployment: ClassVar[type[Deployment]] = MistralDeployment
     occupancy: ClassVar[type[Occupancy]] = MistralOccupancy
     name: ClassVar[str] = "mistral-rs"
     title: ClassVar[str] = "mistral.rs: PagedAttention, or caches that grow by 512"
@@ -74,11 +81,94 @@ class MistralRs(GeneralEngine):
     )
 
     def flag(self, name: str, value: object) -> str:
-        from hwcalc.engines.mistral_rs.command import flag_text
-
         return flag_text(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
-        from hwcalc.engines.mistral_rs.command import serve
-
         return serve(planned)
+
+
+_FLAGS: Final = {
+    "paged_attn": "--paged-attn",
+    "pa_context_len": "--pa-context-len",
+    "pa_memory_mb": "--pa-memory-mb",
+    "pa_memory_fraction": "--pa-memory-fraction",
+    "pa_block_size": "--pa-block-size",
+    "pa_cache_type": "--pa-cache-type",
+    "max_seqs": "--max-seqs",
+    "prefix_cache_n": "--prefix-cache-n",
+    "pa_gpu_mem": "--pa-memory-mb",
+    "pa_gpu_mem_usage": "--pa-memory-fraction",
+    "pa_ctxt_len": "--pa-context-len",
+    "pa_blk_size": "--pa-block-size",
+}
+_SIZES: Final = frozenset(
+    name for name, flag in _FLAGS.items() if flag in {"--pa-context-len", "--pa-memory-mb", "--pa-memory-fraction"}
+)
+_FLOATS: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+
+
+def serve(planned: CommandInput) -> list[str]:
+    """The words of ``mistralrs serve`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what it cannot be told."""
+    for name in ("lora", "draft"):
+        if getattr(planned, name) is not None:
+            raise UsageError(f"--{name} names no files that mistral.rs could load.", hint=f"Leave out --{name}.")
+    check_one_replica(planned, "mistral.rs")
+    words = [*_devices(planned), "mistralrs", "serve", "-m", planned.path or planned.model]
+    tokens = mapped_tokens(planned.seq, paged=planned.options.get("paged_attn") == "on")
+    words += ["--max-seq-len", str(tokens), "--max-batch-size", str(planned.batch), *_mapped(planned)]
+    if planned.kv_dtype_named:
+        words += _kv_dtype(planned.kv_dtype)
+    if planned.weights is not None:
+        words += _weights(planned.weights)
+    # The three flags for the size of the pool exclude each other; that of an option is the nearest to the user's wish.
+    if _SIZES.isdisjoint(planned.options):
+        if planned.kv_memory is not None:
+            words += ["--pa-memory-mb", str(planned.kv_memory // MIB)]
+        elif planned.memory_utilization is not None:
+            words += ["--pa-memory-fraction", str(planned.memory_utilization)]
+    for name, value in planned.options.items():
+        words += [_FLAGS[name], value]
+    return [*words, *(word for required in planned.requires for word in required.flag.split()), *planned.flags]
+
+
+def _devices(planned: CommandInput) -> list[str]:
+    """NCCL takes all GPUs that it sees; without it, layers are mapped to them."""
+    parallel = planned.parallel
+    if parallel.gpus == 1:
+        return []
+    seen = f"CUDA_VISIBLE_DEVICES={','.join(str(number) for number in range(parallel.gpus))}"
+    return ["env", seen] if parallel.pp == 1 else ["env", seen, "MISTRALRS_NO_NCCL=1"]
+
+
+def _mapped(planned: CommandInput) -> list[str]:
+    if planned.parallel.pp == 1:
+        return []
+    stages = pipeline_stages(planned.layers, planned.parallel.pp)
+    return ["--device-layers", ";".join(f"{number}:{len(stage)}" for number, stage in enumerate(stages))]
+
+
+def flag_text(name: str, value: object) -> str:
+    """How mistral.rs spells one option of kvplan or one engine option; empty if it has no flag for it."""
+    if name == "dtype":
+        return " ".join(_kv_dtype(str(value)))
+    if name == "memory_utilization":
+        return f"--pa-memory-fraction {value}"
+    if name == "seq":
+        return f"--max-seq-len {value}"
+    if name == "weights":
+        return f"--isq {ISQ[str(value)]}" if str(value) in ISQ else ""
+    return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+
+
+def _kv_dtype(name: str) -> list[str]:
+    if name in _FLOATS:
+        return ["--dtype", _FLOATS[name]]
+    return ["--pa-cache-type", "f8e4m3"]
+
+
+def _weights(requested: str) -> list[str]:
+    """What the engine has not refused."""
+    from hwcalc.quantization.planned import format_name
+
+    name = format_name(requested) or ""
+    return ["--dtype", _FLOATS[name]] if name in _FLOATS else ["--isq", ISQ[name]]

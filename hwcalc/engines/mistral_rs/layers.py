@@ -1,20 +1,21 @@
-"""What mistral.rs stores for one layer.
+"""What mistral.rs stores for one layer, and how it divides layers and weights over its ranks.
 
-Read, not run, in 0.9.2 (commit 9e922623f24b): ``paged_attention/{config,cache_engine}.rs``, ``kv_cache/{mod,rotating_cache,hybrid_cache}.rs``
-and the ``ModelConfigMetadata`` of each model.
+Read, not run, in 0.9.2 (commit 9e922623f24b): ``paged_attention/{config,cache_engine}.rs``, ``kv_cache/{mod,rotating_cache,hybrid_cache}.rs``,
+``mistralrs-core/src/{models,vision_models}`` and the ``ModelConfigMetadata`` of each model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from hwcalc.engines.mistral_rs.models import EXACT_WIDTHS, STATE_COPIES, counts_states_as_attention, keeps_all_heads
-from hwcalc.engines.mistral_rs.spans import GROWTH, Rotating
+from hwcalc.engines.classes import model_classes
 from hwcalc.engines.pooled import Pages
+from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.shards import Rank
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import (
     AttentionKind,
@@ -31,16 +32,139 @@ from hwcalc.formulas import (
     ShortConvolution,
     SlidingAttention,
     Span,
+    Stack,
 )
 from hwcalc.formulas.ssm import state_tensor
+from hwcalc.formulas.stairs import Stair, stairs_at
 from hwcalc.formulas.tensor import Once
+from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.mistral_rs.deployment import MistralOccupancy
+    from hwcalc.engines.mistral_rs.deployment import MistralDeployment, MistralOccupancy
     from hwcalc.engines.stored import StoredTensor
+    from hwcalc.formulas.weights import Weight
     from hwcalc.model import ModelSpec
 
 _STATES: Final = (GatedDeltaNet, Mamba2, ShortConvolution)
+GROWTH: Final = 512
+"""Positions by which a cache without pages grows (``NormalCache::CACHE_GROW_SIZE``, mistralrs-core/src/kv_cache/mod.rs)."""
+
+
+class Rotating(Span):
+    """A window with room to slide: grows by 512 up to ``window + 512`` (mistralrs-core/src/kv_cache/rotating_cache.rs).
+
+    >>> [Rotating(1000).positions(tokens) for tokens in (1, 512, 513, 1025, 9999)]
+    [512, 512, 1024, 1512, 1512]
+    >>> [Rotating(128).positions(tokens) for tokens in (1, 129, 513)]
+    [128, 512, 640]
+    """
+
+    __slots__ = ()
+
+    def __init__(self, window: int) -> None:
+        super().__init__(window)
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return stairs_at(self.stairs(), tokens)
+
+    def stairs(self, encoder_tokens: int | None = 0) -> tuple[Stair, ...]:
+        (window,) = self.numbers
+        if window < GROWTH:
+            # It begins with the window, and then has 512 positions, and at last 512 more than the window.
+            return (
+                Stair(times=window, most=1),
+                Stair(times=GROWTH - window, per=window + 1, most=1),
+                Stair(times=window, per=GROWTH + 1, most=1),
+            )
+        steps, rest = divmod(window + GROWTH, GROWTH)
+        grown = Stair(times=GROWTH, per=GROWTH, add=GROWTH - 1, most=steps)
+        return (grown, Stair(times=rest, per=steps * GROWTH + 1, most=1)) if rest else (grown,)
+
+    @property
+    def text(self) -> str:
+        return f"min(roundup(n, {GROWTH}), {self.numbers[0]:,} + {GROWTH})"
+
+
+def words_of(model: ModelSpec) -> Mapping[str, str]:
+    """What the row of the model's class says."""
+    return model_classes("mistral-rs").row(model).words
+
+
+def check_model(model: ModelSpec) -> None:
+    """Refuse layers that mistral.rs does not build. Raises :class:`~hwcalc.errors.UnsupportedError`."""
+    name = model.architecture
+    kinds = {type(group.kind) for group in model.stack.groups}
+    if name is not None and LatentAttention in kinds and "latent" not in words_of(model):
+        raise UnsupportedError(f"mistral.rs has no latent attention in {brief(name, 60)}.", hint="Use: --engine reference")
+    if "hidden_over_heads" in words_of(model) and model.hidden_size is not None:
+        for group in model.stack.groups:
+            if (
+                isinstance(group.kind, AttentionKind)
+                and group.kind.head_dim * group.kind.num_attention_heads != model.hidden_size
+            ):
+                raise UnsupportedError(
+                    f"mistral.rs takes hidden_size / num_attention_heads for the head width of {name}, which is not head_dim here.",
+                    hint="Use: --engine reference",
+                )
+    if not any(issubclass(kind, (AttentionKind, LatentAttention)) for kind in kinds):
+        raise UnsupportedError("mistral.rs has no model without attention.", hint="Use: --engine reference")
+
+
+def check_shared(deployment: MistralDeployment) -> None:
+    """Refuse pages of layers that share a cache where it is not planned how wide they are."""
+    kinds = [group.kind for group in deployment.plain_stack.groups]
+    shapes = {(kind.num_key_value_heads, kind.head_dim, kind.v_head_dim) for kind in kinds if isinstance(kind, AttentionKind)}
+    if deployment.settings.paged and len(shapes) > 1 and any(isinstance(kind, SharedCache) for kind in kinds):
+        raise UnsupportedError(
+            "mistral.rs pages the layers that share a cache too, and which of the model's two shapes each has is not planned.",
+            hint="Use: --engine-option paged_attn=off, or --engine reference",
+        )
+
+
+def layer_types(model: ModelSpec) -> tuple[str, ...]:
+    """What the config calls each layer; empty where it does not say."""
+    text = model.config.get("text_config")
+    named = (text if isinstance(text, Mapping) else model.config).get("layer_types")
+    return tuple(map(str, named)) if isinstance(named, (list, tuple)) else ()
+
+
+def as_built(stack: Stack, types: Sequence[str], *, paged: bool) -> Stack:
+    """Layers of which later ones read the cache of the last earlier one of their type, as mistral.rs allocates them.
+
+    In pages each later one has as much as the one that it reads, and nothing uses it. Without pages it has nothing, and the one that
+    it reads keeps every token, whatever its window (``donor_layers`` in ``vision_models/gemma4/text.rs``).
+    """
+    layers = list(stack)
+    shared = [number for number, layer in enumerate(layers) if any(isinstance(kind, SharedCache) for kind in layer)]
+    last = {types[number]: number for number in range(len(layers)) if number not in shared}
+    for number in shared:
+        read = last.get(types[number])
+        if read is not None and paged:
+            layers[number] = layers[read]
+        elif read is not None:
+            layers[read] = tuple(_unwindowed(kind) for kind in layers[read])
+    return Stack(tuple(layers))
+
+
+def _unwindowed(kind: LayerKind) -> LayerKind:
+    if not isinstance(kind, SlidingAttention):
+        return kind
+    return FullAttention(
+        num_attention_heads=kind.num_attention_heads,
+        num_key_value_heads=kind.num_key_value_heads,
+        head_dim=kind.head_dim,
+        v_head_dim=kind.v_head_dim,
+    )
+
+
+def state_copies(model: ModelSpec) -> int:
+    """Slots of a second set of states, which the model keeps beside the pool of slots."""
+    return int(words_of(model).get("state_copies", 0))
+
+
+def has_pages_in_attention_alone(model: ModelSpec) -> bool:
+    """Whether layers with a state have no blocks of the pool, which nothing would use; nor have they without a config that names a class."""
+    return model.architecture is None or "attention_pages" in words_of(model)
 
 
 def shard(model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
@@ -49,7 +173,7 @@ def shard(model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp))
     if not isinstance(kind, AttentionKind):
         return kind
-    heads = kind.num_key_value_heads if keeps_all_heads(model) else max(1, kind.num_key_value_heads // tp)
+    heads = kind.num_key_value_heads if "all_heads" in words_of(model) else max(1, kind.num_key_value_heads // tp)
     return replace(kind, num_attention_heads=max(1, kind.num_attention_heads // tp), num_key_value_heads=heads)
 
 
@@ -58,58 +182,58 @@ def is_state(kind: LayerKind) -> bool:
     return isinstance(kind, _STATES)
 
 
-def layer_tensors(kind: LayerKind, opened: MistralOccupancy, ranks: int = 1) -> tuple[StoredTensor, ...]:
+def layer_tensors(kind: LayerKind, occupancy: MistralOccupancy, ranks: int = 1) -> tuple[StoredTensor, ...]:
     """The tensors of one layer; ``kind`` is that of one of so many tensor-parallel ranks."""
-    return RULES[type(kind)](kind, opened, ranks)
+    return RULES[type(kind)](kind, occupancy, ranks)
 
 
-def counted_elements(kind: LayerKind, opened: MistralOccupancy, ranks: int = 1) -> int:
+def counted_elements(kind: LayerKind, occupancy: MistralOccupancy, ranks: int = 1) -> int:
     """Elements per token by which the pool's blocks are counted: keys and values as wide as the wider of them."""
     if isinstance(kind, LatentAttention):
-        return sum(tensor.elements_per_position for tensor in _latent_tensors(kind, opened))
+        return sum(tensor.elements_per_position for tensor in _latent_tensors(kind, occupancy))
     if isinstance(kind, AttentionKind):
-        if opened.model.architecture in EXACT_WIDTHS:
+        if "exact_widths" in words_of(occupancy.model):
             return kind.num_key_value_heads * (kind.head_dim + kind.v_head_dim)
         return 2 * kind.num_key_value_heads * max(kind.head_dim, kind.v_head_dim)
-    return sum(tensor.elements_per_position for tensor in _unused(kind, opened, ranks))
+    return sum(tensor.elements_per_position for tensor in _unused(kind, occupancy, ranks))
 
 
-def _attention(kind: AttentionKind, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
+def _attention(kind: AttentionKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Pages for all tokens, whatever the window. Without pages, a window rotates."""
-    return opened.store_all(replace(tensor, span=_span(opened, tensor.span)) for tensor in kind.tensors())
+    return occupancy.store_all(replace(tensor, span=_span(occupancy, tensor.span)) for tensor in kind.tensors())
 
 
-def _span(opened: MistralOccupancy, plain: Span) -> Span:
-    if opened.settings.paged:
-        return Pages(opened.settings.block_size)
+def _span(occupancy: MistralOccupancy, plain: Span) -> Span:
+    if occupancy.deployment.settings.paged:
+        return Pages(occupancy.deployment.settings.block_size)
     return Pages(GROWTH) if isinstance(plain, Full) else Rotating(plain.numbers[0])
 
 
-def _chunked(kind: ChunkedAttention, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
+def _chunked(kind: ChunkedAttention, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Chunks are a matter of the mask: every token is kept (vision_models/llama4/text.rs)."""
-    span = Pages(opened.settings.block_size if opened.settings.paged else GROWTH)
-    return opened.store_all(replace(tensor, span=span) for tensor in kind.tensors())
+    span = Pages(occupancy.deployment.settings.block_size if occupancy.deployment.settings.paged else GROWTH)
+    return occupancy.store_all(replace(tensor, span=span) for tensor in kind.tensors())
 
 
-def _latent(kind: LatentAttention, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
-    span = Pages(opened.settings.block_size if opened.settings.paged else GROWTH)
-    return opened.store_all(replace(tensor, span=span) for tensor in _latent_tensors(kind, opened))
+def _latent(kind: LatentAttention, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
+    span = Pages(occupancy.deployment.settings.block_size if occupancy.deployment.settings.paged else GROWTH)
+    return occupancy.store_all(replace(tensor, span=span) for tensor in _latent_tensors(kind, occupancy))
 
 
-def _latent_tensors(kind: LatentAttention, opened: MistralOccupancy) -> tuple[CacheTensor, ...]:
+def _latent_tensors(kind: LatentAttention, occupancy: MistralOccupancy) -> tuple[CacheTensor, ...]:
     """The latent in CUDA's pages; keys and values of every head elsewhere, in Metal's pages with values as wide as keys."""
-    gpu = opened.request.hardware.gpu
-    if not opened.settings.paged:
+    gpu = occupancy.setup.hardware.gpu
+    if not occupancy.deployment.settings.paged:
         return kind.expanded().tensors()
     if gpu is None or gpu.vendor.lower() == "nvidia":
         return kind.tensors()
     return replace(kind.expanded(), v_head_dim=kind.qk_nope_head_dim + kind.qk_rope_head_dim).tensors()
 
 
-def _states(kind: LayerKind, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
+def _states(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Slots with all columns of the convolution, as many as its kernel, and the state; and pages that nothing uses."""
-    own = tuple(_slots(tensor, opened) for tensor in _state_tensors(kind))
-    return (*own, *_nothing_in(_unused(kind, opened, ranks), opened))
+    own = tuple(_slots(tensor, occupancy) for tensor in _state_tensors(kind))
+    return (*own, *_nothing_in(_unused(kind, occupancy, ranks), occupancy))
 
 
 def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
@@ -120,11 +244,11 @@ def _state_tensors(kind: LayerKind) -> tuple[CacheTensor, ...]:
     return (columns, *(rest or (state_tensor((1,), ("1",)),)))
 
 
-def _slots(tensor: CacheTensor, opened: MistralOccupancy) -> StoredTensor:
+def _slots(tensor: CacheTensor, occupancy: MistralOccupancy) -> StoredTensor:
     """A tensor of all slots, which is there whether sequences run or not."""
-    slots = opened.slots + STATE_COPIES.get(opened.model.architecture or "", 0)
-    one = opened.store(tensor)
-    size = tensor.bytes_per_position(opened.dtypes.roles[tensor.role])
+    slots = occupancy.slots + state_copies(occupancy.model)
+    one = occupancy.store(tensor)
+    size = tensor.bytes_per_position(occupancy.dtypes.roles[tensor.role])
     return replace(
         one,
         bytes=slots * size,
@@ -135,47 +259,36 @@ def _slots(tensor: CacheTensor, opened: MistralOccupancy) -> StoredTensor:
     )
 
 
-def _unused(kind: LayerKind, opened: MistralOccupancy, ranks: int) -> tuple[CacheTensor, ...]:
+def _unused(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[CacheTensor, ...]:
     """Pages of a layer that keeps nothing in them: of one with a state, or of one that reads another layer's cache."""
-    model = opened.model
-    if not opened.settings.paged or isinstance(kind, NoCache):
+    model = occupancy.model
+    if not occupancy.deployment.settings.paged or isinstance(kind, NoCache):
         return ()
-    if is_state(kind) and not counts_states_as_attention(model):
+    if is_state(kind) and has_pages_in_attention_alone(model):
         return ()
-    found = _shape_of_pages(opened)
+    found = _shape_of_pages(occupancy)
     if found is None:
         return ()
-    part, span = shard(model, found, ranks), Pages(opened.settings.block_size)
+    part, span = shard(model, found, ranks), Pages(occupancy.deployment.settings.block_size)
     return tuple(replace(tensor, name=f"unused_{tensor.name}", span=span) for tensor in part.tensors())
 
 
-def _shape_of_pages(opened: MistralOccupancy) -> AttentionKind | None:
-    return next((group.kind for group in opened.plain_stack.groups if isinstance(group.kind, AttentionKind)), None)
+def _shape_of_pages(occupancy: MistralOccupancy) -> AttentionKind | None:
+    return next((group.kind for group in occupancy.plain_stack.groups if isinstance(group.kind, AttentionKind)), None)
 
 
-def _shared(kind: SharedCache, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
+def _shared(kind: SharedCache, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     """Pages are allocated for layers that share another one's cache, too; without pages there is nothing."""
-    if not opened.settings.paged:
+    if not occupancy.deployment.settings.paged:
         return ()
-    return _nothing_in(_unused(kind, opened, ranks), opened)
+    return _nothing_in(_unused(kind, occupancy, ranks), occupancy)
 
 
-def _nothing_in(tensors: Iterable[CacheTensor], opened: MistralOccupancy) -> tuple[StoredTensor, ...]:
-    return tuple(replace(tensor, why="unused pages") for tensor in opened.store_all(tensors))
+def _nothing_in(tensors: Iterable[CacheTensor], occupancy: MistralOccupancy) -> tuple[StoredTensor, ...]:
+    return tuple(replace(tensor, why="unused pages") for tensor in occupancy.store_all(tensors))
 
 
-def check_shared(opened: MistralOccupancy) -> None:
-    """Refuse pages of layers that share a cache where it is not planned how wide they are."""
-    kinds = [group.kind for group in opened.plain_stack.groups]
-    shapes = {(kind.num_key_value_heads, kind.head_dim, kind.v_head_dim) for kind in kinds if isinstance(kind, AttentionKind)}
-    if opened.settings.paged and len(shapes) > 1 and any(isinstance(kind, SharedCache) for kind in kinds):
-        raise UnsupportedError(
-            "mistral.rs pages the layers that share a cache too, and which of the model's two shapes each has is not planned.",
-            hint="Use: --engine-option paged_attn=off, or --engine reference",
-        )
-
-
-def _nothing(kind: LayerKind, opened: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
+def _nothing(kind: LayerKind, occupancy: MistralOccupancy, ranks: int) -> tuple[StoredTensor, ...]:
     return ()
 
 
@@ -192,3 +305,26 @@ RULES: Final[Mapping[type[LayerKind], Callable[..., tuple[StoredTensor, ...]]]] 
         NoCache: _nothing,
     }
 )
+
+
+class MistralRank(Rank):
+    """Layers with a state are whole on every rank, but for what gated delta nets put out; LFM2's MLP is too."""
+
+    def is_replicated(self, weight: Weight) -> bool:
+        path = weight.path.split(".")
+        if path[0] == "linear_attn":
+            return path[1] != "out_proj" or super().is_replicated(weight)
+        return path[0] in words_of(self.model).get("whole", "").split("+") or super().is_replicated(weight)
+
+
+class MistralRules(Rules):
+    """Key/value heads are divided, rounded down, or repeated; states are whole on every rank. Stages are of the user's making."""
+
+    engine = "mistral-rs"
+    rank = MistralRank
+
+    def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
+        return shard(model, kind, tp)
+
+
+MISTRAL_RS: Final = MistralRules()

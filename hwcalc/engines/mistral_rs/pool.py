@@ -1,21 +1,31 @@
-"""The pool of PagedAttention: blocks for a byte budget, in the figures of the log.
+"""The pool of PagedAttention in the figures of the log, the slots of caches without pages, and what is left for them on a GPU.
 
-Read, not run: ``calculate_cache_config`` in ``mistralrs-core/src/paged_attention/mod.rs`` of 0.9.2 (commit 9e922623f24b). Its MB are 2^20
-bytes, and its divisions are those of whole numbers.
+``pool = total x fraction - used - reserved``, and no more than ``available - max(2 % of available, 512 MiB) - reserved``. ``used`` is weights,
+context, and the states, which the pool takes off; ``reserved`` is what its loader predicts for activations: attention scores of at most
+1,024 x 1,024 positions (``mapped_max_act_size_elems`` of every text loader). With NCCL, or with layers that the user maps, nothing is predicted,
+so that activations have the share that stays free. Its MB are 2^20 bytes, and its divisions are those of whole numbers.
+
+Read, not run: ``calculate_cache_config`` in ``mistralrs-core/src/paged_attention/mod.rs`` of 0.9.2 (commit 9e922623f24b).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.mistral_rs.layers import counted_elements, is_state, layer_tensors, shard
+from msgspec.structs import replace
+
+from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.costs import chunk_tokens, forward
+from hwcalc.engines.extra_models import beside
+from hwcalc.engines.forms import ENDS, Amount, Curve, OwnAmount, PartForm, StagedCurve, passed_tokens
+from hwcalc.engines.general_form import growing_parts
+from hwcalc.engines.loaded import budget_of, loaded, outside
+from hwcalc.engines.mistral_rs.layers import is_state, state_copies, words_of
+from hwcalc.engines.noted import Noted
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.pooled import request_steps
-from hwcalc.engines.ranks import stage_groups
+from hwcalc.engines.pooled import BlockPool, request_steps
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas import Role
-from hwcalc.formulas.arithmetic import larger, smaller
+from hwcalc.formulas.arithmetic import either, larger, largest, mapped, smaller
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 from hwcalc.units import MIB
@@ -27,207 +37,350 @@ _NO_BLOCKS: Final = (
     "Num GPU blocks is 0. This means there is not enough memory. Either reduce the memory amount/utilization/context size or disable "
     "PagedAttention."
 )
+_KEPT_FREE: Final = "kept free"
+"""The name of the part that stays free beside the share of mistral.rs."""
+_SCORES: Final = 1024
+_LEAST_FREE: Final = 512 * MIB
+_ONE_IN_FREE: Final = 50
+_SOURCE: Final = "mistral.rs 0.9.2 paged_attention/mod.rs device_memory_cap: 2 % of what is available, at least 512 MiB"
+_OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+_FIRST_SLOTS: Final = 9
+_PAD_SLOTS: Final = 1
+_SPARE_TOKENS: Final = 2048
 
 
-class Pages(Record):
-    """The blocks of a rank. ``elements`` are those by which blocks are counted, of all layers, also with several pipeline stages.
+def slots_for(sequences: int) -> int:
+    """State slots without pages, which double as sequences come.
 
-    ``stages`` says for each pipeline stage what a block takes there, and what all slots of states.
+    >>> [slots_for(sequences) for sequences in (1, 9, 10, 20)]
+    [9, 9, 18, 36]
+    """
+    slots = _FIRST_SLOTS
+    while slots < sequences:
+        slots *= 2
+    return slots
+
+
+def paged_slots(most_sequences: int) -> int:
+    """State slots with pages: nine at first, and one for every sequence that may run and one to pad."""
+    return max(_FIRST_SLOTS, most_sequences + _PAD_SLOTS)
+
+
+def mapped_tokens(seq: int, *, paged: bool) -> int:
+    """``--max-seq-len``, by which layers are placed.
+
+    On Metal, where pages must be asked for, the pool has no more tokens: the null block and a part of a MB are needed besides.
+    """
+    return seq + _SPARE_TOKENS if paged else seq
+
+
+class MistralPool(BlockPool):
+    """Blocks that are counted in whole MB by ``elements`` of ``item_bytes`` for each token: those of all layers, also with several stages.
+
+    ``state_bytes`` of a budget are for the states; ``wanted_mb`` is what the user asks for in place of all that is free. On Metal the pool has no
+    more MB than the longest context takes: ``cap_mb``, once it is :meth:`under` a load.
     """
 
-    block_size: int
     item_bytes: int
     elements: int
-    stages: tuple[tuple[int, int], ...]
+    state_bytes: int
+    wanted_mb: int | None
+    is_metal: bool
+    cap_mb: int | None = None
 
-    @property
-    def state_bytes(self) -> int:
-        """The states of the stage that has most."""
-        return max(states for _, states in self.stages)
+    def under(self, tokens: int, sequences: int) -> MistralPool:
+        """The pool where so many sequences of so many tokens are planned."""
+        if not self.is_metal:
+            return self
+        cap = mapped_tokens(tokens, paged=True) * sequences * self.item_bytes * self.elements // MIB
+        return replace(self, cap_mb=cap)
 
-    def needed(self, blocks: int) -> int:
-        """Bytes of so many blocks, and of the states, on the fullest stage."""
-        return max(blocks * block + states for block, states in self.stages)
+    def free_mb(self, budget_bytes: int) -> int:
+        """MB that are left of a budget behind the states."""
+        free: int = larger(budget_bytes - self.state_bytes, 0) // MIB
+        return free
+
+    def size_mb(self, budget_bytes: int) -> int:
+        """MB of the pool."""
+        size = self.free_mb(budget_bytes) if self.wanted_mb is None else self.wanted_mb
+        capped: int = size if self.cap_mb is None else smaller(size, self.cap_mb)
+        return capped
+
+    def blocks(self, budget_bytes: int) -> int:
+        return self.size_mb(budget_bytes) * MIB // self.item_bytes // self.block_size // self.elements
+
+    def usable(self, budget_bytes: int) -> int:
+        """Blocks for sequences; -1 where mistral.rs does not start."""
+        starts = (self.size_mb(budget_bytes) <= self.free_mb(budget_bytes)) & (budget_bytes >= 0)
+        usable: int = either(starts, self.blocks(budget_bytes) - self.reserved, -1)
+        return usable
+
+    def hold(self, budget_bytes: int, tokens: int, sequences: int, demand: int | None = None) -> bool:
+        pool = self.under(tokens, sequences) if self.cap_mb is None else self
+        return super(MistralPool, pool).hold(budget_bytes, tokens, sequences, demand)
+
+    def message(self, budget_bytes: int) -> str | None:
+        """Why mistral.rs does not start, in its own words; ``None`` if it does."""
+        size, free = self.size_mb(budget_bytes), self.free_mb(budget_bytes)
+        if size > free:
+            return f"PagedAttention KV cache requires {size} MB but only {free} MB is safely available after model loading."
+        return None if self.blocks(budget_bytes) else _NO_BLOCKS
 
 
-def pages_of(opened: MistralOccupancy) -> Pages:
-    """The blocks of a rank, for a request with pages."""
-    return opened.shared("pages", lambda: _pages(opened))
-
-
-def _pages(opened: MistralOccupancy) -> Pages:
-    tp, block = opened.request.parallel.tp, opened.settings.block_size
-    local = opened.replica.single.sized(seq=1)
-    kinds = {group.kind: shard(opened.model, group.kind, tp) for group in opened.stack.groups}
-    paged: dict[object, int] = {}
-    states: dict[object, int] = {}
-    for kind, part in kinds.items():
-        tensors = layer_tensors(part, local, tp)
-        states[kind] = sum(tensor.bytes for tensor in tensors if tensor.once)
-        paged[kind] = bytes_of(tensors) - states[kind]
-    return Pages(
-        block_size=block,
-        item_bytes=opened.dtypes.roles[Role.KEY].block_bytes,
-        elements=sum(group.count * counted_elements(kinds[group.kind], opened, tp) for group in opened.stack.groups),
-        stages=tuple(
-            (sum(group.count * paged[group.kind] for group in groups), sum(group.count * states[group.kind] for group in groups))
-            for groups in stage_groups(opened)
+def plan_pool(occupancy: MistralOccupancy, pool: MistralPool, budget: int) -> PoolInfo:
+    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``."""
+    tokens, branches = occupancy.tokens, occupancy.load.sharing.branches
+    blocks, per_request, message = pool.blocks(budget), pool.demand(tokens, branches), pool.message(budget)
+    usable = max(0, blocks - pool.reserved)
+    requests = usable // per_request
+    if message is None and not requests:
+        held = blocks * pool.block_size
+        message = f"Sequence 0 with {tokens} tokens exceeds the total KV cache capacity of {held} tokens."
+        if tokens <= held:
+            message = f"Sequence 0 with {tokens} tokens cannot be scheduled: KV cache exhausted even after preempting all running sequences."
+    bound = max(tokens, occupancy.model.max_position_embeddings or 0)
+    needed = (per_request + pool.reserved) * pool.block_bytes
+    return PoolInfo(
+        budget_bytes=budget,
+        tokens=blocks * pool.block_size,
+        bytes_per_token=pool.elements * pool.item_bytes,
+        blocks=blocks,
+        block_size=pool.block_size,
+        bytes_per_block=pool.block_bytes,
+        blocks_per_request=per_request,
+        max_concurrency=None,
+        max_requests=requests,
+        max_seq=min(bound, usable // branches * pool.block_size),
+        swa_tokens=None,
+        state_slots=occupancy.slots if any(is_state(group.kind) for group in occupancy.stack.groups) else None,
+        needed_bytes=-(-needed // MIB) * MIB + pool.state_bytes,
+        fits=message is None,
+        message=message,
+        requires=(),
+        definition=Definition.ENGINE,
+        steps=(
+            *_size_steps(pool, budget, occupancy.deployment.settings.context_tokens),
+            step(
+                "blocks",
+                "floor(floor(floor(pool_mb x mb / item_bytes) / block_size) / elements_per_token)",
+                blocks,
+                unit="blocks",
+                pool_mb=pool.size_mb(budget),
+                mb=MIB,
+                item_bytes=pool.item_bytes,
+                block_size=pool.block_size,
+                elements_per_token=pool.elements,
+            ),
+            *request_steps(blocks, usable, pool.block_size, per_request, kept=pool.reserved_for),
         ),
     )
 
 
-class PageBlocks(Record):
-    """The blocks that a budget makes, counted in whole MB, of which one is nobody's.
-
-    ``state_bytes`` of a budget are for the states; ``wanted_mb`` is what the user asks for in place of all that is free. On Metal
-    ``token_bytes`` are those of a token of the longest context, of which the pool has no more; elsewhere 0.
-    """
-
-    page_bytes: tuple[int, int, int]
-    """Bytes of a number, tokens of a block, and numbers of a token."""
-    state_bytes: int
-    wanted_mb: int | None
-    token_bytes: int
-
-    def size_mb(self, budget: int, tokens: int, sequences: int, *, capped: bool = True) -> tuple[int, int, int | None]:
-        """MB of the pool, those that are free, and those that the longest context takes where they are a limit."""
-        from hwcalc.engines.mistral_rs.command import mapped_tokens
-
-        free = larger(budget - self.state_bytes, 0) // MIB
-        size = free if self.wanted_mb is None else self.wanted_mb
-        if not self.token_bytes or not capped:
-            return size, free, None
-        cap = mapped_tokens(tokens, paged=True) * sequences * self.token_bytes // MIB
-        return smaller(size, cap), free, cap
-
-    def count(self, size_mb: int) -> int:
-        """Blocks of so many MB."""
-        item, size, elements = self.page_bytes
-        return size_mb * MIB // item // size // elements
-
-    def hold(self, budget_bytes: int, tokens: int, sequences: int) -> bool:
-        """Whether so many sequences fit."""
-        size, free, _ = self.size_mb(budget_bytes, tokens, sequences)
-        return (size <= free) & (self.count(size) - 1 >= sequences * -(-tokens // self.page_bytes[1]))
-
-
-def blocks_of(opened: MistralOccupancy) -> PageBlocks | None:
-    """The blocks of any budget; ``None`` if no layer has pages."""
-    pages, gpu = pages_of(opened), opened.request.hardware.gpu
-    if not pages.elements:
-        return None
-    metal = gpu is not None and gpu.vendor.lower() == "apple"
-    return PageBlocks(
-        page_bytes=(pages.item_bytes, pages.block_size, pages.elements),
-        state_bytes=_states(opened),
-        wanted_mb=_wanted_mb(opened),
-        token_bytes=pages.item_bytes * pages.elements if metal else 0,
-    )
-
-
-def plan_pool(opened: MistralOccupancy, budget: int, *, capped: bool = True) -> PoolInfo:
-    """The pool of a budget. What a GPU has left is for the states too; ``--kv-memory`` is for pages alone, as ``--pa-memory-mb``.
-
-    ``capped`` is off for who looks for the longest sequence: the cap of Metal follows from what is planned.
-    """
-    pages, made = pages_of(opened), blocks_of(opened)
-    assert made is not None, "a pool without pages"
-    size, free, cap = made.size_mb(budget, opened.tokens, opened.request.replica_batch, capped=capped)
-    blocks = made.count(size)
-    message = _message(size, free, blocks)
-    usable, per_request = max(0, blocks - 1), -(-opened.tokens // pages.block_size) * opened.request.sharing.branches
-    bound = max(opened.tokens, opened.model.max_position_embeddings or 0)
-    slots = opened.slots if any(is_state(group.kind) for group in opened.stack.groups) else None
-    requests = usable // per_request
-    fits = message is None and requests > 0
-    if message is None and not fits:
-        held = blocks * pages.block_size
-        message = f"Sequence 0 with {opened.tokens} tokens exceeds the total KV cache capacity of {held} tokens."
-        if opened.tokens <= held:
-            message = f"Sequence 0 with {opened.tokens} tokens cannot be scheduled: KV cache exhausted even after preempting all running sequences."
-    return PoolInfo(
-        budget_bytes=budget,
-        tokens=blocks * pages.block_size,
-        bytes_per_token=pages.elements * pages.item_bytes,
-        blocks=blocks,
-        block_size=pages.block_size,
-        bytes_per_block=pages.elements * pages.item_bytes * pages.block_size,
-        blocks_per_request=per_request,
-        max_concurrency=None,
-        max_requests=requests,
-        max_seq=min(bound, usable // opened.request.sharing.branches * pages.block_size),
-        swa_tokens=None,
-        state_slots=slots,
-        needed_bytes=_needed(opened, per_request),
-        fits=fits,
-        message=message,
-        requires=(),
-        definition=Definition.ENGINE,
-        steps=(*_size_steps(opened, budget, size, made.wanted_mb, cap), *_block_steps(opened, size, blocks, per_request)),
-    )
-
-
-def _states(opened: MistralOccupancy) -> int:
-    return pages_of(opened).state_bytes if opened.request.hardware.kv_memory is None else 0
-
-
-def _needed(opened: MistralOccupancy, per_request: int) -> int:
-    """The budget with which one request fits: whole MB for its blocks and the null block, and the states."""
-    pages = pages_of(opened)
-    size = (per_request + 1) * pages.block_size * pages.elements * pages.item_bytes
-    return -(-size // MIB) * MIB + _states(opened)
-
-
-def _wanted_mb(opened: MistralOccupancy) -> int | None:
-    settings, pages = opened.settings, pages_of(opened)
-    if settings.context_tokens is not None:
-        return -(-settings.context_tokens * pages.item_bytes * pages.elements // MIB)
-    return settings.memory_mb
-
-
-def _message(size: int, free: int, blocks: int) -> str | None:
-    if size > free:
-        return f"PagedAttention KV cache requires {size} MB but only {free} MB is safely available after model loading."
-    return _NO_BLOCKS if not blocks else None
-
-
-def _size_steps(opened: MistralOccupancy, budget: int, size: int, wanted: int | None, cap: int | None) -> tuple[Step, ...]:
-    pages, settings = pages_of(opened), opened.settings
-    if wanted is not None and settings.context_tokens is not None:
+def _size_steps(pool: MistralPool, budget: int, context_tokens: int | None) -> tuple[Step, ...]:
+    size, wanted = pool.size_mb(budget), pool.wanted_mb
+    if wanted is not None and context_tokens is not None:
         made = step(
             "pool_mb",
             "ceil(context_tokens x item_bytes x elements_per_token / mb)",
             wanted,
             unit="MB",
-            context_tokens=settings.context_tokens,
-            item_bytes=pages.item_bytes,
-            elements_per_token=pages.elements,
+            context_tokens=context_tokens,
+            item_bytes=pool.item_bytes,
+            elements_per_token=pool.elements,
             mb=MIB,
         )
     elif wanted is not None:
         made = step("pool_mb", "pa_memory_mb", wanted, unit="MB", pa_memory_mb=wanted)
     else:
-        states = _states(opened)
-        free = max(0, budget - states) // MIB
-        made = step("pool_mb", "max(0, floor((budget - states) / mb))", free, unit="MB", budget=budget, states=states, mb=MIB)
-    if cap is None or size == int(made.expected):
+        free = pool.free_mb(budget)
+        formula = "max(0, floor((budget - states) / mb))"
+        made = step("pool_mb", formula, free, unit="MB", budget=budget, states=pool.state_bytes, mb=MIB)
+    if pool.cap_mb is None or size == int(made.expected):
         return (made,)
-    return (made, step("capped_mb", "min(pool_mb, model_mb)", size, unit="MB", pool_mb=int(made.expected), model_mb=cap))
+    capped = step("capped_mb", "min(pool_mb, model_mb)", size, unit="MB", pool_mb=int(made.expected), model_mb=pool.cap_mb)
+    return (made, capped)
 
 
-def _block_steps(opened: MistralOccupancy, size: int, blocks: int, per_request: int) -> tuple[Step, ...]:
-    pages = pages_of(opened)
-    return (
-        step(
-            "blocks",
-            "floor(floor(floor(pool_mb x mb / item_bytes) / block_size) / elements_per_token)",
-            blocks,
-            unit="blocks",
-            pool_mb=size,
-            mb=MIB,
-            item_bytes=pages.item_bytes,
-            block_size=pages.block_size,
-            elements_per_token=pages.elements,
-        ),
-        *request_steps(blocks, max(0, blocks - 1), pages.block_size, per_request, kept="null_block"),
+class SlotsCurve(Curve):
+    """A cache without pages, whose slots of states double as sequences come.
+
+    ``slot_bytes`` are those of a slot on each GPU, and ``all_slot_bytes`` on all together; ``copies`` are slots that are always there.
+    """
+
+    slot_bytes: tuple[int, ...]
+    all_slot_bytes: int
+    copies: int
+    dp: int
+
+    def _slots(self, sequences: int) -> int:
+        slots: int = mapped(slots_for, sequences)
+        return slots + self.copies
+
+    def bytes_on(self, gpu: int, tokens: int, sequences: int) -> int:
+        return super().bytes_on(gpu, tokens, sequences) + self._slots(sequences) * self.slot_bytes[gpu]
+
+    def needed_bytes(self, tokens: int, sequences: int) -> int:
+        most: int = largest(self.bytes_on(gpu, tokens, sequences) for gpu in range(len(self.gpus)))
+        return most
+
+    def total_bytes(self, tokens: int, sequences: int) -> int:
+        return super().total_bytes(tokens, sequences) + self._slots(-(-sequences // self.dp)) * self.all_slot_bytes
+
+
+def slots_curve(occupancy: MistralOccupancy, curve: Curve) -> Curve:
+    """The cache without pages, from what it takes with the slots of the planned sequences."""
+    if not curve.total_once_bytes:
+        return curve
+    copies = state_copies(occupancy.model)
+    slots = occupancy.slots + copies
+    once = curve.once_on if isinstance(curve, StagedCurve) else (curve.once_bytes,) * len(curve.gpus)
+    return SlotsCurve(
+        gpus=curve.gpus,
+        total=curve.total,
+        slot_bytes=tuple(size // slots for size in once),
+        all_slot_bytes=curve.total_once_bytes // slots,
+        copies=copies,
+        dp=occupancy.setup.parallel.dp,
     )
+
+
+class Scores(OwnAmount, Record):
+    """Attention scores of each sequence: ``square_bytes`` for each pair of its tokens, of which there are at most 1,024."""
+
+    square_bytes: int
+
+    def at(self, tokens: int, sequences: int) -> int:
+        size: int = sequences * self.square_bytes * smaller(tokens, _SCORES) ** 2
+        return size
+
+
+def plan_budget(occupancy: MistralOccupancy) -> Noted[Budget | None]:
+    """The bytes that each GPU has left for pages and states; ``None`` if the memory of the GPU or the size of the weights is unknown."""
+    found = loaded(occupancy)
+    if found.value is None:
+        return Noted(None, found.notes)
+    gpu, memory, weights = found.value
+    extra, rows = beside(occupancy), occupancy.request.replica_batch
+    parts = (*weights, *extra.value, *_reserved(occupancy, rows), *outside(occupancy, gpu))
+    tokens = passed_tokens(occupancy.tokens, rows, chunk_tokens()[1])
+    share = occupancy.deployment.settings.fraction
+    budget, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows, share=share)
+    totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
+    return Noted(_capped(budget, totals), (*found.notes, *extra.notes, *notes))
+
+
+def predicted_activations(occupancy: MistralOccupancy) -> int | None:
+    """The bytes that its loader predicts, as the log has them in whole MB; ``None`` for models that see pictures."""
+    scores = _scores(occupancy)
+    return None if scores is None else scores.at(occupancy.tokens, occupancy.request.replica_batch)
+
+
+def _scores(occupancy: MistralOccupancy) -> Scores | None:
+    """What the loader of text models predicts."""
+    if "text" not in words_of(occupancy.model):
+        return None
+    return Scores(square_bytes=_heads(occupancy) * occupancy.deployment.model_format.block_bytes)
+
+
+def _heads(occupancy: MistralOccupancy) -> int:
+    return max(getattr(group.kind, "num_attention_heads", 0) for group in occupancy.plain_stack.groups)
+
+
+def _reserved(occupancy: MistralOccupancy, rows: int) -> tuple[BudgetPart, ...]:
+    """What is set aside for activations. The loaders of models that see pictures count those too: the general estimate stands for them."""
+    parallel, scores = occupancy.setup.parallel, _scores(occupancy)
+    if parallel.tp * parallel.pp > 1:
+        return ()
+    if scores is None:
+        return (forward(occupancy, chunk_tokens(), rows),)
+    count = scores.at(occupancy.tokens, rows)
+    made = step(
+        "activations",
+        "batch x heads x tokens x tokens x element_bytes",
+        count,
+        batch=rows,
+        heads=_heads(occupancy),
+        tokens=min(occupancy.tokens, _SCORES),
+        element_bytes=occupancy.deployment.model_format.block_bytes,
+    )
+    return (
+        BudgetPart(
+            name="activations",
+            section=Section.ACTIVATIONS,
+            low=count,
+            expected=count,
+            high=count,
+            source="mistral.rs 0.9.2 auto_device_map.rs: what it predicts and reserves",
+            steps=(made,),
+            grows=(scores,) * 3,
+        ),
+    )
+
+
+def _capped(budget: Budget, totals: tuple[int, int, int]) -> Budget:
+    """With a share near the whole, what must stay free as a further part."""
+    ends = zip((budget.low, budget.expected, budget.high), totals, budget.usable, strict=True)
+    more = [kept_free(*end) for end in ends]
+    if not any(more):
+        return budget
+    # The low end of what is left is the high end of a part.
+    high, expected, low = more
+    low, high = min(low, expected), max(high, expected)
+    part = BudgetPart(name=_KEPT_FREE, section=Section.OVERHEAD, low=low, expected=expected, high=high, source=_SOURCE)
+    return replace(
+        budget,
+        parts=(*budget.parts, part),
+        low=budget.low - high,
+        expected=budget.expected - expected,
+        high=budget.high - low,
+    )
+
+
+def kept_free(left: int, total: int, usable: int) -> int:
+    """Bytes that must stay free of those that are ``left`` of the usable ones: 2 % of what is available, at least 512 MiB."""
+    available = larger(total - (usable - left), 0)
+    most = larger(available - larger(available // _ONE_IN_FREE, _LEAST_FREE), 0)
+    kept: int = larger(left - most, 0)
+    return kept
+
+
+class KeptFree(OwnAmount, Record):
+    """What must stay free beside the other parts, at one end of the range of what is needed."""
+
+    parts: tuple[PartForm, ...]
+    usable: tuple[int, int, int]
+    totals: tuple[int, int, int]
+    end: str
+
+    def at(self, tokens: int, sequences: int) -> int:
+        more = self._of("expected", tokens, sequences)
+        if self.end == "expected":
+            return more
+        # The low end of what is left is the high end of a part.
+        other = self._of(_OPPOSITE[self.end], tokens, sequences)
+        size: int = smaller(more, other) if self.end == "low" else larger(more, other)
+        return size
+
+    def _of(self, end: str, tokens: int, sequences: int) -> int:
+        place = ENDS.index(end)
+        used = sum(getattr(part, _OPPOSITE[end]).at(tokens, sequences) for part in self.parts)
+        return kept_free(self.usable[place] - used, self.totals[place], self.usable[place])
+
+
+def paged_parts(occupancy: MistralOccupancy, chunk: int | None) -> tuple[PartForm, ...]:
+    """The parts of the equation with pages as rules, with what must stay free where that can be anything. The budget is known."""
+    budget = occupancy.budget
+    assert budget is not None
+    totals = (budget.total_low_bytes, budget.total_bytes, budget.total_high_bytes)
+    parts = tuple(part for part in growing_parts(occupancy, chunk) if part.name != _KEPT_FREE)
+    # Other parts can only leave less: with none of them most must stay free.
+    if not any(kept_free(usable, total, usable) for usable, total in zip(budget.usable, totals, strict=True)):
+        return parts
+
+    def kept(end: str) -> Amount:
+        return KeptFree(parts=parts, usable=budget.usable, totals=totals, end=end)
+
+    free = PartForm(
+        name=_KEPT_FREE, section=Section.OVERHEAD.value, low=kept("low"), expected=kept("expected"), high=kept("high")
+    )
+    return (*parts, free)

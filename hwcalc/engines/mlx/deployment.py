@@ -1,54 +1,261 @@
-"""mlx-lm: each layer has a cache of its own, which grows with the tokens; there is no pool."""
+"""What mlx-lm makes of a model and of its options, and what its caches hold: each layer has a cache of its own, which grows; there is no pool."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.general import GeneralOccupancy
-from hwcalc.engines.mlx.checks import check
-from hwcalc.engines.mlx.layers import PREFILL_STEP, RULES
-from hwcalc.engines.mlx.models import CHUNKED, MODEL_DTYPE_STATES, file_of
-from hwcalc.engines.mlx.options import DECODE_CONCURRENCY, bits_of, checked_dtype, number_of
+from hwcalc.engines.capability import check_generation
+from hwcalc.engines.classes import ModelClass
+from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
+from hwcalc.engines.mlx.layers import MLX, RULES, Bits, file_of, keeps_windows, other_windows
 from hwcalc.engines.model_dtypes import known_dtype, model_dtype
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import is_auto
+from hwcalc.engines.options import integer_option, is_auto
 from hwcalc.engines.policies import Support
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.formulas import LayerKind, Role
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.formulas import ChunkedAttention, LatentAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.model import Note
+from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.engines.forms import Curve
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
+    from hwcalc.engines.setup import Load
+
+GROUPS: Final = (32, 64, 128)
+BITS_OF_DTYPE: Final = {"int4": 4, "int8": 8}
+"""Values of ``--dtype`` that stand for ``kv_bits``."""
+_PREFILL_STEP: Final = 2048
+_DECODE_CONCURRENCY: Final = 32
+_FLOATS: Final = ("bf16", "fp16", "fp32")
+_VENDORS: Final = ("apple", "nvidia")
+_OLDEST_GPU: Final = 75
+_NO_BITS: Final = "Leave out kv_bits."
 
 
-class MlxOccupancy(GeneralOccupancy):
-    """MlxOccupancy."""
+class MlxDeployment(GeneralDeployment):
+    """A model on mlx-lm."""
+
+    def at(self, load: Load) -> MlxOccupancy:
+        return MlxOccupancy(self, load)
+
+    @cached_property
+    def file(self) -> ModelClass:
+        """The model file that runs the model."""
+        return file_of(self.model)
+
+    def number(self, name: str, default: int) -> int:
+        """The value of a whole-number option."""
+        return int(integer_option(0)(name, self.setup.options.get(name, str(default))))
+
+    @property
+    def prefill_step(self) -> int:
+        """Tokens of a prompt that are read at once: ``prefill_step_size``."""
+        return self.number("prefill_step_size", _PREFILL_STEP)
+
+    @cached_property
+    def bits(self) -> Bits | None:
+        """How the cache is quantized, by ``kv_bits`` or by ``--dtype int8``; ``None`` if it never is."""
+        options, spelled = self.setup.options, (self.setup.dtype or "").strip().lower()
+        by_dtype = None if is_auto(self.setup.dtype) else BITS_OF_DTYPE.get(spelled)
+        if by_dtype is not None and "kv_bits" in options:
+            raise UsageError(
+                f"--dtype {spelled} and kv_bits={brief(options['kv_bits'], 8)} both say the bits.", hint="Leave out one."
+            )
+        if by_dtype is None and "kv_bits" not in options:
+            for name in ("kv_group_size", "quantized_kv_start"):
+                if name in options:
+                    raise UsageError(f"engine option {name} belongs to kv_bits.", hint="Add: --engine-option kv_bits=8")
+            return None
+        return Bits(
+            bits=self.number("kv_bits", 8) if by_dtype is None else by_dtype,
+            group=self.number("kv_group_size", 64),
+            start=self.number("quantized_kv_start", 5000),
+        )
+
+    @cached_property
+    def max_kv_size(self) -> int | None:
+        """Tokens that a rotating cache keeps; ``None`` if every token is kept, as where the model file makes its cache itself."""
+        if "max_kv_size" not in self.setup.options or "own_cache" in self.file.words:
+            return None
+        return self.number("max_kv_size", 0)
 
     def choose_dtypes(self) -> Noted[Dtypes]:
         """The cache has the dtype of the activations, which is that of the weights, or of the scales of quantised ones."""
-        own, notes = model_dtype(self.model, self.request.dtype)
-        named, bits = checked_dtype(self), bits_of(self)
+        own, notes = model_dtype(self.model, self.setup.dtype)
+        named = self._named_dtype()
         if named is not None:
             own = known_dtype(named)
-        if not is_auto(self.request.dtype):
+        if not is_auto(self.setup.dtype):
             notes = ()
-        states = own if file_of(self.model) in MODEL_DTYPE_STATES else known_dtype("fp32")
+        states = own if "model_dtype_states" in self.file.words else known_dtype("fp32")
         roles = {**dict.fromkeys(Role, own), Role.STATE: states}
-        kv = own.name if bits is None else f"int{bits.bits}"
+        kv = own.name if self.bits is None else f"int{self.bits.bits}"
         return Noted(Dtypes(kv=kv, roles=MappingProxyType(roles)), notes)
 
+    def _named_dtype(self) -> str | None:
+        """The dtype that ``--dtype`` names for the model, as which the cache follows it; ``None`` if it names none."""
+        spelled = (self.setup.dtype or "").strip().lower()
+        if is_auto(self.setup.dtype) or spelled in BITS_OF_DTYPE:
+            return None
+        if spelled not in _FLOATS:
+            raise UnknownNameError(
+                f"mlx-lm keeps its cache in the dtype that the model runs in, or in 2 to 8 bits, not in {brief(spelled, 40)}.",
+                option="dtype",
+                hint="Use --dtype auto, bf16, fp16, fp32, int8 or int4, or --engine-option kv_bits=2|3|4|5|6|8",
+            )
+        return spelled
+
+    def weight_rules(self) -> Rules:
+        return MLX
+
+    def pads(self) -> bool:
+        """A ``BatchKVCache`` is padded on the left to its longest sequence."""
+        return True
+
+    @property
+    def kinds(self) -> set[type[LayerKind]]:
+        """The kinds of layers that the model has."""
+        return {type(group.kind) for group in self.plain_stack.groups}
+
+    @cached_property
+    def accepted(self) -> tuple[Note, ...]:
+        """Notes on what has no effect. Raises an error for what mlx-lm does not run."""
+        model, hardware, name = self.model, self.setup.hardware, self.file.name
+        if model.gguf is not None:
+            raise UnsupportedError("mlx-lm loads safetensors, and not GGUF files.", hint="Use: --engine llamacpp")
+        text = model.facts.part_types.get("text")
+        if name == "mistral3" and text not in {None, "mistral4", "ministral3"} and self.kinds & {LatentAttention}:
+            raise UnsupportedError(
+                f"mistral3 of mlx-lm 0.32.2 runs text models of ministral3, mistral4 and llama, and not of {text}.",
+                hint="Use: --engine reference",
+            )
+        pattern = other_windows(model)
+        if pattern is not None:
+            raise UnsupportedError(
+                f"{name} of mlx-lm 0.32.2 reads sliding_window_pattern ({pattern}), by which other layers have a window than by this config.",
+                hint="Set sliding_window_pattern in the config.",
+            )
+        if hardware.gpu is not None and hardware.gpu.vendor.lower() not in _VENDORS:
+            raise UnsupportedError(
+                f"MLX runs on Apple's chips and on NVIDIA GPUs, and not on {hardware.gpu.id}.",
+                hint="Use a Mac, such as: --gpu m4-max",
+            )
+        check_generation(hardware.gpu, _OLDEST_GPU, "MLX runs on NVIDIA GPUs from compute capability 7.5 on.")
+        self._check_layout()
+        if self.setup.draft is not None and self._has_states():
+            raise UnsupportedError(
+                "Speculative decoding requires a trimmable prompt cache (got {'ArraysCache'}), says mlx-lm of recurrent states.",
+                hint="Leave out --draft.",
+            )
+        return (*self._bits_notes(), *self._window_notes())
+
+    def _has_states(self) -> bool:
+        tensors = (tensor for group in self.plain_stack.groups for tensor in group.kind.tensors())
+        return any(tensor.role in {Role.CONV, Role.STATE} for tensor in tensors)
+
+    def _check_layout(self) -> None:
+        sizes = self.setup.parallel
+        for size, flag, what in ((sizes.dcp, "--dcp", "decode context parallelism"), (sizes.ep, "--ep", "expert parallelism")):
+            if size > 1:
+                raise UsageError(f"mlx-lm has no {what}.", hint=f"Leave out {flag}.")
+        if sizes.tp > 1 and sizes.pp > 1:
+            raise UnsupportedError("mlx-lm divides a model by heads or by layers, not by both.", hint="Use --tp or --pp alone.")
+        if sizes.tp > 1 and "sharded" not in self.file.words:
+            raise UnsupportedError(
+                f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by heads (it has no shard).", hint="Use: --tp 1"
+            )
+        if sizes.pp > 1 and "pipelined" not in self.file.words:
+            raise UnsupportedError(
+                f"{self.file.name} of mlx-lm 0.32.2 cannot be divided by layers (it has no pipeline).", hint="Use: --pp 1"
+            )
+        for group in self.plain_stack.groups:
+            heads = group.kind.num_key_value_heads if isinstance(group.kind, AttentionKind) else sizes.tp
+            if heads % sizes.tp:
+                raise UsageError(
+                    f"mlx-lm divides {heads:,} key/value heads evenly only, and not over {sizes.tp:,} machines.",
+                    hint="Use a --tp that divides them.",
+                )
+
+    def _bits_notes(self) -> Iterator[Note]:
+        """``maybe_quantize_kv_cache`` turns every ``KVCache`` into a quantized one; what then reads it must know how."""
+        bits, kinds = self.bits, self.kinds
+        if bits is None:
+            return
+        if "listed" in self.file.words:
+            yield Note(code="kv-bits", message=f"kv_bits: no effect on {self.file.name}, whose lists of caches stay as they are.")
+            return
+        if SlidingAttention in kinds and keeps_windows(self.model):
+            raise UnsupportedError(
+                "kv_bits: RotatingKVCache Quantization NYI, says mlx-lm of layers with a window.", hint=_NO_BITS
+            )
+        if LatentAttention in kinds and "expanded" not in self.file.words:
+            raise UnsupportedError(f"kv_bits: {self.file.name} of mlx-lm 0.32.2 cannot read a quantized latent.", hint=_NO_BITS)
+        if "computed_apart" in self.file.words:
+            raise UnsupportedError(f"kv_bits: {self.file.name} of mlx-lm 0.32.2 cannot read a quantized cache.", hint=_NO_BITS)
+        for width in self._quantized_widths():
+            if width % bits.group:
+                fitting = [group for group in GROUPS if width % group == 0]
+                hint = f"Use: --engine-option kv_group_size={fitting[-1]}" if fitting else _NO_BITS
+                raise UsageError(f"kv_group_size={bits.group} does not divide a head of {width:,} numbers.", hint=hint)
+
+    def _quantized_widths(self) -> list[int]:
+        """The widths of heads in layers that are quantized."""
+        kinds = [
+            group.kind.expanded() if isinstance(group.kind, LatentAttention) else group.kind for group in self.plain_stack.groups
+        ]
+        quantized = [kind for kind in kinds if not (isinstance(kind, ChunkedAttention) and "chunked" in self.file.words)]
+        tensors = [tensor for kind in quantized for tensor in kind.tensors() if tensor.role in {Role.KEY, Role.VALUE}]
+        return sorted({tensor.shape[-1] for tensor in tensors})
+
+    def _window_notes(self) -> Iterator[Note]:
+        if "max_kv_size" not in self.setup.options:
+            return
+        if "own_cache" in self.file.words:
+            message = f"max_kv_size: no effect, {self.file.name} of mlx-lm makes its cache itself."
+            yield Note(code="max-kv-size", message=message)
+        elif self.bits is not None:
+            raise UsageError(
+                "max_kv_size makes a rotating cache, which mlx-lm cannot quantize.", hint="Leave out kv_bits or max_kv_size."
+            )
+
+
+class MlxOccupancy(GeneralOccupancy):
+    """What mlx-lm holds under one load."""
+
+    deployment: MlxDeployment
+
+    @property
+    def pieces(self) -> tuple[int, int]:
+        """``prefill_step_size``, and the tokens of the prompt; 0 if it is all of a sequence."""
+        return self.deployment.prefill_step, self.load.prompt or 0
+
     def check(self) -> None:
-        check(self)
+        self.tell(*self.deployment.accepted)
+        kinds, name = self.deployment.kinds, self.deployment.file.name
+        windows = SlidingAttention in kinds
+        chunks = ChunkedAttention in kinds and "chunked" in self.deployment.file.words
+        if windows and not keeps_windows(self.model):
+            self.tell(Note(code="window", message=f"{name} of mlx-lm keeps every token of layers with a window."))
+        elif (windows or chunks) and self.load.prompt is None:
+            message = (
+                "Layers with a window are counted behind a prompt of the whole length, of which they hold the last piece; from the first "
+                "token that comes alone they hold the window. Say how much is prompt with --prompt."
+            )
+            self.tell(Note(code="prefill-storage", message=message))
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
         return RULES[type(kind)](kind, self)
 
     def chunks(self) -> tuple[int | None, int | None, int | None]:
-        step = number_of(self, "prefill_step_size", PREFILL_STEP)
+        step = self.deployment.prefill_step
         return step, step, step
 
     def working(self) -> tuple[BudgetPart, ...]:
@@ -60,40 +267,39 @@ class MlxOccupancy(GeneralOccupancy):
         """As the general rule, but asked length by length where the cache is quantized on the way or goes in odd pieces."""
         from hwcalc.engines.general_form import asked_curve
 
-        curve = None if bits_of(self) is not None else super().curve()
+        curve = None if self.deployment.bits is not None else super().curve()
         return asked_curve(self) if curve is None else curve
-
-    def weight_rules(self) -> Rules:
-        from hwcalc.engines.mlx.weights import MLX
-
-        return MLX
 
     def most_sequences(self) -> tuple[int, str] | None:
         """The server takes requests one after the other where the cache is quantized, drafts are made or caches cannot be joined.
 
         Source: server.py ModelProvider (is_batchable), ResponseGenerator._is_batchable.
         """
-        alone = self.request.parallel.dp
-        if bits_of(self) is not None:
+        alone = self.setup.parallel.dp
+        if self.deployment.bits is not None:
             return alone, "kv_bits"
-        if self.request.draft is not None:
+        if self.setup.draft is not None:
             return alone, "draft model"
-        if file_of(self.model) in CHUNKED:
+        if "chunked" in self.deployment.file.words:
             return alone, "ChunkedKVCache"
-        return alone * number_of(self, "decode_concurrency", DECODE_CONCURRENCY), "decode_concurrency"
-
-    def pads(self) -> bool:
-        """A ``BatchKVCache`` is padded on the left to its longest sequence."""
-        return True
+        return alone * self.deployment.number("decode_concurrency", _DECODE_CONCURRENCY), "decode_concurrency"
 
     def support_of_sharing(self) -> Support:
         """Source: server.py LRUPromptCache, generate.py BatchGenerator."""
         how = "the server's prompt cache saves time and no memory: every request gets a copy of what is kept"
-        if self.request.sharing.branches > 1:
+        if self.load.sharing.branches > 1:
             how = "mlx-lm has neither samples nor beams of one request: each is a request of its own"
         return Support(offered=False, how=how)
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.mlx.command import savings
+        """A quantized cache, where the model file reads one, and weights of eight and four bits."""
+        from hwcalc.engines.saving import Cost, Saving
 
-        return savings(self)
+        kinds = self.deployment.kinds
+        windows = SlidingAttention in kinds and keeps_windows(self.model)
+        reads = LatentAttention not in kinds and "listed" not in self.deployment.file.words
+        if self.deployment.bits is None and not windows and reads:
+            for cost, bits in ((Cost.CACHE, "8"), (Cost.FEW_CACHE_BITS, "4")):
+                yield Saving(cost, f"a cache of {bits} bits", {"engine_options": {"kv_bits": bits}})
+        yield Saving(Cost.WEIGHTS, "weights of 8 bits", {"weights": "mlx_8bit"})
+        yield Saving(Cost.FEW_BITS, "weights of 4 bits", {"weights": "mlx_4bit"})

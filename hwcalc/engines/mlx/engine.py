@@ -1,30 +1,96 @@
-"""mlx-lm: each layer has a cache of its own, which grows with the tokens; there is no pool."""
+"""mlx-lm: its options, and the command line that runs a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from hwcalc.engines.command import CommandInput, check_one_replica
 from hwcalc.engines.engine import BY_MODEL
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.mlx.deployment import MlxOccupancy
-from hwcalc.engines.mlx.layers import RULES
-from hwcalc.engines.mlx.models import as_read
-from hwcalc.engines.mlx.options import OPTIONS
-from hwcalc.engines.options import Choices, EngineOption
+from hwcalc.engines.mlx.deployment import BITS_OF_DTYPE, GROUPS, MlxDeployment, MlxOccupancy
+from hwcalc.engines.mlx.layers import RULES, as_read
+from hwcalc.engines.options import Choices, EngineOption, integer_option
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
+from hwcalc.text import brief
 
 if TYPE_CHECKING:
-    from hwcalc.engines.command import CommandInput
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.setup import Request
+
+_FLAGS: Final[Mapping[str, str]] = {
+    "kv_bits": "--kv-bits",
+    "kv_group_size": "--kv-group-size",
+    "quantized_kv_start": "--quantized-kv-start",
+    "prefill_step_size": "--prefill-step-size",
+    "decode_concurrency": "--decode-concurrency",
+    "prompt_cache_size": "--prompt-cache-size",
+    "max_kv_size": "--max-kv-size",
+}
+_OF_SERVER: Final = frozenset({"decode_concurrency", "prompt_cache_size"})
+
+
+def _one_of(*allowed: int) -> Callable[[str, str], int]:
+    def check(name: str, value: str) -> int:
+        number = integer_option(0)(name, value)
+        if number not in allowed:
+            raise UsageError(
+                f"engine option {name}={brief(value, 40)} is not known.", hint=f"Allowed: {', '.join(map(str, allowed))}."
+            )
+        return number
+
+    return check
+
+
+_OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
+    {
+        option.name: option
+        for option in (
+            EngineOption(
+                name="kv_bits", help="bits of a quantized cache", default="not quantized", check=_one_of(2, 3, 4, 5, 6, 8)
+            ),
+            EngineOption(
+                name="kv_group_size", help="numbers that share a scale and a bias", default="64", check=_one_of(*GROUPS)
+            ),
+            EngineOption(
+                name="quantized_kv_start",
+                help="tokens from which on the cache is quantized",
+                default="5000",
+                check=integer_option(0),
+            ),
+            EngineOption(
+                name="max_kv_size",
+                help="tokens that a rotating cache keeps of every layer",
+                default="every token",
+                check=integer_option(5),
+            ),
+            EngineOption(
+                name="prefill_step_size", help="tokens of a prompt that are read at once", default="2048", check=integer_option(1)
+            ),
+            EngineOption(
+                name="decode_concurrency",
+                help="sequences that the server generates at once",
+                default="32",
+                check=integer_option(1),
+            ),
+            EngineOption(
+                name="prompt_cache_size",
+                help="caches of earlier requests that the server keeps",
+                default="0, no server",
+                check=integer_option(0, 4096),
+            ),
+        )
+    }
+)
 
 
 class Mlx(GeneralEngine):
     """The caches of mlx-lm. Bytes are those of their arrays, of which those behind the last token are room."""
 
+    deployment: ClassVar[type[Deployment]] = MlxDeployment
     occupancy: ClassVar[type[Occupancy]] = MlxOccupancy
     name: ClassVar[str] = "mlx"
     title: ClassVar[str] = "mlx-lm, the caches of MLX"
@@ -39,17 +105,54 @@ class Mlx(GeneralEngine):
     stores_prompts_apart: ClassVar[bool] = True
     weight_choices: ClassVar[tuple[str | None, ...]] = (None, "mlx_8bit", "mlx_6bit", "mlx_4bit")
     choices: ClassVar[Choices | None] = Choices(weights=("bf16", "mlx_8bit", "mlx_4bit"))
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    options: ClassVar[Mapping[str, EngineOption]] = _OPTIONS
 
     def flag(self, name: str, value: object) -> str:
-        from hwcalc.engines.mlx.command import flag
-
-        return flag(name, value)
+        return _flag(name, value)
 
     def command(self, planned: CommandInput) -> list[str]:
-        from hwcalc.engines.mlx.command import serve
-
-        return serve(planned)
+        return _serve(planned)
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         return as_read(model), request
+
+
+def _flag(name: str, value: object) -> str:
+    """How mlx-lm spells an option of kvplan or an engine option; empty if it has no flag for it."""
+    if name == "dtype" and str(value) in BITS_OF_DTYPE:
+        return f"--kv-bits {BITS_OF_DTYPE[str(value)]}"
+    return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+
+
+def _serve(planned: CommandInput) -> list[str]:
+    """``mlx_lm.server``, or ``mlx_lm.generate`` with ``max_kv_size``, which the server does not know.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` for what has no flag.
+    """
+    check_one_replica(planned, "mlx-lm")
+    if planned.revision is not None:
+        raise UnsupportedError("mlx_lm.server has no flag for a revision.", hint="Download it and give its folder.")
+    if planned.weights is not None:
+        bits = "".join(letter for letter in planned.weights if letter.isdigit()) or "4"
+        raise UnsupportedError(
+            f"mlx_lm.server runs a model as it is stored, and not in {planned.weights}.",
+            hint=f"Convert it first: mlx_lm.convert --hf-path {planned.model} -q --q-bits {bits}",
+        )
+    if planned.lora is not None:
+        raise UnsupportedError("--lora names no adapter that mlx-lm could load.", hint="Leave out --lora.")
+    alone = "max_kv_size" in planned.options
+    refused = sorted(_OF_SERVER & planned.options.keys()) if alone else []
+    if refused:
+        raise UnsupportedError(f"mlx_lm.generate has max_kv_size, and mlx_lm.server has {refused[0]}.", hint="Leave out one.")
+    machines = planned.parallel.tp * planned.parallel.pp
+    words = ["mlx.launch", "-n", str(machines)] if machines > 1 else []
+    words += ["mlx_lm.generate" if alone else "mlx_lm.server", "--model", planned.path or planned.model]
+    if planned.parallel.pp > 1:
+        words.append("--pipeline")
+    if planned.draft is not None:
+        words += ["--draft-model", planned.draft]
+    if planned.kv_dtype_named:
+        words += _flag("dtype", planned.kv_dtype).split()
+    for name, value in planned.options.items():
+        words += _flag(name, value).split()
+    return [*words, *planned.flags]

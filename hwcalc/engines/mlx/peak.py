@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.forms import Amount, Asked, Constant, Fullest, Moment, Product
 from hwcalc.engines.general_form import growing
-from hwcalc.engines.mlx.layers import pieces, quantized_at
-from hwcalc.engines.mlx.options import bits_of, number_of
+from hwcalc.engines.mlx.layers import quantized_at
 from hwcalc.engines.mlx.slots import Grown, Pieces
 from hwcalc.engines.steps import step
 from hwcalc.formulas import Role
@@ -18,36 +17,37 @@ from hwcalc.model import Definition
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.mlx.deployment import MlxOccupancy
     from hwcalc.engines.stored import StoredTensor
 
 _SOURCE: Final = "mlx-lm 0.32.2 models/cache.py"
 _OF_BITS: Final = frozenset({"kv_bits", "kv_group_size", "quantized_kv_start"})
 
 
-def parts(opened: Occupancy) -> Iterator[BudgetPart]:
+def parts(occupancy: MlxOccupancy) -> Iterator[BudgetPart]:
     """The parts of the memory equation that come from the cache classes."""
-    if _has_peak(opened):
-        yield _peak_part(opened)
-    yield _growth_part(opened)
-    kept = number_of(opened, "prompt_cache_size", 0)
+    if _has_peak(occupancy):
+        yield _peak_part(occupancy)
+    yield _growth_part(occupancy)
+    kept = occupancy.deployment.number("prompt_cache_size", 0)
     if kept:
-        yield _earlier_part(opened, kept)
+        yield _earlier_part(occupancy, kept)
 
 
-def _tensors(opened: Occupancy) -> Iterator[StoredTensor]:
+def _tensors(occupancy: MlxOccupancy) -> Iterator[StoredTensor]:
     """The tensors of the fullest rank that grow."""
-    return (tensor for stored in opened.rank_tensors.values() for tensor in stored if isinstance(tensor.span, Pieces))
+    return (tensor for stored in occupancy.rank_tensors.values() for tensor in stored if isinstance(tensor.span, Pieces))
 
 
-def _has_peak(opened: Occupancy) -> bool:
+def _has_peak(occupancy: MlxOccupancy) -> bool:
     """Whether the cache can be larger before the planned moment: some layers let go of tokens, or are quantized."""
-    return bits_of(opened) is not None or any(not isinstance(tensor.span, Grown) for tensor in _tensors(opened))
+    return occupancy.deployment.bits is not None or any(not isinstance(tensor.span, Grown) for tensor in _tensors(occupancy))
 
 
-def _peak_part(opened: Occupancy) -> BudgetPart:
+def _peak_part(occupancy: MlxOccupancy) -> BudgetPart:
     """The most that the cache takes at an earlier moment, beyond what the plan counts."""
-    now, most = _peak(opened)
-    size, forms = max(0, most - now), _beyond(opened) or Asked(rule=cache(lambda tokens: _beyond_at(opened, tokens)))
+    now, most = _peak(occupancy)
+    size, forms = max(0, most - now), _beyond(occupancy) or Asked(rule=cache(lambda tokens: _beyond_at(occupancy, tokens)))
     return BudgetPart(
         name="prompt pieces",
         section=Section.ACTIVATIONS,
@@ -61,39 +61,39 @@ def _peak_part(opened: Occupancy) -> BudgetPart:
     )
 
 
-def _peak(opened: Occupancy) -> tuple[int, int]:
+def _peak(occupancy: MlxOccupancy) -> tuple[int, int]:
     """The cache at the planned moment, and at its fullest before."""
-    return opened.needed_bytes, max((one.needed_bytes for one in _earlier(opened)), default=0)
+    return occupancy.needed_bytes, max((one.needed_bytes for one in _earlier(occupancy)), default=0)
 
 
-def _beyond_at(opened: Occupancy, tokens: int) -> int:
+def _beyond_at(occupancy: MlxOccupancy, tokens: int) -> int:
     """What one sequence of so many tokens takes beyond the plan at an earlier moment."""
-    now, most = _peak(opened.sized(seq=tokens, batch=1))
+    now, most = _peak(occupancy.sized(seq=tokens, batch=1))
     return max(0, most - now)
 
 
-def _earlier(opened: Occupancy) -> Iterator[Occupancy]:
+def _earlier(occupancy: MlxOccupancy) -> Iterator[Occupancy]:
     """The moments at which the cache can be fullest: behind the last whole piece, at the end of the prompt, before it is quantized."""
-    request, size = opened.request, pieces(opened)[0]
+    request, size = occupancy.request, occupancy.pieces[0]
     prompt = request.prompt_tokens
     for tokens in {prompt // size * size, prompt}:
         if tokens:
-            yield opened.with_request(request.changed(seq=tokens, prompt=None))
-    bits = bits_of(opened)
+            yield occupancy.with_request(request.changed(seq=tokens, prompt=None))
+    bits = occupancy.deployment.bits
     if bits is not None:
-        tokens = min(quantized_at(opened, bits), request.seq)
+        tokens = min(quantized_at(occupancy, bits), request.seq)
         options = {name: value for name, value in request.options.items() if name not in _OF_BITS}
-        plain = request.changed(seq=tokens, options=options, dtype=opened.dtypes.roles[Role.KEY].name)
-        yield opened.engine.unchecked(opened.model, plain)
+        plain = request.changed(seq=tokens, options=options, dtype=occupancy.dtypes.roles[Role.KEY].name)
+        yield occupancy.engine.unchecked(occupancy.model, plain)
 
 
-def _beyond(opened: Occupancy) -> Fullest | None:
+def _beyond(occupancy: MlxOccupancy) -> Fullest | None:
     """The same as a rule; ``None`` if the cache is no sum of stairs, or the stages of a pipeline are fullest at other moments."""
-    if opened.request.parallel.pp > 1 or bits_of(opened) is not None:
+    if occupancy.request.parallel.pp > 1 or occupancy.deployment.bits is not None:
         return None
     products: list[Product] = []
-    for group in opened.stack.groups:
-        for tensor in opened.rank_tensors[group.kind]:
+    for group in occupancy.stack.groups:
+        for tensor in occupancy.rank_tensors[group.kind]:
             span = tensor.span
             if not isinstance(span, Pieces):
                 continue
@@ -104,11 +104,11 @@ def _beyond(opened: Occupancy) -> Fullest | None:
     return Fullest(moments=(Moment(1.0, (Product(0),)), Moment(1.0, tuple(products))), chunk=None, up=False)
 
 
-def _growth_part(opened: Occupancy) -> BudgetPart:
+def _growth_part(occupancy: MlxOccupancy) -> BudgetPart:
     """A layer grows by concatenation: for a moment the old and the new array of keys, or of values, exist together."""
-    largest = _largest(opened)
-    growth: Amount | None = None if bits_of(opened) is not None else growing(opened, _tensors(opened))
-    growth = growth or Asked(rule=cache(lambda tokens: _largest(opened.sized(seq=tokens, batch=1))))
+    largest = _largest(occupancy)
+    growth: Amount | None = None if occupancy.deployment.bits is not None else growing(occupancy, _tensors(occupancy))
+    growth = growth or Asked(rule=cache(lambda tokens: _largest(occupancy.sized(seq=tokens, batch=1))))
     return BudgetPart(
         name="cache growth",
         section=Section.ACTIVATIONS,
@@ -120,14 +120,14 @@ def _growth_part(opened: Occupancy) -> BudgetPart:
     )
 
 
-def _largest(opened: Occupancy) -> int:
-    return max((tensor.bytes for tensor in _tensors(opened)), default=0)
+def _largest(occupancy: MlxOccupancy) -> int:
+    return max((tensor.bytes for tensor in _tensors(occupancy)), default=0)
 
 
-def _earlier_part(opened: Occupancy, kept: int) -> BudgetPart:
+def _earlier_part(occupancy: MlxOccupancy, kept: int) -> BudgetPart:
     """The server keeps the caches of earlier requests: at most so many, each here as long as a planned one."""
-    one = opened.sized(batch=1).needed_bytes
-    each = Asked(rule=cache(lambda tokens: kept * opened.sized(seq=tokens, batch=1).needed_bytes), alone=True)
+    one = occupancy.sized(batch=1).needed_bytes
+    each = Asked(rule=cache(lambda tokens: kept * occupancy.sized(seq=tokens, batch=1).needed_bytes), alone=True)
     return BudgetPart(
         name="prompt cache",
         section=Section.OVERHEAD,

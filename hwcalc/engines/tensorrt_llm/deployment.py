@@ -1,29 +1,29 @@
-"""A request that TensorRT-LLM has opened, with its settings, its layout and the blocks of its sequences."""
+"""A model on TensorRT-LLM: the rules that do not depend on the load, and what a load takes of the manager's pools."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from hwcalc.engines.general import GeneralOccupancy
+from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.heads import check_heads
 from hwcalc.engines.model_dtypes import known_dtype
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.policies import Support
+from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
+from hwcalc.engines.setup import Load, Setup
 from hwcalc.engines.sharing import Blocks, Held, SharedBlocks, blocks_in_common, held_blocks
 from hwcalc.engines.stored import Dtypes, StoredTensor
-from hwcalc.engines.tensorrt_llm.groups import group_infos
-from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout, Stage
+from hwcalc.engines.tensorrt_llm.layout import Piece, Stage, pieces_of
 from hwcalc.engines.tensorrt_llm.needs import Needs
 from hwcalc.engines.tensorrt_llm.options import is_attention_dp
-from hwcalc.engines.tensorrt_llm.pieces import Piece, pieces_of
-from hwcalc.engines.tensorrt_llm.settings import Settings, read_settings
-from hwcalc.engines.tensorrt_llm.stored import buffers, extra_tensors, stored_piece
-from hwcalc.engines.tensorrt_llm.supported import check_class, check_supported, runs_states
+from hwcalc.engines.tensorrt_llm.pools import FOREVER, Layout
+from hwcalc.engines.tensorrt_llm.settings import Settings, check_class, check_supported, read_settings, runs_states
+from hwcalc.engines.tensorrt_llm.tensors import buffers, extra_tensors, group_infos, stored_piece
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import CompressedAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas import CompressedAttention, LayerKind, Role, SlidingAttention, Stack
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.model import Note
 
@@ -34,69 +34,175 @@ if TYPE_CHECKING:
     from hwcalc.engines.forms import Curve, MemoryForm
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.saving import Saving
-    from hwcalc.engines.tensorrt_llm.storage import Storage
     from hwcalc.formulas.hybrid import Group
+
+_SMALL_BATCH: Final = 2048
+
+
+class TensorrtDeployment(GeneralDeployment):
+    """TensorRT-LLM as it is started: its settings, and the layers as its cache manager sees them."""
+
+    beams: int = 1
+    """Beams of the requests for which it is started, where ``max_beam_width`` does not say."""
+
+    def at(self, load: Load) -> Occupancy:
+        """The deployment under a load: a server that runs as many beams."""
+        if load.sharing.beams == self.beams:
+            return super().at(load)
+        server = type(self)(self.engine, self.model, self.setup)
+        server.beams = load.sharing.beams
+        return server.at(load)
+
+    def seen_as(self, setup: Setup, **more: Any) -> Self:
+        """As :meth:`Deployment.seen_as`. The settings and the layers stay those of the whole server."""
+        self.layouts  # noqa: B018 - kept before the setup is another one
+        return super().seen_as(setup, **more)
+
+    @cached_property
+    def noted_settings(self) -> Noted[Settings]:
+        """The settings with every default filled in, and notes on what was assumed."""
+        return read_settings(self.model, self.setup, self.beams)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings with every default filled in."""
+        return self.noted_settings.value
+
+    def _windows_of(self, group: Group) -> frozenset[int]:
+        """The windows of the layers of one kind, in longer sequences; none keeps all tokens."""
+        one = self.settings
+        if one.window_pattern is not None:
+            return frozenset(one.window_pattern[number % len(one.window_pattern)] for number in group.layers)
+        if one.v2 and one.derives_windows and isinstance(group.kind, SlidingAttention):
+            return frozenset((group.kind.window,))
+        return frozenset()
+
+    def _window(self, group: Group, length: int) -> int | None:
+        """The window of the layers of one kind, cut to the longest sequence; ``None`` keeps all tokens."""
+        windows = {min(length, window) for window in self._windows_of(group)} or {length}
+        if len(windows) > 1:
+            raise UsageError(
+                f"max_attention_window gives layers of one kind ({group.kind.title}) different windows.",
+                hint="Give one window for all layers, or one for each kind.",
+            )
+        (window,) = windows
+        return None if window == length else window
+
+    @cached_property
+    def most_tokens(self) -> int | None:
+        """The longest sequence in which the layers of every kind have one window; ``None`` if any length will do."""
+        several = (windows for group in self.plain_stack.groups if len(windows := self._windows_of(group)) > 1)
+        return min((min(windows) for windows in several), default=None)
+
+    def pieces(self, stack: Stack, length: int) -> dict[LayerKind, tuple[Piece, ...]]:
+        """The buffers of one layer of each kind where sequences have so many tokens, each with its window."""
+        groups = stack.groups
+        windows = [self._window(group, length) for group in groups]
+        return {group.kind: pieces_of(group.kind, self.settings, window) for group, window in zip(groups, windows, strict=True)}
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[int | None, Layout], ...]:
+        """The layers of every stage for each range of lengths, with its last length: a window that is longer than a sequence is none."""
+        ends = sorted({window for group in self.plain_stack.groups for window in self._windows_of(group)})
+        if self.most_tokens is not None:
+            ends = [window for window in ends if window <= self.most_tokens]
+            return (*((end, self._layout(end)) for end in ends[:-1]), (None, self._layout(ends[-1])))
+        return (*((end, self._layout(end)) for end in ends), (None, self._layout(FOREVER)))
+
+    def layout(self, length: int) -> Layout:
+        """The layers of every stage for sequences of so many tokens."""
+        return next(layout for last, layout in self.layouts if last is None or length <= last)
+
+    def _layout(self, length: int) -> Layout:
+        from hwcalc.engines.ranks import stage_spans
+
+        stack = self.plain_stack
+        pieces = self.pieces(stack, length)
+        spans = stage_spans(self.at(Load(seq=1)))
+        stages = (stack.groups,) if len(spans) == 1 else map(stack.groups_of, spans)
+        return Layout(
+            stages=tuple(Stage(kinds=tuple((pieces[group.kind], group.count) for group in groups)) for groups in stages),
+            settings=self.settings,
+            kinds=tuple(pieces.items()),
+            compressed=any(isinstance(kind, CompressedAttention) for kind in pieces),
+        )
+
+    def needs(self, tokens: int, sequences: int) -> Needs:
+        """What so many sequences of so many tokens take of the pools of a replica."""
+        return Needs.alike(self.layout(tokens), tokens, sequences)
+
+    def choose_dtypes(self) -> Noted[Dtypes]:
+        one = self.settings
+        kv = "fp8_e4m3" if one.kv_dtype in ("fp8", "fp8_ds_mla") else one.kv_dtype
+        roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), known_dtype(kv))
+        roles |= {
+            Role.INDEX: known_dtype("fp8_scaled_128"),
+            Role.STATE: known_dtype(one.state_dtype),
+            Role.CONV: known_dtype(one.model_dtype),
+        }
+        return Noted(Dtypes(kv=one.kv_dtype, roles=MappingProxyType(roles)), self.noted_settings.notes)
+
+    def deals_experts(self) -> bool:
+        return is_attention_dp(self.setup.options)
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.tensorrt_llm.memory import TENSORRT
+
+        return TENSORRT
+
+    def check_class(self) -> None:
+        check_class(self.model)
+
+    @cached_property
+    def remarks(self) -> tuple[Note, ...]:
+        """Notes on the settings."""
+        return tuple(self._remarks())
+
+    def _remarks(self) -> Iterator[Note]:
+        one = self.settings
+        windows = any(group.kind.numbers().get("window") for group in self.plain_stack.groups)
+        if windows and one.window_pattern is None and not (one.v2 and one.derives_windows) and not one.scratch:
+            message = "Windowed layers keep all tokens: TensorRT-LLM cuts them only with --engine-option max_attention_window."
+            yield Note(code="window-not-honoured", message=message)
+        if one.host_bytes:
+            message = "host_cache_size keeps blocks of finished requests in host memory; the pool on the GPU stays as it is."
+            yield Note(code="host-memory", message=message)
+        if self.setup.parallel.dp > 1:
+            yield Note(code="per-replica", message=f"The pool is that of one of {self.setup.parallel.dp} replicas.")
 
 
 class TensorrtOccupancy(GeneralOccupancy):
-    """An opened request with the values that the rules use again and again."""
+    """What the pools of TensorRT-LLM hold under a load."""
 
-    @cached_property
-    def settings(self) -> Settings:
-        """The settings, which no length or batch changes."""
-        return self.told(self.shared("settings", lambda: read_settings(self.model, self.request)))
-
-    @cached_property
-    def kind_pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
-        """The buffers of one layer of each kind, each with its window."""
-        return self.shared(("pieces", self._windows), self._plan_pieces)
-
-    def _plan_pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
-        groups = zip(self.stack.groups, self._windows, strict=True)
-        return {group.kind: pieces_of(group.kind, self.settings, window) for group, window in groups}
-
-    @cached_property
-    def _windows(self) -> tuple[int | None, ...]:
-        """The window of each kind: all of the length that the buffers depend on."""
-        return tuple(self._window(group) for group in self.stack.groups)
+    deployment: TensorrtDeployment
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        """The windows of sequences that are longer than any of them, the smallest first."""
-        forever = self.sized(seq=FOREVER)
-        found = {forever._window(group) for group in forever.stack.groups}  # noqa: SLF001 - a request of the same family
-        return tuple(sorted(window for window in found if window is not None))
+    def settings(self) -> Settings:
+        """The settings of the server."""
+        return self.deployment.settings
 
-    def _window(self, group: Group) -> int | None:
-        """The window of the layers of one kind, cut to the longest sequence; ``None`` keeps all tokens."""
-        one, length = self.settings, self.tokens
-        if one.window_pattern is not None:
-            pattern = one.window_pattern
-            found = {min(length, pattern[number % len(pattern)]) for number in group.layers}
-            if len(found) > 1:
-                raise UsageError(
-                    f"max_attention_window gives layers of one kind ({group.kind.title}) different windows.",
-                    hint="Give one window for all layers, or one for each kind.",
-                )
-            (window,) = found
-            return None if window == length else window
-        if one.v2 and one.derives_windows and isinstance(group.kind, SlidingAttention) and group.kind.window < length:
-            return group.kind.window
-        return None
+    def check(self) -> None:
+        deployment = self.deployment
+        check_supported(self.model, self.setup)
+        for group in self.plain_stack.groups:
+            check_heads("TensorRT-LLM", group.kind, self.settings.tp)
+        if any(piece.state for pieces in self.pieces.values() for piece in pieces) and not runs_states(self.model):
+            raise UnsupportedError(
+                f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {self.model.architecture}.",
+                hint="Plan it with --engine vllm or transformers.",
+            )
+        self.layout  # noqa: B018 - so that a layer that it cannot split is told now
+        self.tell(*deployment.remarks)
 
     @cached_property
+    def pieces(self) -> dict[LayerKind, tuple[Piece, ...]]:
+        """The buffers of one layer of each kind, each with its window."""
+        return self.deployment.pieces(self.stack, self.tokens)
+
+    @property
     def layout(self) -> Layout:
         """The layers of every stage. It depends on the length only where that is shorter than a window."""
-        return self.shared(("layout", self._windows), self._plan_layout)
-
-    def _plan_layout(self) -> Layout:
-        from hwcalc.engines.ranks import stage_groups
-
-        pieces = self.kind_pieces
-        stages = tuple(Stage(kinds=tuple((pieces[group.kind], group.count) for group in groups)) for groups in stage_groups(self))
-        compressed = any(isinstance(kind, CompressedAttention) for kind in pieces)
-        return Layout(stages=stages, settings=self.settings, kinds=tuple(pieces.items()), compressed=compressed)
+        return self.deployment.layout(self.tokens)
 
     def held(self, window: int | None) -> Held:
         """The blocks that all sequences together take in the pool of one window."""
@@ -110,59 +216,16 @@ class TensorrtOccupancy(GeneralOccupancy):
             parts.append((blocks, requests * together.prompts, requests * together.branches))
         return held_blocks(parts, together.copies)
 
-    def blocks_of(self, window: int | None) -> int:
-        """The same, in all."""
-        if not self.together.unlike:
-            return self.batch * self.layout.blocks(window, self.tokens)
-        return self.held(window).total
-
-    @cached_property
-    def all_blocks(self) -> dict[int | None, int]:
-        """The blocks of all sequences for the layers of each window."""
-        return {window: self.blocks_of(window) for window in self.layout.windows}
-
-    @cached_property
-    def storages(self) -> tuple[Storage, ...]:
-        """V2: the pools of every stage."""
-        return cast("tuple[Storage, ...]", self.layout.storages(self.tokens))
-
     @cached_property
     def needs(self) -> Needs:
-        """What the planned sequences take of the pools, were they all on this replica."""
-        return Needs(self.layout, self.tokens, self.batch, self.all_blocks)
-
-    def deals_experts(self) -> bool:
-        return is_attention_dp(self.request.options)
-
-    def choose_dtypes(self) -> Noted[Dtypes]:
-        one = self.settings
-        kv = "fp8_e4m3" if one.kv_dtype in ("fp8", "fp8_ds_mla") else one.kv_dtype
-        roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), known_dtype(kv))
-        roles |= {
-            Role.INDEX: known_dtype("fp8_scaled_128"),
-            Role.STATE: known_dtype(one.state_dtype),
-            Role.CONV: known_dtype(one.model_dtype),
-        }
-        return Noted(Dtypes(kv=one.kv_dtype, roles=MappingProxyType(roles)))
-
-    def check_class(self) -> None:
-        check_class(self.model)
-
-    def check(self) -> None:
-        check_supported(self.model, self.request)
-        for group in self.plain_stack.groups:
-            check_heads("TensorRT-LLM", group.kind, self.settings.tp)
-        if any(piece.state for pieces in self.kind_pieces.values() for piece in pieces) and not runs_states(self.model):
-            raise UnsupportedError(
-                f"TensorRT-LLM's PyTorch back end keeps no recurrent states of {self.model.architecture}.",
-                hint="Plan it with --engine vllm or transformers.",
-            )
-        self.layout  # noqa: B018 - so that a layer that it cannot split is told now
-        self.tell(*self.shared("remarks", lambda: tuple(_remarks(self.settings, self))))
+        """What the planned sequences take of the pools, were they all on this replica; what they share is kept once."""
+        if not self.together.unlike:
+            return self.deployment.needs(self.tokens, self.batch)
+        blocks = {window: self.held(window).total for window in self.layout.windows}
+        return Needs(self.layout, self.tokens, self.batch, blocks)
 
     def tensors(self, kind: LayerKind) -> tuple[StoredTensor, ...]:
-        pieces = self.kind_pieces.get(kind, ())
-        return tuple(stored_piece(self, piece) for piece in pieces)
+        return tuple(stored_piece(self, piece) for piece in self.pieces.get(kind, ()))
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
         return extra_tensors(self)
@@ -182,31 +245,25 @@ class TensorrtOccupancy(GeneralOccupancy):
         return Noted(plan_pool(self, budget_bytes))
 
     def holds(self, budget_bytes: int) -> bool:
-        from hwcalc.engines.tensorrt_llm.pool import holds
-
-        return holds(self, budget_bytes)
+        return self.replica.needs.holds(budget_bytes)
 
     def most_sequences(self) -> tuple[int, str]:
-        return self.settings.sequences * self.request.parallel.dp, "max_batch_size"
+        return self.settings.sequences * self.setup.parallel.dp, "max_batch_size"
 
     def plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.tensorrt_llm.memory import plan_budget
 
         return plan_budget(self)
 
-    def weight_rules(self) -> Rules:
-        from hwcalc.engines.tensorrt_llm.weights import TENSORRT
-
-        return TENSORRT
-
     def forward_tokens(self) -> tuple[int, int, int]:
         tokens = self.settings.batched_tokens
         return tokens, tokens, tokens
 
     def curve(self) -> Curve | None:
-        from hwcalc.engines.tensorrt_llm.form import plan_curve
+        """The cache of sequences that are alike; ``None`` for others, or with a draft."""
+        from hwcalc.engines.tensorrt_llm.form import pool_curve
 
-        return plan_curve(self)
+        return pool_curve(self.deployment) if self.request.is_plain else None
 
     def form(self) -> MemoryForm | None:
         from hwcalc.engines.tensorrt_llm.form import plan_form
@@ -215,7 +272,7 @@ class TensorrtOccupancy(GeneralOccupancy):
 
     def support_of_sharing(self) -> Support:
         """Block reuse, and beams that fork from one prompt."""
-        one, sharing = self.settings, self.request.sharing
+        one, sharing = self.settings, self.load.sharing
         if one.reuse:
             return Support(offered=True, how="block reuse: whole blocks that begin alike are kept once")
         if sharing.beams > 1 and not sharing.prefix and sharing.samples == 1:
@@ -229,28 +286,28 @@ class TensorrtOccupancy(GeneralOccupancy):
         return prefix // size * size, max(prefix, prompt) // size * size
 
     def shared_blocks(self) -> tuple[SharedBlocks, ...]:
-        kinds = {window: "full" if window is None else "window" for window in self.all_blocks}
+        kinds = {window: "full" if window is None else "window" for window in self.layout.windows}
         size = self.settings.block
         return tuple(blocks_in_common(kind, size, self.held(window), self.together) for window, kind in kinds.items())
 
     def savings(self, short_bytes: int) -> Iterator[Saving]:
-        from hwcalc.engines.tensorrt_llm.savings import savings
-
-        return savings(self)
+        """What takes less memory of a GPU. Weights are as published: TensorRT-LLM makes none while loading."""
+        one, gpu, batch = self.settings, self.setup.hardware.gpu, self.request.replica_batch
+        if one.sequences > batch:
+            yield Saving(Cost.NOTHING, f"a server for {batch} at once", {"engine_options": {"max_batch_size": str(batch)}})
+        if computes_fp8(gpu):
+            yield Saving(Cost.CACHE, "fp8 cache", {"dtype": "fp8"})
+            yield Saving(Cost.WEIGHTS, "a checkpoint in fp8", {"weights": "fp8"})
+        if one.batched_tokens > _SMALL_BATCH:
+            size = str(_SMALL_BATCH)
+            yield Saving(
+                Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"max_num_tokens": size}}
+            )
+        few = "nvfp4" if computes_fp4(gpu) else "awq"
+        yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
+        if computes_fp4(gpu):
+            yield Saving(Cost.FEW_CACHE_BITS, "nvfp4 cache", {"dtype": "nvfp4"})
 
     def reported_settings(self) -> Mapping[str, int | str | bool]:
         one = self.settings
         return {"tokens_per_block": one.block, "manager": "v2" if one.v2 else "v1"}
-
-
-def _remarks(one: Settings, opened: Occupancy) -> Iterator[Note]:
-    """Notes on the settings."""
-    windows = any("window" in group.kind.numbers() and group.kind.numbers()["window"] for group in opened.stack.groups)
-    if windows and one.window_pattern is None and not (one.v2 and one.derives_windows) and not one.scratch:
-        message = "Windowed layers keep all tokens: TensorRT-LLM cuts them only with --engine-option max_attention_window."
-        yield Note(code="window-not-honoured", message=message)
-    if one.host_bytes:
-        message = "host_cache_size keeps blocks of finished requests in host memory; the pool on the GPU stays as it is."
-        yield Note(code="host-memory", message=message)
-    if opened.request.parallel.dp > 1:
-        yield Note(code="per-replica", message=f"The pool is that of one of {opened.request.parallel.dp} replicas.")

@@ -6,17 +6,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN
+from hwcalc.engines.engine import BY_MODEL, EVERY_TOKEN, Turns
 from hwcalc.engines.general import GeneralEngine
-from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
-from hwcalc.engines.tensorrt_llm.options import OPTIONS, is_attention_dp
-from hwcalc.engines.tensorrt_llm.pieces import RULES
+from hwcalc.engines.tensorrt_llm.deployment import TensorrtDeployment, TensorrtOccupancy
+from hwcalc.engines.tensorrt_llm.layout import RULES
+from hwcalc.engines.tensorrt_llm.options import (
+    OPTIONS,
+    SETTINGS_FILE,
+    flag_text,
+    is_attention_dp,
+    read_windows,
+    serve,
+    settings_file,
+)
 from hwcalc.formulas import ChunkedAttention, LayerKind, SlidingAttention
 from hwcalc.model import Definition, ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput, EmittedFile
-    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.deployment import Deployment, Occupancy
     from hwcalc.engines.options import Choices, EngineOption
     from hwcalc.engines.setup import Request
 
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 class TensorrtLlm(GeneralEngine):
     """A pool of blocks, by the rules of TensorRT-LLM's PyTorch back end."""
 
+    deployment: ClassVar[type[Deployment]] = TensorrtDeployment
     occupancy: ClassVar[type[Occupancy]] = TensorrtOccupancy
     name: ClassVar[str] = "tensorrt-llm"
     title: ClassVar[str] = "TensorRT-LLM: blocks of a share of what is left after loading"
@@ -46,21 +55,21 @@ class TensorrtLlm(GeneralEngine):
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
 
     def flag(self, name: str, value: object) -> str:
-        from hwcalc.engines.tensorrt_llm.command import flag_text
-
         return flag_text(name, value)
 
     def command_file(self, planned: CommandInput) -> EmittedFile | None:
         from hwcalc.engines.command import EmittedFile
-        from hwcalc.engines.tensorrt_llm.command import SETTINGS_FILE, serve, settings_file
 
         text = settings_file(planned)
         return EmittedFile(name=SETTINGS_FILE, text=text, environment=(), command=tuple(serve(planned))) if text else None
 
     def command(self, planned: CommandInput) -> list[str]:
-        from hwcalc.engines.tensorrt_llm.command import serve
-
         return serve(planned)
+
+    def turns(self, model: ModelSpec, options: Mapping[str, str]) -> Turns:
+        """Behind each window of ``max_attention_window`` too, where layers of one kind may have different ones."""
+        turns, named = super().turns(model, options), options.get("max_attention_window")
+        return turns if named is None else turns.also(tokens=read_windows("max_attention_window", named))
 
     def prepared(self, model: ModelSpec, request: Request) -> tuple[ModelSpec, Request]:
         """With attention data parallelism every rank is a replica of the attention."""

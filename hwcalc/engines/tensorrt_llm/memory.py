@@ -3,17 +3,21 @@
 ``available = (total - peak) x free_gpu_memory_fraction``; the peak is that of weights and a batch of ``max_num_tokens`` dummy tokens, and
 what lies outside torch (pyexecutor/_util.py configure_kv_cache_capacity and _cal_max_memory of the sources of 1.4; read, not run). The share
 that stays free is a part of its own here. Its ends are those of what is left, so that the range of the budget is a little wide.
+
+Weights are divided as everybody does, but left-over layers go to the first stages (mapping.py pp_layers).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, forward
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded, outside
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.steps import step
 from hwcalc.formulas.arithmetic import larger, smaller
 from hwcalc.formulas.formats import FLOATS
@@ -26,33 +30,46 @@ KEPT_FREE: Final = "kept free"
 """The part that ``free_gpu_memory_fraction`` leaves."""
 
 
+class _TensorrtRules(Rules):
+    engine: ClassVar[str] = "tensorrt-llm"
+    gathers_logits: ClassVar[bool] = True
+
+    def spans(self, layers: int, pp: int) -> tuple[range, ...]:
+        each, more = divmod(layers, pp)
+        starts = [stage * each + min(stage, more) for stage in range(pp + 1)]
+        return tuple(range(start, stop) for start, stop in pairwise(starts))
+
+
+TENSORRT: Final = _TensorrtRules()
+
+
 def dummy_rows(batch: int, tokens: int) -> int:
     """Requests of the dummy batch: prompts of a token less than the longest sequence, until the batch is full."""
     rows: int = -(-batch // smaller(batch, larger(1, tokens - 1)))
     return rows
 
 
-def plan_budget(opened: TensorrtOccupancy) -> Noted[Budget | None]:
+def plan_budget(occupancy: TensorrtOccupancy) -> Noted[Budget | None]:
     """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     from hwcalc.quantization.planned import format_name
 
-    one = opened.settings
-    found = loaded(opened)
+    one = occupancy.settings
+    found = loaded(occupancy)
     if found.value is None:
         return Noted(None, found.notes)
     gpu, memory, weights = found.value
-    extra, rows, tokens = beside(opened), dummy_rows(one.batched_tokens, opened.tokens), one.batched_tokens
-    weight_format = format_name(opened.request.weights)
+    extra, rows, tokens = beside(occupancy), dummy_rows(one.batched_tokens, occupancy.tokens), one.batched_tokens
+    weight_format = format_name(occupancy.request.weights)
     parts = (
         *weights,
         *extra.value,
-        forward(opened, (tokens, tokens, tokens), rows, dtype=weight_format if weight_format in FLOATS else None),
-        *outside(opened, gpu),
+        forward(occupancy, (tokens, tokens, tokens), rows, dtype=weight_format if weight_format in FLOATS else None),
+        *outside(occupancy, gpu),
         estimated("CUDA graphs", Section.OVERHEAD, runtime_profile().estimate("tensorrt_llm.graphs")),
     )
-    whole, notes = budget_of(opened, memory, parts, tokens=tokens, rows=rows)
+    whole, notes = budget_of(occupancy, memory, parts, tokens=tokens, rows=rows)
     kept = _kept_free(whole, one.fraction)
-    margin = opened.request.hardware.margin or 0
+    margin = occupancy.request.hardware.margin or 0
     return Noted(Budget.of(memory, 1.0, margin, (*whole.parts, kept)), (*found.notes, *extra.notes, *notes))
 
 

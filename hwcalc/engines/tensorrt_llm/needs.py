@@ -1,29 +1,21 @@
-"""What sequences take of the manager's pools, and the smallest budget that holds them; of one length and number of sequences, or of arrays."""
+"""What sequences need of the manager's pools, whether a budget holds it, and the smallest budget that does.
+
+:class:`Needs` is the only place that says how many slots and bytes sequences take (:meth:`Needs.demand`, :attr:`Needs.on_stages`), and
+whether a budget holds them (:meth:`Needs.holds`): for one length and number of sequences, or for arrays of them.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Self
 
-from hwcalc.engines.tensorrt_llm.layout import FOREVER
-from hwcalc.formulas.arithmetic import ceil_div, either, larger, largest, smaller, some
+from hwcalc.engines.tensorrt_llm.pools import FOREVER, PAGE, Sequences, in_pages, page_bytes
+from hwcalc.formulas.arithmetic import either, every, larger, largest, smaller, some
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwcalc.engines.tensorrt_llm.layout import Layout
-    from hwcalc.engines.tensorrt_llm.storage import Dealt
-
-_STEP: Final = 2**21
-"""The smallest page of V2."""
-
-
-def in_pages(quota: int) -> int:
-    """A quota in whole pages."""
-    from hwcalc.engines.tensorrt_llm.storage import page_bytes
-
-    page = page_bytes(quota)
-    return ceil_div(quota, page) * page
+    from hwcalc.engines.tensorrt_llm.pools import Dealt, Layout
 
 
 class Needs:
@@ -35,6 +27,11 @@ class Needs:
         self.batch = batch
         self.blocks = blocks
 
+    @classmethod
+    def alike(cls, layout: Layout, tokens: int, sequences: int) -> Self:
+        """The same of sequences that are all alike."""
+        return cls(layout, tokens, sequences, {window: sequences * layout.blocks(window, tokens) for window in layout.windows})
+
     @cached_property
     def storages(self) -> tuple[Dealt, ...]:
         """V2: the pools of every stage."""
@@ -42,8 +39,6 @@ class Needs:
 
     def demand(self, storage: Dealt, *, reading: bool = True) -> tuple[int, ...]:
         """V2: the slots of each pool for all sequences, while one of them is read in."""
-        from hwcalc.engines.tensorrt_llm.storage import Sequences
-
         one, found = self.layout.settings, []
         prompt = Sequences(smaller(self.tokens, one.batched_tokens), 0)
         for _, cycles in storage.pools:
@@ -81,11 +76,11 @@ class Needs:
             missing, pages = alone > FOREVER // 2, in_pages(alone)
         else:
             low, high, step, missing = 0, 0, 1, True
-            while some(missing) and step * _STEP < FOREVER:
-                held = missing & self.holds_in(step * _STEP, capped=False)
+            while some(missing) and step * PAGE < FOREVER:
+                held = missing & self.holds_in(step * PAGE, capped=False)
                 low, high = either(held, step // 2, low), either(held, step, high)
                 missing, step = missing & (held ^ True), 2 * step
-            pages = in_pages(self._between(low, high) * _STEP)
+            pages = in_pages(self._between(low, high) * PAGE)
         least: int = either(missing, FOREVER, pages)
         return least
 
@@ -102,7 +97,7 @@ class Needs:
         """The fewest steps that hold the sequences: more than ``low``, and at most ``high``."""
         while some(between := low + 1 < high):
             middle = (low + high) // 2
-            held = self.holds_in(middle * _STEP, capped=False)
+            held = self.holds_in(middle * PAGE, capped=False)
             low, high = either(between & (held ^ True), middle, low), either(between & held, middle, high)
         return high
 
@@ -124,8 +119,6 @@ class Needs:
         """Whether the sequences fit into the budget, and into ``max_tokens`` where it is given."""
         layout, cap = self.layout, self.layout.settings.most_tokens
         if layout.settings.v2:
-            from hwcalc.engines.tensorrt_llm.storage import page_bytes
-
             # What the last page has beyond the budget is not ours: the manager rounds up.
             whole = budget - budget % page_bytes(budget)
             return self.holds_in(whole) & (cap is None or self.tokens <= cap)
@@ -134,3 +127,52 @@ class Needs:
             return held
         most: int = largest(self.blocks.values())
         return held & (most <= cap // layout.settings.block)
+
+
+class AllNeeds:
+    """What sequences need, each in the layout of its length."""
+
+    def __init__(self, layouts: tuple[tuple[int | None, Layout], ...], tokens: int, sequences: int) -> None:
+        self._parts: list[tuple[bool, Needs]] = []
+        above = True
+        for last, layout in layouts:
+            here = above if last is None else above & (tokens <= last)
+            if some(here):
+                self._parts.append((here, Needs.alike(layout, tokens, sequences)))
+            above = above & (here ^ True)
+
+    def needed_bytes(self) -> int:
+        """The cache on the fullest GPU."""
+        return self._joined([needs.most for _, needs in self._parts])
+
+    def total_bytes(self, sequences: int, dp: int) -> int:
+        """On all stages, for so many sequences on all replicas."""
+        return self._joined([_total(needs, sequences, dp) for _, needs in self._parts])
+
+    def holds(self, budget: int) -> bool:
+        """Whether they fit."""
+        return self._joined([needs.holds(budget) * 1 for _, needs in self._parts]) == 1
+
+    def _joined(self, values: list[int]) -> int:
+        (first, found), *others = zip((here for here, _ in self._parts), values, strict=True)
+        if every(first):
+            return found
+        for here, value in others:
+            found = either(here, value, found)
+        return found
+
+
+def _total(needs: Needs, sequences: int, dp: int) -> int:
+    """The bytes that all replicas store: what sequences hold, and what the manager keeps beside it."""
+    layout, one, total = needs.layout, needs.layout.settings, 0
+    every_block = Needs.alike(layout, needs.tokens, sequences).blocks
+    for stage, needed in zip(layout.stages, needs.on_stages, strict=True):
+        held = sum(blocks * one.block * layout.rows(stage, window) for window, blocks in every_block.items())
+        if not one.v2:
+            total = total + larger(held, layout.needed(stage, every_block))
+            continue
+        idle = layout.slots * stage.state
+        own = sum(blocks * one.block * layout.rows(stage, window) for window, blocks in needs.blocks.items())
+        beside = larger(0, needed - own - larger(idle, needs.batch * stage.state))
+        total = total + held + larger(sequences * stage.state, dp * idle) + dp * beside
+    return total

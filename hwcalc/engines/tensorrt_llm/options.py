@@ -1,14 +1,22 @@
-"""The options of TensorRT-LLM that kvplan takes, under the names of ``KvCacheConfig`` and of ``trtllm-serve``."""
+"""The options of TensorRT-LLM under the names of ``KvCacheConfig`` and of ``trtllm-serve``, and the command line of ``trtllm-serve`` for a plan.
+
+What has no flag stands in a YAML file. Flags: commands/serve.py; the file: llmapi/llm_args.py (``KvCacheConfig``) of the sources of 1.4; read,
+not run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.command import check_one_replica
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
 from hwcalc.errors import UsageError
 from hwcalc.text import brief
+
+if TYPE_CHECKING:
+    from hwcalc.engines.command import CommandInput
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATES: Final = choice_option("auto", "float16", "bfloat16", "float32", "fp16", "bf16", "fp32")
@@ -65,3 +73,96 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
         )
     }
 )
+
+_FLAGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "seq": "--max_seq_len",
+        "tp": "--tp_size",
+        "pp": "--pp_size",
+        "ep": "--ep_size",
+        "memory_utilization": "--kv_cache_free_gpu_memory_fraction",
+        "free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",
+        "max_batch_size": "--max_batch_size",
+        "max_num_tokens": "--max_num_tokens",
+        "max_beam_width": "--max_beam_width",
+        "dtype": "--kv_cache_dtype",
+        "revision": "--hf_revision",
+    }
+)
+_OF_CACHE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "tokens_per_block": "tokens_per_block",
+        "max_tokens": "max_tokens",
+        "avg_seq_len": "avg_seq_len",
+        "host_cache_size": "host_cache_size",
+        "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
+    }
+)
+_LONG: Final = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+SETTINGS_FILE: Final = "kvplan.yaml"
+
+
+def flag_text(name: str, value: object) -> str:
+    """How TensorRT-LLM spells one option; as an entry of the settings file where it has no flag."""
+    if name in ("enable_attention_dp", "enable_block_reuse"):
+        return f"{name}: {str(is_on(str(value))).lower()}"
+    if name in _OF_CACHE:
+        return f"{_OF_CACHE[name]}: {value}"
+    return f"{_FLAGS[name]} {value}" if name in _FLAGS else ""
+
+
+def serve(planned: CommandInput) -> list[str]:
+    """The words of ``trtllm-serve``. What has no flag stands in the settings file, which is named last."""
+    for name in ("weights", "lora", "draft"):
+        if getattr(planned, name) is not None:
+            raise UsageError(
+                f"kvplan cannot write {name} on the command line of trtllm-serve.",
+                hint=f"Leave out --{name}, or name a model that is published so.",
+            )
+    parallel, options = planned.parallel, dict(planned.options)
+    tp = parallel.tp
+    if is_attention_dp(options):
+        tp *= parallel.dp
+    else:
+        check_one_replica(planned, "TensorRT-LLM")
+    words = ["trtllm-serve", planned.model, _FLAGS["seq"], str(planned.seq)]
+    for name, ranks in (("tp", tp), ("pp", parallel.pp), ("ep", parallel.ep)):
+        if ranks > 1:
+            words += [_FLAGS[name], str(ranks)]
+    if planned.revision is not None:
+        words += [_FLAGS["revision"], planned.revision]
+    if planned.kv_dtype_named and planned.kv_dtype in ("fp8", "nvfp4"):
+        words += [_FLAGS["dtype"], planned.kv_dtype]
+    if planned.memory_utilization is not None and "free_gpu_memory_fraction" not in options:
+        words += [_FLAGS["memory_utilization"], str(planned.memory_utilization)]
+    for name, value in options.items():
+        if name in _FLAGS:
+            words += [_FLAGS[name], value]
+    return [*words, *(["--config", SETTINGS_FILE] if settings_file(planned) else [])]
+
+
+def settings_file(planned: CommandInput) -> str:
+    """The entries of the settings file, as YAML; empty if every option has a flag."""
+    options, cache = planned.options, {}
+    if planned.kv_memory is not None:
+        cache["max_gpu_total_bytes"] = str(planned.kv_memory)
+    if planned.kv_dtype_named and planned.kv_dtype == "fp8_ds_mla":
+        cache["dtype"] = planned.kv_dtype
+    for name, value in options.items():
+        if name in _OF_CACHE:
+            cache[_OF_CACHE[name]] = _LONG.get(value, value)
+        elif name == "enable_block_reuse":
+            cache[name] = str(is_on(value)).lower()
+        elif name == "max_attention_window":
+            cache[name] = f"[{value}]"
+        elif name == "manager":
+            cache["use_kv_cache_manager_v2"] = str(value == "v2").lower()
+    entries = "".join(f"  {name}: {value}\n" for name, value in cache.items())
+    if "periodic_snapshot_interval" in options:
+        entries += f"  mamba_state_config:\n    periodic_snapshot_interval: {options['periodic_snapshot_interval']}\n"
+    lines = [f"kv_cache_config:\n{entries}"] if entries else []
+    if is_attention_dp(options):
+        lines.append("enable_attention_dp: true\n")
+    if "indexer_k_dtype" in options:
+        lines.append(f"sparse_attention_config:\n  algorithm: dsa\n  indexer_k_dtype: {options['indexer_k_dtype']}\n")
+    return "".join(lines)

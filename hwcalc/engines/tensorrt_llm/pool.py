@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.steps import Step, step
-from hwcalc.engines.tensorrt_llm.layout import FOREVER, Layout
+from hwcalc.engines.tensorrt_llm.pools import FOREVER, page_bytes
 from hwcalc.formulas.arithmetic import ceil_div
 from hwcalc.formulas.record import Record
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
     from hwcalc.engines.tensorrt_llm.deployment import TensorrtOccupancy
-    from hwcalc.engines.tensorrt_llm.storage import Storage
-
-
-def holds(opened: TensorrtOccupancy, budget: int) -> bool:
-    """Whether the planned sequences of the fullest replica fit into the budget, and into ``max_tokens`` where it is given."""
-    return opened.replica.needs.holds(budget)
+    from hwcalc.engines.tensorrt_llm.pools import Dealt
 
 
 class _Sizes(Record):
@@ -35,10 +31,10 @@ class _Sizes(Record):
     steps: tuple[Step, ...]
 
 
-def _v1(opened: TensorrtOccupancy, budget: int) -> _Sizes:
+def _v1(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
     """One pool, or one for each window."""
-    layout, size = opened.layout, opened.settings.block
-    pools = layout.pool_blocks(budget)
+    layout, size, steps = occupancy.layout, occupancy.settings.block, list[Step]()
+    pools = layout.pool_blocks(budget, steps)
     whole = max(pools, key=lambda window: FOREVER if window is None else window)
     blocks = pools[whole]
     endless = blocks >= FOREVER // size
@@ -48,18 +44,18 @@ def _v1(opened: TensorrtOccupancy, budget: int) -> _Sizes:
         blocks=None if endless else min(pools.values()),
         window_tokens=min(pools.values()) * size if layout.several else None,
         states=None,
-        concurrency=None if endless else blocks / layout.blocks(whole, opened.tokens),
+        concurrency=None if endless else blocks / layout.blocks(whole, occupancy.tokens),
         row=row,
         block_bytes=None if layout.several else row * size,
-        steps=() if endless else _v1_steps(layout, budget, blocks),
+        steps=() if endless else tuple(steps),
     )
 
 
-def _v2(opened: TensorrtOccupancy, budget: int) -> _Sizes:
+def _v2(occupancy: TensorrtOccupancy, budget: int) -> _Sizes:
     """The pools of the stage that has fewest of each."""
-    layout, size, single = opened.layout, opened.settings.block, opened.single
+    layout, size, one = occupancy.layout, occupancy.settings.block, occupancy.deployment.needs(occupancy.tokens, 1)
     stages = []
-    for storage, quota in zip(opened.storages, layout.quotas(budget), strict=True):
+    for storage, quota in zip(one.storages, layout.quotas(budget), strict=True):
         slots = storage.slots(quota) or [0] * len(storage.pools)
         stages.append((storage, quota, slots))
     whole = [(storage, quota, slots[place]) for storage, quota, slots in stages if (place := storage.pool_of(None)) is not None]
@@ -75,7 +71,7 @@ def _v2(opened: TensorrtOccupancy, budget: int) -> _Sizes:
     shares = [
         have / want
         for storage, _, slots in stages
-        for have, want in zip(slots, single.needs.demand(storage, reading=False), strict=True)
+        for have, want in zip(slots, one.demand(storage, reading=False), strict=True)
         if want
     ]
     return _Sizes(
@@ -86,17 +82,17 @@ def _v2(opened: TensorrtOccupancy, budget: int) -> _Sizes:
         concurrency=min(shares, default=None),
         row=max((stage.growing for stage in layout.stages), default=0),
         block_bytes=max((sum(storage.pools[storage.pool_of(None) or 0][0]) for storage, *_ in whole), default=None),
-        steps=() if blocks is None else _v2_steps(opened, whole, blocks, min(tokens, default=0)),
+        steps=() if blocks is None else _v2_steps(occupancy, whole, blocks, min(tokens, default=0)),
     )
 
 
-def plan_pool(opened: TensorrtOccupancy, budget: int) -> PoolInfo:
+def plan_pool(occupancy: TensorrtOccupancy, budget: int) -> PoolInfo:
     """The pool of one replica."""
-    layout, one = opened.layout, opened.settings
-    found = (_v2 if one.v2 else _v1)(opened, budget)
-    single = opened.single
-    fits = holds(single, budget)
-    longest = _longest(single, budget, max(opened.tokens, opened.model.max_position_embeddings or 0))
+    layout, one, deployment = occupancy.layout, occupancy.settings, occupancy.deployment
+    found = (_v2 if one.v2 else _v1)(occupancy, budget)
+    single = deployment.needs(occupancy.tokens, 1)
+    fits = single.holds(budget)
+    longest = _longest(occupancy, budget)
     whole = None if None in layout.windows else layout.windows[-1]
     return PoolInfo(
         budget_bytes=budget,
@@ -105,15 +101,15 @@ def plan_pool(opened: TensorrtOccupancy, budget: int) -> PoolInfo:
         blocks=found.blocks,
         block_size=one.block,
         bytes_per_block=found.block_bytes,
-        blocks_per_request=layout.blocks(whole, opened.tokens),
+        blocks_per_request=layout.blocks(whole, occupancy.tokens),
         max_concurrency=found.concurrency,
-        max_requests=_most(opened, budget),
+        max_requests=_most(occupancy, budget),
         max_seq=longest,
         swa_tokens=found.window_tokens,
         state_slots=found.states,
-        needed_bytes=single.needs.most,
+        needed_bytes=single.most,
         fits=fits,
-        message=None if fits else _message(opened, found.blocks or 0, longest),
+        message=None if fits else _message(occupancy, found.blocks or 0, longest),
         requires=(),
         definition=Definition.ENGINE,
         steps=found.steps,
@@ -122,113 +118,40 @@ def plan_pool(opened: TensorrtOccupancy, budget: int) -> PoolInfo:
 
 def _last(most: int, good: Callable[[int], bool]) -> int:
     """The last number from 1 to ``most`` up to which all are good."""
-    from bisect import bisect_left
-
     return bisect_left(range(1, most + 1), 1, key=lambda number: int(not good(number)))
 
 
-def _longest(single: TensorrtOccupancy, budget: int, bound: int) -> int:
+def _longest(occupancy: TensorrtOccupancy, budget: int) -> int:
     """The longest sequence that one request could have."""
+    deployment, bound = occupancy.deployment, max(occupancy.tokens, occupancy.model.max_position_embeddings or 0)
+    bound = bound if deployment.most_tokens is None else min(bound, deployment.most_tokens)
 
     def fits(length: int) -> bool:
-        return holds(single.sized(seq=length), budget)
+        return deployment.needs(length, 1).holds(budget)
 
     return bound if fits(bound) else _last(bound - 1, fits)
 
 
-def _most(opened: TensorrtOccupancy, budget: int) -> int:
+def _most(occupancy: TensorrtOccupancy, budget: int) -> int:
     """Requests of the planned length that one replica runs at once: no more than ``max_batch_size``."""
-    replica, most = opened.replica, opened.settings.sequences
-    branches = opened.request.sharing.branches
-    if opened.together.unlike or opened.settings.most_tokens is not None or opened.layout.several:
-        return _last(most // branches, lambda requests: holds(replica.sized(batch=requests), budget))
-    if opened.settings.v2:
-        return max(0, min(most // branches, _most_in(replica.sized(batch=1), budget)))
-    pools = opened.layout.pool_blocks(budget)
-    each = {window: branches * opened.layout.blocks(window, opened.tokens) for window in pools}
-    return min(most // branches, *(pools[window] // each[window] for window in pools))
+    replica, most = occupancy.replica, occupancy.settings.sequences // occupancy.load.sharing.branches
+    return _last(most, lambda requests: replica.sized(batch=requests).needs.holds(budget))
 
 
-def _most_in(one: TensorrtOccupancy, budget: int) -> int:
-    """V2: how many such requests the pools of whole pages hold, while one of them is read in."""
-    from hwcalc.engines.tensorrt_llm.storage import page_bytes
-
-    found = []
-    for storage, quota in zip(one.storages, one.layout.quotas(budget - budget % page_bytes(budget)), strict=True):
-        slots = storage.slots(quota)
-        if slots is None:
-            return 0
-        pairs = zip(slots, one.needs.demand(storage, reading=False), one.needs.demand(storage), strict=True)
-        found += [(have - (read - each)) // each for have, each, read in pairs if each]
-    return min(found, default=FOREVER)
-
-
-def _message(opened: TensorrtOccupancy, blocks: int, longest: int) -> str:
+def _message(occupancy: TensorrtOccupancy, blocks: int, longest: int) -> str:
     """What the manager says where the longest sequence does not fit."""
     if not blocks or not longest:
         return "Impossible to fit in any sequence in kvCache"
-    if opened.settings.v2:
+    if occupancy.settings.v2:
         return (
-            f"max_seq_len {opened.tokens} is greater than max_num_tokens {longest} that can be allocated in kv cache manager, "
+            f"max_seq_len {occupancy.tokens} is greater than max_num_tokens {longest} that can be allocated in kv cache manager, "
             f"setting max_seq_len to {longest}"
         )
-    return f"Attention window size {opened.tokens} exceeds upper bound {longest} for available blocks. Reducing to {longest}."
+    return f"Attention window size {occupancy.tokens} exceeds upper bound {longest} for available blocks. Reducing to {longest}."
 
 
-def _v1_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
-    """How many tokens and blocks there are, of the stage that has fewest."""
-    one = layout.settings
-    if one.most_tokens is not None:
-        return ()
-    if layout.several:
-        return _window_steps(layout, budget, blocks)
-    (window,) = layout.windows
-    row = max(layout.rows(stage, window) for stage in layout.stages)
-    tokens = budget // row
-    return (
-        step("tokens", "floor(budget / bytes_per_token)", tokens, unit="tokens", budget=budget, bytes_per_token=row),
-        step("blocks", "floor(tokens / tokens_per_block)", blocks, unit="blocks", tokens=tokens, tokens_per_block=one.block),
-    )
-
-
-def _window_steps(layout: Layout, budget: int, blocks: int) -> tuple[Step, ...]:
-    """The blocks of each window, of the stage that has fewest; those of the longest window, ``blocks``, say the tokens."""
-    if layout.settings.kv_dtype == "nvfp4":
-        return ()
-    size, steps = layout.settings.block, []
-    for number, (window, found) in enumerate(layout.pool_blocks(budget).items(), start=1):
-        row = max(layout.rows(stage, window) for stage in layout.stages)
-        steps.append(
-            step(
-                f"window_blocks_{number}",
-                "floor(budget / windows / window_block_bytes)",
-                found,
-                unit="blocks",
-                budget=budget,
-                windows=len(layout.windows),
-                window_block_bytes=row * size,
-            )
-        )
-    pools = {one.name: one.expected for one in steps}
-    whole = {one.name: blocks for one in steps if one.expected == blocks}
-    return (
-        *steps,
-        step("blocks", f"min({', '.join(pools)})", min(pools.values()), unit="blocks", **pools),
-        step(
-            "tokens",
-            f"{next(iter(whole))} x tokens_per_block",
-            blocks * size,
-            unit="tokens",
-            **dict([*whole.items()][:1]),
-            tokens_per_block=size,
-        ),
-    )
-
-
-def _v2_steps(opened: TensorrtOccupancy, whole: list[tuple[Storage, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
+def _v2_steps(occupancy: TensorrtOccupancy, whole: list[tuple[Dealt, int, int]], blocks: int, tokens: int) -> tuple[Step, ...]:
     """How many blocks and states the pages of each pool hold, on the stage that has fewest blocks."""
-    from hwcalc.engines.tensorrt_llm.storage import page_bytes
-
     storage, quota, _ = min(whole, key=lambda each: each[2])
     page, place, slots = page_bytes(quota), storage.pool_of(None) or 0, storage.slots(quota)
     if slots is None:
@@ -275,7 +198,7 @@ def _v2_steps(opened: TensorrtOccupancy, whole: list[tuple[Storage, int, int]], 
                 **size,
             )
         )
-    size_ = opened.settings.block
+    size_ = occupancy.settings.block
     if len(storage.pools[place][1]) == 1 and len(storage.pools[place][0]) == 1 and tokens == blocks * size_:
         found.append(step("tokens", "blocks x tokens_per_block", tokens, unit="tokens", blocks=blocks, tokens_per_block=size_))
     return tuple(found)

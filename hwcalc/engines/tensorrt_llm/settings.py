@@ -1,7 +1,9 @@
-"""The settings of a request, every default filled in.
+"""The settings of a server, every default filled in; and which models and setups TensorRT-LLM's PyTorch back end takes.
 
 Read, not run: llmapi/llm_args.py KvCacheConfig (dtype, tokens_per_block, free_gpu_memory_fraction), models' ``get_model_defaults``, and
-pyexecutor/py_executor_creator.py (64 tokens in a block for FlashMLA) of the sources of 1.4.
+pyexecutor/py_executor_creator.py (64 tokens in a block for FlashMLA) of the sources of 1.4. What runs: docs/source/models/supported-models.md (00b6d5a),
+``register_auto_model`` in _torch/models, and _torch/pyexecutor/_util.py. A model that is there for AutoDeploy alone has a cache manager
+of another back end.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.capability import check_generation
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO, is_auto, is_on
 from hwcalc.engines.tensorrt_llm.options import is_attention_dp, read_fraction, read_windows
-from hwcalc.engines.tensorrt_llm.supported import is_kimi, reuses_blocks, takes_v2
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
     CompressedAttention,
@@ -31,7 +33,7 @@ from hwcalc.text import shown
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.engines.setup import Request
+    from hwcalc.engines.setup import Setup
 
 STATE_KINDS: Final = (Mamba2, GatedDeltaNet, KimiDeltaAttention)
 FRACTION: Final = 0.9
@@ -46,6 +48,47 @@ _OWN_FP8: Final = "fp8_ds_mla"
 _DTYPES: Final = {"fp8": "fp8", "fp8_e4m3": "fp8", "nvfp4": "nvfp4", _OWN_FP8: _OWN_FP8}
 _FLOATS: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "fp16": "fp16", "bf16": "bf16", "fp32": "fp32"}
 _HOPPER: Final = "9."
+_RUN: Final = frozenset(
+    {
+        *("AfmoeForCausalLM", "Cohere2ForCausalLM", "DeciLMForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"),
+        *("DeepseekV4ForCausalLM", "Exaone4ForCausalLM", "Exaone4_5_ForConditionalGeneration", "ExaoneMoEForCausalLM"),
+        *("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+        *("Gemma4UnifiedForConditionalGeneration", "Glm4MoeForCausalLM", "GlmMoeDsaForCausalLM", "GptOssForCausalLM"),
+        *("HCXVisionForCausalLM", "HunYuanDenseV1ForCausalLM", "HunYuanMoEV1ForCausalLM", "InklingForConditionalGeneration"),
+        *("KimiK25ForConditionalGeneration", "KimiK3ForConditionalGeneration", "KimiLinearForCausalLM", "Kolibri1ForCausalLM"),
+        *("LagunaForCausalLM", "LlamaForCausalLM", "Llama4ForConditionalGeneration", "LlavaNextForConditionalGeneration"),
+        *("MiniCPMV4_6ForConditionalGeneration", "MiniMaxM2ForCausalLM", "MiniMaxM3SparseForCausalLM"),
+        *("MiniMaxM3SparseForConditionalGeneration", "Mistral3ForConditionalGeneration", "MistralForCausalLM"),
+        *("MistralLarge3ForCausalLM", "MixtralForCausalLM", "MllamaForConditionalGeneration", "NemotronForCausalLM"),
+        *("NemotronHForCausalLM", "NemotronH_Nano_VL_V2", "NemotronNASForCausalLM", "PaliGemmaForConditionalGeneration"),
+        *("Phi3ForCausalLM", "Phi4MMForCausalLM", "PixtralForConditionalGeneration", "Qwen2ForCausalLM"),
+        *("Qwen2MoeForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "Qwen3ForCausalLM"),
+        *("Qwen3MoeForCausalLM", "Qwen3NextForCausalLM", "Qwen3VLForConditionalGeneration"),
+        *("Qwen3VLMoeForConditionalGeneration", "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+        *("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "SeedOssForCausalLM", "Starcoder2ForCausalLM"),
+        *("Step3p5ForCausalLM", "Step3p7FlashForCausalLM", "Step3p7ForConditionalGeneration"),
+    }
+)
+_AUTO_DEPLOY: Final = frozenset(
+    {
+        *("DeepseekV2ForCausalLM", "ExaoneForCausalLM", "Gemma3nForConditionalGeneration", "Glm4MoeLiteForCausalLM"),
+        *("GraniteForCausalLM", "GraniteMoeHybridForCausalLM", "InternLM3ForCausalLM", "Olmo3ForCausalLM"),
+        *("OpenELMForCausalLM", "SkyworkR1V2ForConditionalGeneration", "SmolLM3ForCausalLM"),
+    }
+)
+_V2: Final = (
+    *("NemotronH", "Qwen3Next", "Qwen3_5", "KimiLinear", "KimiK3", "DeepseekV4", "GptOss", "Gemma3", "Gemma4"),
+    *("LlamaFor", "Llama4", "Inkling"),
+)
+"""Architectures whose own default is the V2 manager (docs/source/features/kvcache.md, 0076e93: Selecting the KV Cache Manager)."""
+_STATES: Final = ("NemotronH", "Qwen3Next", "Qwen3_5", "KimiLinear", "KimiK3", "MiniCPMV4_6")
+"""Architectures that ``is_hybrid_linear`` knows (_torch/pyexecutor/config_utils.py)."""
+_WITHOUT_REUSE: Final = ("Inkling", "KimiLinear", "KimiK3", "NemotronH", "Qwen3Next", "Qwen3_5")
+"""Architectures that turn block reuse off by ``get_model_defaults``."""
+_KIMI: Final = ("KimiLinear", "KimiK3")
+_HOPPER_ROWS: Final = ("DeepseekV4",)
+"""Architectures whose cache on SM90 has rows of its own (sparse/deepseek_v4/cache_manager.py)."""
+_OLDEST_GPU: Final = 80
 
 
 class Settings(Record):
@@ -78,48 +121,44 @@ class Settings(Record):
     kimi: bool
 
 
-def read_settings(model: ModelSpec, request: Request) -> Noted[Settings]:
-    """The settings of a request. Raises an error for a value that the back end does not take."""
-    options, kinds = request.options, [group.kind for group in model.stack_for("tensorrt-llm").groups]
+def read_settings(model: ModelSpec, setup: Setup, beams: int) -> Noted[Settings]:
+    """The settings of a server whose requests have so many beams. Raises an error for a value that the back end does not take."""
+    options, kinds = setup.options, [group.kind for group in model.stack_for("tensorrt-llm").groups]
     model_dtype = model.dtype or "bf16"
-    kv_dtype, notes = _kv_dtype(model, request, kinds, model_dtype)
+    kv_dtype, notes = _kv_dtype(model, setup, kinds, model_dtype)
     compressed = any(isinstance(kind, CompressedAttention) for kind in kinds)
     windows = options.get("max_attention_window")
     interval = options.get("periodic_snapshot_interval")
     fraction = options.get("free_gpu_memory_fraction")
-    share = request.hardware.memory_utilization
+    share = setup.hardware.memory_utilization
     settings = Settings(
         kv_dtype=kv_dtype,
         model_dtype=model_dtype,
         state_dtype=_state_dtype(model, options, model_dtype),
-        block=_block(request, kinds, kv_dtype),
+        block=_block(setup, kinds, kv_dtype),
         fraction=read_fraction("free_gpu_memory_fraction", fraction) if fraction else FRACTION if share is None else share,
         sequences=_number(options, "max_batch_size", _BATCH),
         batched_tokens=_number(options, "max_num_tokens", _TOKENS),
         most_tokens=_number(options, "max_tokens", 0) or None,
-        v2=_manager(model, request, kinds),
+        v2=_manager(model, setup, kinds, beams),
         window_pattern=None if windows is None else read_windows("max_attention_window", windows),
         derives_windows=_mixes_windows(kinds),
-        beams=max(_number(options, "max_beam_width", 1), request.sharing.beams),
+        beams=max(_number(options, "max_beam_width", 1), beams),
         attention_dp=is_attention_dp(options),
         reuse=is_on(options["enable_block_reuse"]) if "enable_block_reuse" in options else reuses_blocks(model),
         host_bytes=_number(options, "host_cache_size", 0, least=0),
         interval=None if interval is None else parse_tokens(interval, "periodic_snapshot_interval", minimum=1),
         index_fp4=options.get("indexer_k_dtype") == "fp4",
         expected=_number(options, "avg_seq_len", 0) or None,
-        tp=request.parallel.tp,
-        ranks=request.parallel.tp * request.parallel.pp * (request.parallel.dp if is_attention_dp(options) else 1),
-        pp=request.parallel.pp,
+        tp=setup.parallel.tp,
+        ranks=setup.parallel.tp * setup.parallel.pp * (setup.parallel.dp if is_attention_dp(options) else 1),
+        pp=setup.parallel.pp,
         scratch=compressed,
         kimi=is_kimi(model),
     )
-    if (
-        request.sharing.beams > 1
-        and options.get("max_beam_width")
-        and _number(options, "max_beam_width", 1) < request.sharing.beams
-    ):
+    if beams > 1 and options.get("max_beam_width") and _number(options, "max_beam_width", 1) < beams:
         raise UsageError(
-            f"beams {request.sharing.beams:,} are more than max_beam_width={options['max_beam_width']}.",
+            f"beams {beams:,} are more than max_beam_width={options['max_beam_width']}.",
             hint="Leave out max_beam_width, or give as many beams.",
         )
     return Noted(settings, notes)
@@ -136,9 +175,9 @@ def _mixes_windows(kinds: list[LayerKind]) -> bool:
     return len(sizes) == 1 and any(isinstance(kind, FullAttention) for kind in kinds)
 
 
-def _manager(model: ModelSpec, request: Request, kinds: list[LayerKind]) -> bool:
+def _manager(model: ModelSpec, setup: Setup, kinds: list[LayerKind], beams: int) -> bool:
     """Whether the V2 manager runs: the model's layers need it, it is asked for, or it is the model's own default and has no beams."""
-    asked, beams = request.options.get("manager"), max(request.sharing.beams, _number(request.options, "max_beam_width", 1))
+    asked, beams = setup.options.get("manager"), max(beams, _number(setup.options, "max_beam_width", 1))
     heads = {(kind.num_key_value_heads, kind.head_dim) for kind in kinds if isinstance(kind, (FullAttention, SlidingAttention))}
     several = len({dim for _, dim in heads}) > 1
     needs = several or any(isinstance(kind, (CompressedAttention, *STATE_KINDS)) for kind in kinds)
@@ -156,11 +195,11 @@ def _manager(model: ModelSpec, request: Request, kinds: list[LayerKind]) -> bool
     return needs or (takes_v2(model) and beams == 1)
 
 
-def _block(request: Request, kinds: list[LayerKind], kv_dtype: str) -> int:
+def _block(setup: Setup, kinds: list[LayerKind], kv_dtype: str) -> int:
     """Tokens in a block: what is asked, or what the attention kernels take."""
-    gpu = request.hardware.gpu
+    gpu = setup.hardware.gpu
     latent = any(isinstance(kind, LatentAttention) for kind in kinds)
-    asked = request.options.get("tokens_per_block")
+    asked = setup.options.get("tokens_per_block")
     if any(isinstance(kind, CompressedAttention) for kind in kinds):
         size = _COMPRESSED_BLOCKS[0] if asked is None else int(asked)
         if size not in _COMPRESSED_BLOCKS:
@@ -191,11 +230,11 @@ def _state_dtype(model: ModelSpec, options: Mapping[str, str], model_dtype: str)
     return _FLOATS.get(str(named), model_dtype)
 
 
-def _kv_dtype(model: ModelSpec, request: Request, kinds: list[LayerKind], model_dtype: str) -> tuple[str, tuple[Note, ...]]:
+def _kv_dtype(model: ModelSpec, setup: Setup, kinds: list[LayerKind], model_dtype: str) -> tuple[str, tuple[Note, ...]]:
     """The KV dtype, and a note where nobody named it. A checkpoint may name one for ``auto``."""
-    spelled = (request.dtype or AUTO).strip().lower()
+    spelled = (setup.dtype or AUTO).strip().lower()
     sparse = any(isinstance(kind, LatentAttention) for kind in kinds) and any(isinstance(kind, SparseIndexer) for kind in kinds)
-    if is_auto(request.dtype):
+    if is_auto(setup.dtype):
         published = _published(model)
         why = f"that of the checkpoint, {published}" if published else f"the model's dtype, {model_dtype}"
         return published or model_dtype, (Note(code="default-dtype", message=f"KV dtype auto: {why}. Set it with --dtype."),)
@@ -232,3 +271,62 @@ def _published(model: ModelSpec) -> str | None:
             if named is not None:
                 return named
     return None
+
+
+def _named(model: ModelSpec, names: tuple[str, ...]) -> bool:
+    return (model.architecture or "").startswith(names)
+
+
+def takes_v2(model: ModelSpec) -> bool:
+    """Whether the model's own default is the V2 manager."""
+    return _named(model, _V2)
+
+
+def runs_states(model: ModelSpec) -> bool:
+    """Whether the back end has a manager for the recurrent states of this model; one without a named class may be any."""
+    return model.architecture is None or _named(model, _STATES)
+
+
+def reuses_blocks(model: ModelSpec) -> bool:
+    """Whether blocks of finished requests are kept where nobody says so."""
+    return not _named(model, _WITHOUT_REUSE)
+
+
+def is_kimi(model: ModelSpec) -> bool:
+    """Whether the states are Kimi's, which are fp32 and whose convolution keeps a column more."""
+    return _named(model, _KIMI)
+
+
+def check_class(model: ModelSpec) -> None:
+    """Raise an error for a model that the PyTorch back end has no class for."""
+    name = model.architecture
+    if name in _AUTO_DEPLOY:
+        raise UnsupportedError(
+            f"TensorRT-LLM runs {name} on its AutoDeploy back end alone, whose cache has rules of its own.",
+            hint="Plan it with --engine vllm or --engine reference.",
+        )
+    if name is not None and name not in _RUN:
+        raise UnsupportedError(
+            f"TensorRT-LLM's PyTorch back end has no model class {shown(name, 60)}.",
+            hint="Plan it with --engine vllm or --engine reference.",
+        )
+
+
+def check_supported(model: ModelSpec, setup: Setup) -> None:
+    """Raise an error for a model or a setup that the back end refuses."""
+    gpu, parallel = setup.hardware.gpu, setup.parallel
+    if gpu is not None and gpu.vendor.lower() != "nvidia":
+        raise UnsupportedError(
+            f"TensorRT-LLM runs on NVIDIA GPUs, not on {gpu.id}.", hint="Name one of NVIDIA's: kvplan gpus, or another engine."
+        )
+    check_generation(gpu, _OLDEST_GPU, "TensorRT-LLM runs on Ampere and later.")
+    if gpu is not None and _named(model, _HOPPER_ROWS) and (gpu.compute_capability or "").startswith("9."):
+        raise UnsupportedError(
+            "DeepSeek-V4 on Hopper requires kv_cache_config.dtype='fp8_ds_mla', whose pages kvplan does not know.",
+            hint="Name a Blackwell GPU, such as b200-180gb, or use --engine vllm.",
+        )
+    if parallel.dcp > 1:
+        raise UnsupportedError(
+            "TensorRT-LLM's estimate of its pool does not know context parallelism.",
+            hint="Leave out --dcp, or use --engine vllm.",
+        )

@@ -185,9 +185,6 @@ class TgiDeployment(PooledDeployment):
         roles |= {Role.STATE: own, Role.CONV: own}
         return Noted(Dtypes(kv=kept.name, roles=MappingProxyType(roles)), notes)
 
-    def check_class(self) -> None:
-        model_classes("tgi").check(self.model)
-
     def check_hardware(self) -> None:
         """Raise an error for GPUs, or a layout of them, on which TGI does not run."""
         for name in ("pp", "dcp", "ep"):

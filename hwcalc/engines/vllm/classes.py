@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.data import data_file
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
@@ -55,7 +55,7 @@ _EXPANDED_LATENTS: Final = frozenset({"MiniCPM3ForCausalLM"})
 
 @lru_cache(maxsize=1)
 def _releases() -> Mapping[str, Mapping[str, str]]:
-    return MappingProxyType(json.loads(Path(__file__).with_name("architectures.json").read_text("utf-8")))
+    return MappingProxyType(json.loads(data_file(__file__, "architectures.json").read_text("utf-8")))
 
 
 def expands_latents(model: ModelSpec, rules: Rules) -> bool:

@@ -19,8 +19,8 @@ from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.form import LIMITED_BY, plan_curve, plan_form
 from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, longest, plan_layout, pool_buffers
-from hwcalc.engines.vllm.pool import BlockPool, group_infos, plan_pool
-from hwcalc.engines.vllm.settings import VllmSettings, read_settings
+from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks, group_infos, longest_start, plan_pool, starts_with
+from hwcalc.engines.vllm.settings import VllmSettings, batch_is_chunked, read_settings
 from hwcalc.engines.vllm.sharing import blocks_of_groups, check_sharing, group_held, hits_of, sharing_support
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.supported import check_supported
@@ -50,7 +50,7 @@ _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compresse
 
 
 class VllmDeployment(Deployment):
-    """A model that vLLM serves: its settings and the layers in blocks, and what vLLM says of them before it knows the load."""
+    """A model that vLLM serves: its settings, its layers in blocks, and what vLLM refuses and remarks before it knows the load."""
 
     @cached_property
     def settings(self) -> VllmSettings:
@@ -64,7 +64,7 @@ class VllmDeployment(Deployment):
 
     @cached_property
     def block_pool(self) -> BlockPool | None:
-        """What vLLM makes of a budget; ``None`` if no layer has a cache."""
+        """The rule by which vLLM makes blocks of a budget; ``None`` if no layer has a cache."""
         return BlockPool.of(self.layout, self.settings.override)
 
     def seen_as(self, setup: Setup, **more: Any) -> Self:
@@ -73,6 +73,11 @@ class VllmDeployment(Deployment):
         for name in ("budgets", "form"):
             vars(other).pop(name, None)
         return other
+
+    @cached_property
+    def checks_blocks(self) -> bool:
+        """Whether the check before start-up asks for the blocks of a request and no more, so that whoever has these starts."""
+        return check_asks_for_blocks(self.layout, self.settings)
 
     def layout_for(self, tokens: int) -> PoolLayout:
         """The layout where the longest sequence has so many tokens."""
@@ -102,7 +107,7 @@ class VllmDeployment(Deployment):
 
     @cached_property
     def accepted(self) -> Noted[None]:
-        """Notes on a model and a setup that this release runs. Raises the error of one that it does not."""
+        """Notes on what is assumed of a model and a setup that this release runs. Raises an error if it does not run them."""
         return check_supported(self)
 
     @cached_property
@@ -194,7 +199,7 @@ class VllmOccupancy(Occupancy):
         return self.held.total_blocks(self.tokens), prompt_peak(self.held, self)
 
     def holding(self, counts: Mapping[int, int]) -> VllmOccupancy:
-        """The same behind the prompt, when none is being read."""
+        """This load behind its prompts, when none is being read, with these tokens in each layer on which the policy acts."""
         other: VllmOccupancy = super().holding(counts)
         vars(other)["counts"] = other.held.total_blocks(other.tokens), None
         return other
@@ -282,7 +287,7 @@ class VllmOccupancy(Occupancy):
         return tuple(_stored(self, *cached) for cached in self.kind_caches[kind])
 
     def model_tensors(self) -> tuple[StoredTensor, ...]:
-        """What requests take beside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
+        """The bytes that requests take outside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
         held, width, ranks = self.all_bytes, sum(self.layout.stage_bytes), self.request.parallel.tp
         pages = held.layers + held.outer + held.drafts
         sizes = {
@@ -314,8 +319,10 @@ class VllmOccupancy(Occupancy):
         by_prompt = settings.rules.engine == "V0" and "max_num_batched_tokens" not in self.setup.options
         if pool is None or by_prompt or self.evicted is not None or self.together.unlike:
             return None
-        each = pool.own_blocks(budget_bytes) // ceil_div(self.request.replica_batch, pool.schedulers)
+        each = pool.scheduler_blocks(budget_bytes) // ceil_div(self.request.replica_batch, pool.schedulers)
         length = longest(self.deployment.blocks_of, each, bound)
+        if not self.deployment.checks_blocks:
+            length = longest_start(self.layout, settings, budget_bytes, length)
         return length if self.deployment.settings.for_length(length, self.setup) == settings else None
 
     def curve(self) -> Curve | None:
@@ -372,11 +379,16 @@ class VllmOccupancy(Occupancy):
         return Noted(plan_pool(self, self.deployment.block_pool, budget_bytes), notes)
 
     def holds(self, budget_bytes: int) -> bool:
-        """Whether each scheduler has the blocks of its requests."""
+        """Whether each scheduler has the blocks of its requests, and vLLM starts to serve one of them."""
         pool = self.deployment.block_pool
         if budget_bytes < 0 or pool is None:
             return budget_bytes >= 0
-        return pool.holds(budget_bytes, self.blocks_for(ceil_div(self.request.replica_requests, pool.schedulers)))
+        if not pool.holds(budget_bytes, self.blocks_for(ceil_div(self.request.replica_requests, pool.schedulers))):
+            return False
+        # vLLM has no words for what a policy cuts, and elsewhere its check is mostly that of the blocks.
+        if self.evicted is not None or self.deployment.checks_blocks:
+            return True
+        return starts_with(self.layout, self.settings, budget_bytes, self.tokens)
 
     def plan_budget(self) -> Noted[Budget | None]:
         from hwcalc.engines.vllm.memory import plan_budget
@@ -387,7 +399,9 @@ class VllmOccupancy(Occupancy):
             from hwcalc.engines.peaks import policy_part
 
             policy = policy_part(self)
-        known, key = self.deployment.budgets, (settings.sequences, settings.batched_tokens, policy)
+        # V0 looks at whether the longest prompt fits into a batch.
+        chunked = settings.rules.engine == "V0" and batch_is_chunked(self.tokens, settings.batched_tokens)
+        known, key = self.deployment.budgets, (settings.sequences, settings.batched_tokens, chunked, policy)
         if key not in known:
             known[key] = plan_budget(self, sequences=settings.sequences, batched_tokens=settings.batched_tokens, policy=policy)
         return known[key]

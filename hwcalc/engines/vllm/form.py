@@ -1,4 +1,4 @@
-"""The memory of a GPU under vLLM in the normal form: groups of layers take blocks of one pool, and everything beside it is constant.
+"""The memory of a GPU under vLLM at every length and batch, in the normal form: groups of layers take blocks of one pool.
 
 Blocks are as wide as the widest group, so that the form has one term for each group: Gemma-3 has six windowed groups and a full one, and
 each takes so many blocks of the same bytes.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from hwcalc.engines.forms import ENDS, Amount, Asked, AskedCurve, Blocks, Constant, Curve, Early, MemoryForm, PartForm, Term
 from hwcalc.engines.setup import Load
 from hwcalc.engines.vllm.memory import follows_batch
-from hwcalc.engines.vllm.pool import BlockPool, check_asks_for_blocks
+from hwcalc.engines.vllm.pool import BlockPool
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
@@ -52,7 +52,7 @@ def plan_form(deployment: VllmDeployment) -> MemoryForm | None:
     hardware, layout, settings = deployment.setup.hardware, deployment.layout, deployment.settings
     curve, given = deployment.curve, hardware.kv_memory
     budget = deployment.at(Load(seq=settings.full_from)).budget if given is None and hardware.gpu is not None else None
-    if curve is None or (budget is None and given is None) or not check_asks_for_blocks(layout, settings):
+    if curve is None or (budget is None and given is None) or not deployment.checks_blocks:
         return None
     pool = deployment.block_pool
     blocks, pools = Blocks(), None

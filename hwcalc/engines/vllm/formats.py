@@ -331,6 +331,6 @@ def _check_read(name: str, version: str) -> None:
 
 
 def _is_gguf(name: str) -> bool:
-    from hwcalc.quantization.mix_names import MIXES
+    from hwcalc.quantization.ggml import MIXES
 
     return name in MIXES

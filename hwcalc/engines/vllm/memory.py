@@ -141,7 +141,7 @@ def weight_parts(deployment: VllmDeployment) -> Noted[tuple[BudgetPart, ...] | N
 def _weight_parts(
     model: ModelSpec, setup: Setup, dtype: str | None, capability: int | None
 ) -> Noted[tuple[BudgetPart, ...] | None]:
-    """The same for weights in this dtype, on a GPU of NVIDIA's of this compute capability or on another one."""
+    """The parts of weights in this dtype. ``capability`` is that of an NVIDIA GPU; ``None`` is another GPU."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     parallel, weight_format = setup.parallel, format_name(setup.weights)

@@ -28,8 +28,7 @@ from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UsageError
 from hwcalc.formulas.record import Record
-from hwcalc.policies.asked import FILL, NO_COMPACTION
-from hwcalc.policies.base import Chosen, Effect
+from hwcalc.policies.base import FILL, NO_COMPACTION, Chosen, Effect
 from hwcalc.policies.blocks import blocks_of, free_of_ranges
 from hwcalc.profiles.engines import planned_version
 
@@ -296,12 +295,12 @@ def renumbered(layout: PoolLayout, occupancy: Occupancy, evicted: Evicted) -> tu
 
 
 def under_policy(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo, bound: int) -> PoolInfo:
-    """The same pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
+    """The figures of a pool for requests of which a policy drops tokens. One sequence must fit with its prompt.
 
     Its blocks, and the figures of the log, are those of the same pool without a policy: the log knows nothing of one. A request of which
     nothing goes is checked as without a policy. The engine has no words for one that a policy cuts.
     """
-    layout, own = occupancy.layout, pool.own_blocks(info.budget_bytes)
+    layout, own = occupancy.layout, pool.scheduler_blocks(info.budget_bytes)
     alone = _alone(occupancy, occupancy.tokens) or 0
     whole, starts = alone == layout.total_blocks(occupancy.tokens), info.max_seq or 0
 

@@ -60,13 +60,13 @@ class BlockPool(Record):
         usable: int = larger(self.blocks(budget_bytes) - self.null_blocks, 0)
         return usable
 
-    def own_blocks(self, budget_bytes: int) -> int:
+    def scheduler_blocks(self, budget_bytes: int) -> int:
         """Blocks for the requests of one scheduler."""
         return self.usable_blocks(budget_bytes) // self.schedulers
 
     def holds(self, budget_bytes: int, blocks: int) -> bool:
         """Whether the requests of one scheduler, which take so many blocks, fit into a budget; of arrays an array."""
-        return blocks <= self.own_blocks(budget_bytes)
+        return blocks <= self.scheduler_blocks(budget_bytes)
 
     def figures(self, budget_bytes: int) -> tuple[Step, Step]:
         """:meth:`blocks` and :meth:`usable_blocks`, with their formulas."""
@@ -96,7 +96,7 @@ def plan_pool(occupancy: VllmOccupancy, pool: BlockPool | None, budget: int) -> 
     made, usable = pool.figures(budget)
     message = _message(layout, settings, budget, length, bound)
     concurrency, tokens = _logged(layout, settings, int(made.expected), budget, length)
-    requests = pool.schedulers * occupancy.most_requests(pool.own_blocks(budget))
+    requests = pool.schedulers * occupancy.most_requests(pool.scheduler_blocks(budget))
     fits = message is None
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     info = PoolInfo(
@@ -240,12 +240,22 @@ def _checked_stages(layout: PoolLayout) -> list[int]:
     return [stage for stage, size in enumerate(layout.stage_bytes) if size]
 
 
-def _longest(layout: PoolLayout, settings: VllmSettings, pool: BlockPool, budget: int, bound: int) -> int:
-    """The longest sequence with which vLLM starts, and which one scheduler holds."""
-    starts = min(
+def starts_with(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> bool:
+    """Whether vLLM starts with a pool of so many bytes, to serve requests of ``length`` tokens."""
+    return _lacking(layout, settings, budget, length) is None
+
+
+def longest_start(layout: PoolLayout, settings: VllmSettings, budget: int, bound: int) -> int:
+    """The longest sequence, up to ``bound`` tokens, to serve which vLLM starts; 0 if none."""
+    return min(
         layout.longest_checked(_checked_bytes(layout, settings, budget, stage), bound, stage) for stage in _checked_stages(layout)
     )
-    return starts if pool.schedulers == 1 else longest(layout.total_blocks, pool.own_blocks(budget), starts)
+
+
+def _longest(layout: PoolLayout, settings: VllmSettings, pool: BlockPool, budget: int, bound: int) -> int:
+    """The longest sequence with which vLLM starts, and which one scheduler holds."""
+    starts = longest_start(layout, settings, budget, bound)
+    return starts if pool.schedulers == 1 else longest(layout.total_blocks, pool.scheduler_blocks(budget), starts)
 
 
 def check_asks_for_blocks(layout: PoolLayout, settings: VllmSettings) -> bool:

@@ -62,7 +62,7 @@ _FLASHINFER: Final = 90
 
 
 class VllmSettings(Record):
-    """Everything that the plan of the pool needs beside the layers. ``kv_dtype`` is the resolved KV dtype, as vLLM spells it."""
+    """Everything that the layout of the pool follows from, except the layers. ``kv_dtype`` is the resolved KV dtype, as vLLM spells it."""
 
     kv_dtype: str
     model_dtype: str
@@ -209,7 +209,7 @@ def _delta_capability(back_end: str | None, capability: int) -> int:
 
 
 def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
-    """The kinds of layers that have their own cache."""
+    """The kinds of layers that have a cache which no other layer uses."""
     groups = model.stack_for("vllm").groups
     found: frozenset[type[LayerKind]] = model.once(
         "vllm cached kinds",

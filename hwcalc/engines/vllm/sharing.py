@@ -62,7 +62,7 @@ def check_sharing(settings: VllmSettings, request: Request) -> None:
 
 
 def caches_prefixes(settings: VllmSettings, request: Request) -> bool:
-    """Whether prefixes are cached. V0 does so only if it is asked."""
+    """Whether prefixes are cached. V0 does so only where an option says so."""
     return settings.prefix_caching and (settings.rules.engine == "V1" or "enable_prefix_caching" in request.options)
 
 
@@ -140,7 +140,7 @@ def _reported(layout: PoolLayout, settings: VllmSettings, group: BlockGroup, tog
 
 def requests_figure(occupancy: VllmOccupancy, pool: BlockPool, info: PoolInfo) -> tuple[Step, ...]:
     """The requests that the pool holds with all their branches, as a step; none where no single division gives the number."""
-    most, own = (info.max_requests or 0) // pool.schedulers, pool.own_blocks(info.budget_bytes)
+    most, own = (info.max_requests or 0) // pool.schedulers, pool.scheduler_blocks(info.budget_bytes)
     held, more = (occupancy.blocks_for(requests) for requests in (max(1, most), max(1, most) + 1))
     each = more - held
     shared = held - each * max(1, most)

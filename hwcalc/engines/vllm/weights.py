@@ -430,7 +430,7 @@ def resident_bytes_rank(
 
 
 def resident(stages: tuple[StageWeights, ...], offload_gib: float) -> RankBytes:
-    """The same of stages that are known."""
+    """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``, from the weights of each stage."""
     limit = int(offload_gib * GIB)
     high = max((stage.total - min(stage.movable, limit) for stage in stages), default=0)
     low = max((stage.total - min(stage.movable, limit + stage.largest if limit else 0) for stage in stages), default=0)

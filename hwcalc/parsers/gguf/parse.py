@@ -37,9 +37,7 @@ from hwcalc.model import (
 from hwcalc.parsers.config import check_size
 from hwcalc.parsers.gguf.architectures import States
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
-from hwcalc.quantization.file_types import stated_type
-from hwcalc.quantization.ggml import FLOAT_TYPES
-from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed, without_prefix
+from hwcalc.quantization.ggml import FLOAT_TYPES, ROTARY, TABLES, part_of_layer, placed, stated_type, without_prefix
 
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
 _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})

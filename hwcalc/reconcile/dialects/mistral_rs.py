@@ -89,7 +89,7 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
 
 def compare(facts: Facts, opened: MistralOccupancy, tolerance: float) -> tuple[list[Row], list[Note]]:
     """A row for every figure that the log and the plan have."""
-    from hwcalc.engines.mistral_rs.memory import predicted_activations
+    from hwcalc.engines.mistral_rs.pool import predicted_activations
 
     rows, pool, notes = budget_rows(facts, opened, tolerance, size=None if "pool_mb" not in facts else _size(facts))
     if pool is not None and pool.state_slots is not None:

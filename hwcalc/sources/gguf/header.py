@@ -1,23 +1,149 @@
 """Read the header of a GGUF file: metadata and the list of tensors. The numbers of the tensors themselves are never read.
 
+The bytes of a file from front to back, a piece at a time. What is skipped is not read.
+
+Step over arrays of strings: the tokens and merges of a model are half a million of them.
+
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What llama.cpp refuses is refused here too (``gguf_init_from_reader``
 in ggml/src/gguf.cpp of 0c1e57098), but for the order of the bytes. Of tokens, scores and merges only the number of tokens is kept.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Callable
+from functools import lru_cache
+from struct import Struct
 from typing import Any, Final, NoReturn
 
 from hwcalc.errors import ConfigError, UnsupportedError
 from hwcalc.formulas.record import Record
 from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY, GgufTensor
 from hwcalc.quantization.ggml import GGML_TYPES
-from hwcalc.sources.gguf.strings import skip_strings
-from hwcalc.sources.gguf.window import LARGEST_HEADER, EndsError, Window
 from hwcalc.text import shown
 
-__all__ = ["MAGIC", "MOST_ITEMS", "MOST_KEPT", "MOST_KEYS", "MOST_STRINGS", "MOST_TENSORS", "Header", "read_header"]
+FIRST: Final = 256 * 1024
+"""Bytes of the first piece. Each piece is twice as long as the one before, up to :data:`_LONGEST`."""
+
+LARGEST_HEADER: Final = 128 * 1024**2
+"""Most bytes of a header. Those of models with 260,000 tokens have up to 16 MiB."""
+
+_LONGEST: Final = 8 * 1024**2
+
+
+class EndsError(Exception):
+    """The file has too few bytes for what stands in it, or its header takes more than :data:`LARGEST_HEADER`."""
+
+    def __init__(self, wanted: int, left: int) -> None:
+        super().__init__("ends")
+        self.wanted = wanted
+        self.left = left
+
+
+class Window:
+    """A position in a file. ``data[position]`` is the next byte.
+
+    ``read(first, end)`` gives the bytes from ``first`` up to ``end``, fewer where the file ends. ``size`` is that of the whole file, if
+    it is known; ``start`` is what was read of it before.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int | None, first: int = FIRST, start: bytes = b"") -> None:
+        self.data = start
+        self.position = 0
+        self.size = size
+        self._read = read
+        self._start = 0
+        self._piece = first
+        self._ended = False
+
+    @property
+    def offset(self) -> int:
+        """The position in the file."""
+        return self._start + self.position
+
+    def ahead(self, count: int) -> int:
+        """Read so many bytes ahead, as far as the file has them. Returns how many there are, which may be more."""
+        while (there := len(self.data) - self.position) < count and not self._ended:
+            end = self._start + len(self.data)
+            if end + count > LARGEST_HEADER:
+                raise EndsError(count, LARGEST_HEADER - self.offset)
+            more = self._read(end, end + max(count - there, self._piece))
+            self._piece = min(2 * self._piece, _LONGEST)
+            self._start = self.offset
+            self.data = self.data[self.position :] + more
+            self.position = 0
+            self._ended = not more
+        return there
+
+    def need(self, count: int) -> None:
+        """Read so many bytes ahead. Raises :class:`EndsError` if the file ends before."""
+        there = len(self.data) - self.position
+        if there < count and (there := self.ahead(count)) < count:
+            raise EndsError(count, there)
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        self.need(count)
+        start = self.position
+        self.position += count
+        return self.data[start : self.position]
+
+    def skip(self, count: int) -> None:
+        """Step over bytes. Where the size of the file is not known, they are only missed at the next one that is read."""
+        self.must_have(count)
+        self.position += count
+        beyond = self.position - len(self.data)
+        if beyond > 0:
+            self._start += self.position
+            self.data = b""
+            self.position = 0
+
+    def must_have(self, count: int) -> None:
+        """Raise :class:`EndsError` unless the file can hold so many more bytes."""
+        most = LARGEST_HEADER if self.size is None else min(self.size, LARGEST_HEADER)
+        if count > most - self.offset:
+            raise EndsError(count, most - self.offset)
+
+
+_SHORT: Final = 128
+"""Strings of fewer bytes are matched by a pattern. Tokens are shorter, with few exceptions."""
+_AT_ONCE: Final = 256
+_LENGTH: Final = 8
+
+
+def skip_strings(window: Window, count: int, order: str) -> None:
+    """Step over ``count`` strings, each of which has its length before it. ``order`` is that of their bytes, ``<`` or ``>``.
+
+    One at a time in Python takes twice as long as many at a time in a regular expression, so that is tried first.
+    """
+    window.must_have(_LENGTH * count)
+    length = Struct(f"{order}Q").unpack_from
+    match = _short_strings(order).match if count >= _AT_ONCE else None
+    while count:
+        if match is not None and count >= _AT_ONCE and (found := match(window.data, window.position)):
+            window.position = found.end()
+            count -= _AT_ONCE
+            continue
+        for _ in range(min(count, _AT_ONCE)):
+            window.need(_LENGTH)
+            data, position = window.data, window.position
+            end = position + _LENGTH + int(length(data, position)[0])
+            if end <= len(data):
+                window.position = end
+            else:
+                window.skip(end - position)
+        count -= min(count, _AT_ONCE)
+
+
+@lru_cache(maxsize=2)
+def _short_strings(order: str) -> re.Pattern[bytes]:
+    """:data:`_AT_ONCE` strings of fewer than :data:`_SHORT` bytes."""
+    small, zeros = rb"\x%02x", rb"\x00{7}"
+    head = small + zeros if order == "<" else zeros + small
+    each = b"|".join(head % number + b".{%d}" % number for number in range(_SHORT))
+    return re.compile(b"(?s:%b){%d}+" % (each, _AT_ONCE))
+
 
 MAGIC: Final = b"GGUF"
 

@@ -1,32 +1,157 @@
-"""GGUF files on the Hugging Face Hub: only their headers are asked for, as parts of files that grow until the header ends.
+"""GGUF files on the Hugging Face Hub. Only their headers are read, and kept for the next plan.
 
-What was read is kept (:mod:`hwcalc.sources.gguf.kept`), so that :mod:`hwcalc.sources.gguf.here` answers the next time.
+Headers of GGUF files on the Hub that were read before, so that the next plan of the model needs no network.
+
+The files are ``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/gguf/<key>.json``. The key is made of the revision and of the name by which the
+model was asked for. If a file is missing, broken or cannot be written, the Hub is asked again, without an error.
+
+GGUF files on the Hugging Face Hub: only their headers are asked for, as parts of files that grow until the header ends.
+
+What was read is kept (:mod:`hwcalc.sources.gguf.hub`), so that :mod:`hwcalc.sources.gguf.hub` answers the next time.
+
+GGUF files of the Hub that this machine has: downloads in the Hugging Face cache, and headers that were read before.
+
+A GGUF file that cannot be looked at: the catalog may know the model it was made from. Its weights are then worked out by llama.cpp's rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
 
 from msgspec.structs import replace
 
-from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError
-from hwcalc.model import Note, RawModel
-from hwcalc.sources.document import LARGEST_DOCUMENT
-from hwcalc.sources.gguf.choose import choose, word_for
-from hwcalc.sources.gguf.header import Header, read_header
-from hwcalc.sources.gguf.kept import KeptHeaders, keep_headers
-from hwcalc.sources.gguf.model import check_whole, joined, raw_model
-from hwcalc.sources.gguf.names import is_gguf, part_of
-from hwcalc.sources.gguf.window import Window
-from hwcalc.sources.hub_client import HubClient, Reply
-from hwcalc.sources.progress import tell
-from hwcalc.sources.repository import Repository
-from hwcalc.sources.wanted import Absent, Wanted
+from hwcalc.errors import HubError, HubUnreachableError, KvplanError, ModelNotFoundError
+from hwcalc.files import write_atomically
+from hwcalc.formulas.record import Record
+from hwcalc.model import GgufTensor, Note, RawModel
+from hwcalc.profiles.catalog import list_models
+from hwcalc.quantization.ggml import GGML_TYPES
+from hwcalc.sources.built_in import find_in_catalog, profile_errors
+from hwcalc.sources.caches import facts_folder, snapshot
+from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
+from hwcalc.sources.gguf.header import Header, Window, read_header
+from hwcalc.sources.gguf.local import check_whole, from_file, joined, raw_model
+from hwcalc.sources.gguf.names import choose, is_gguf, matching, part_of, quantization_of, word_for
+from hwcalc.sources.hub_client import HubClient, Reply, Repository
+from hwcalc.sources.nearest import name_parts
+from hwcalc.sources.request import Absent, Wanted, tell
 from hwcalc.text import printable, shown
 from hwcalc.units import human_bytes
 
-__all__ = ["described", "find_gguf_on_hub", "read_repository"]
+_VERSION: Final = 1
+_LONGEST: Final = 200
+_BY_NAME: Final = {form.name: form for form in GGML_TYPES.values()}
+
+
+class KeptHeaders(Record):
+    """What was read: of which commit, of which file (the first of several), in how many files of how many bytes."""
+
+    commit: str | None
+    file: str
+    files: int
+    file_bytes: int
+    header: Header
+    """The metadata of the first file, and the tensors of all."""
+
+
+def kept_headers(wanted: Wanted) -> KeptHeaders | None:
+    """The result of an earlier reading, or ``None``."""
+    path = _path(wanted)
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            document = parse_document(file.read(LARGEST_DOCUMENT + 1), "")
+        return _read_kept(document)
+    except (OSError, ValueError, KeyError, TypeError, KvplanError):
+        return None
+
+
+def keep_headers(wanted: Wanted, kept: KeptHeaders) -> None:
+    """Store a reading. Nothing happens if the file cannot be written."""
+    path = _path(wanted)
+    if path is None:
+        return
+    document = {
+        "schema_version": _VERSION,
+        "commit": kept.commit,
+        "file": kept.file,
+        "files": kept.files,
+        "file_bytes": kept.file_bytes,
+        "version": kept.header.version,
+        "big_endian": kept.header.big_endian,
+        "keys": kept.header.keys,
+        "tensors": list(map(row_of, kept.header.tensors)),
+    }
+    with suppress(OSError, ValueError):
+        write_atomically(path, json.dumps(document).encode())
+
+
+def _path(wanted: Wanted) -> Path | None:
+    folder = facts_folder()
+    if folder is None:
+        return None
+    asked = "\n".join((wanted.revision or "main", wanted.endpoint or "", (wanted.file or "").lower()))
+    name = hashlib.sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return folder / wanted.id.replace("/", "--") / "gguf" / f"{name}.json"
+
+
+def _read_kept(document: Mapping[str, Any]) -> KeptHeaders | None:
+    commit, file = document["commit"], document["file"]
+    keys, rows = document["keys"], document["tensors"]
+    numbers = [document[name] for name in ("files", "file_bytes", "version")]
+    sound = (
+        document["schema_version"] == _VERSION
+        and (commit is None or _is_word(commit))
+        and _is_word(file)
+        and isinstance(keys, dict)
+        and isinstance(rows, list)
+        and all(type(number) is int and 0 < number < 2**63 for number in numbers)
+    )
+    if not sound:
+        return None
+    tensors = tuple(map(tensor_of, rows))
+    files, file_bytes, version = numbers
+    header = Header(
+        keys=keys,
+        tensors=tensors,
+        version=version,
+        big_endian=document["big_endian"] is True,
+        data_offset=0,
+        file_bytes=file_bytes,
+    )
+    return KeptHeaders(commit=commit, file=file, files=files, file_bytes=file_bytes, header=header)
+
+
+def row_of(tensor: GgufTensor) -> list[str | int]:
+    """A tensor as JSON: ``["output.weight", "q6_k", 4096, 128256]``."""
+    return [tensor.name, tensor.type, *tensor.shape]
+
+
+def tensor_of(row: Any) -> GgufTensor:
+    """The tensor of :func:`row_of`. Raises ``ValueError``, ``TypeError`` or ``KeyError`` for a row that is none."""
+    name, kind, *shape = row
+    form = _BY_NAME[kind]
+    elements = 1
+    for size in shape:
+        if type(size) is not int or size <= 0:
+            raise ValueError
+        elements *= size
+    if not isinstance(name, str) or not shape or shape[0] % form.block or elements >= 2**63:
+        raise ValueError
+    return GgufTensor(name=name, type=kind, shape=tuple(shape), bytes=elements // form.block * form.block_bytes)
+
+
+def _is_word(text: Any) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= _LONGEST and text.isprintable()
+
 
 FIRST: Final = 1024**2
 """Bytes of the first request for a file. The header of a model with a small vocabulary fits in; each further request is twice as long."""
@@ -96,7 +221,7 @@ def _read(asked: Repository, reply: Reply, name: str, wanted: Wanted) -> RawMode
         check_whole(first, None, _called(wanted, name))
         headers: tuple[Header, ...] = (first,)
     else:
-        from hwcalc.sources.parallel import done_in_any_order
+        from hwcalc.sources.weights import done_in_any_order
 
         others = part.names[1:]
         found = dict(done_in_any_order(lambda other: (other, _other(repository, other, wanted)), others, repository.parallel))
@@ -162,3 +287,136 @@ def _first_part(name: str) -> str:
 
 def _called(wanted: Wanted, name: str) -> str:
     return printable(f"{name} of {wanted.id}")
+
+
+_MOST_LISTED: Final = 10_000
+"""Most files of a snapshot that are looked at."""
+
+
+def find_gguf_here(wanted: Wanted) -> RawModel | Absent:
+    """The model from files that the Hugging Face cache has, or from headers that were read before.
+
+    Without a file or quantisation in the name, a repository with a config is left to others.
+    """
+    found = snapshot(wanted.id, wanted.revision)
+    if found is not None:
+        folder, commit = found
+        if wanted.file is None and os.path.lexists(folder / "config.json"):
+            return Absent(place="")
+        names = matching(_files_of(folder), wanted.file or "")
+        if len(names) == 1:
+            return _from_cache(wanted, folder, commit, names[0])
+    kept = kept_headers(wanted)
+    if kept is None:
+        # A bare id may mean models that are no GGUF files: only a name with a file says that one is wanted.
+        return Absent(place="" if wanted.file is None else "the Hugging Face cache")
+    return described(wanted, kept, "its header was read before")
+
+
+def _from_cache(wanted: Wanted, folder: Path, commit: str, name: str) -> RawModel:
+    at = f"the Hugging Face cache, commit {commit[:12]}"
+    note = Note(code="gguf-file", message=f"Planned is {shown(name)} of {wanted.id}, as {at}, has it.")
+    known = word_for(name, wanted.file)
+    return replace(from_file(folder / name, id=f"{wanted.id}:{known}", location=wanted.name, notes=(note,)), revision=commit)
+
+
+def _files_of(folder: Path) -> list[str]:
+    """The GGUF files of a snapshot, those in its folders too, that are there whole."""
+    found: list[str] = []
+    for place, folders, names in os.walk(folder):
+        folders.sort()
+        found += (
+            Path(place, name).relative_to(folder).as_posix()
+            for name in names
+            if is_gguf(name) and os.path.isfile(os.path.join(place, name))
+        )
+        if len(found) > _MOST_LISTED:
+            break
+    return found
+
+
+_ENDING: Final = re.compile(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
+"""What publishers of GGUF files add to the name of a model."""
+_DEFAULT: Final = "Q4_K_M"
+
+
+def find_base(wanted: Wanted) -> RawModel | Absent:
+    """The catalog's model that a repository of GGUF files was made from, with the format of the file that is wanted.
+
+    A note says that this is no look at the file.
+    """
+    from hwcalc.quantization.planned import format_name
+
+    models = base_models(wanted.id)
+    if len(models) != 1 or wanted.revision is not None:
+        return Absent(place="")
+    word = wanted.file or _DEFAULT
+    word = quantization_of(word) if is_gguf(word) else word
+    try:
+        form = format_name(word) if word else None
+    except KvplanError:
+        form = None
+    if form is None:
+        remark = f"the catalog has {models[0]}, but {shown(wanted.file or word)} names no quantisation that kvplan can work out"
+        return Absent(place="", remark=remark)
+    found = find_in_catalog(Wanted(id=models[0]))
+    if isinstance(found, Absent):
+        return found
+    message = (
+        f"The header of this file was not read: planned is {models[0]} of the catalog with --weights {form}, as llama.cpp's rule for "
+        "that quantisation stores it. The file itself may differ by a few percent."
+    )
+    return replace(
+        found,
+        id=f"{wanted.id}:{wanted.file or word}",
+        weights=None,
+        weights_format=form,
+        notes=(Note(code="gguf-not-read", message=message), *found.notes),
+    )
+
+
+def other_format(word: str) -> tuple[str | None, bool]:
+    """The format of ``--weights`` that a word names, and that it does; or the one that is meant, if it is like any."""
+    from hwcalc.quantization.ggml import MIXES
+    from hwcalc.quantization.planned import format_name
+
+    try:
+        return format_name(word), True
+    except KvplanError:
+        bare = re.sub(r"[^a-z0-9]", "", word.lower())
+        return next((name for name in MIXES if name.replace("_", "") == bare), None), False
+
+
+def base_models(repository: str) -> tuple[str, ...]:
+    """The models of the catalog that have the name of a repository without what makers of GGUF files add to it.
+
+    >>> base_models("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"), base_models("bartowski/Qwen_Qwen3-8B-GGUF")
+    (('NousResearch/Meta-Llama-3.1-8B-Instruct',), ('Qwen/Qwen3-8B',))
+    >>> base_models("TheBloke/Llama-2-7B-Chat-GGUF"), base_models("Qwen/Qwen3-8B")
+    (('meta-llama/Llama-2-7b-chat-hf',), ())
+    """
+    name = repository.rpartition("/")[2]
+    stem = _ENDING.sub("", name)
+    if stem == name:
+        return ()
+    with profile_errors():
+        known = list_models()
+    # Some write the first publisher before the name: Qwen_Qwen3-8B.
+    whole = tuple(model_id for model_id in known if model_id.lower().replace("/", "_") == stem.lower())
+    return whole or _equal(stem, known)
+
+
+def _equal(stem: str, known: Sequence[str]) -> tuple[str, ...]:
+    """The models of that name. Words of its publisher's name may be missing, and ``hf`` at its end."""
+    parts = name_parts(stem)
+    exact = tuple(model_id for model_id in known if name_parts(model_id.rpartition("/")[2]) == parts)
+    if exact:
+        return exact
+    found = []
+    for model_id in known:
+        publisher, _, name = model_id.partition("/")
+        words = {*name_parts(publisher)}
+        own, theirs = (tuple(part for part in one if part not in words) for one in (name_parts(name), parts))
+        if own and theirs and (own == theirs or (own[-1] == "hf" and own[:-1] == theirs)):
+            found.append(model_id)
+    return tuple(found)

@@ -1,14 +1,23 @@
-"""What the names of GGUF files say: which are parts of one model, which quantisation they have, and which are no language models."""
+"""Names of GGUF files: what they say, how people write them, and which file of a repository is meant.
+
+What the names of GGUF files say: which are parts of one model, which quantisation they have, and which are no language models.
+
+Names of GGUF files on the Hub as people write them: ``org/name:Q4_K_M``, ``org/name/file.gguf``, an address of a file.
+
+Which GGUF file of a repository is meant: by its name, by its quantisation, or by llama.cpp's rule where neither is given.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
+from urllib.parse import unquote
 
+from hwcalc.errors import ModelNotFoundError
 from hwcalc.formulas.record import Record
-
-__all__ = ["MOST_PARTS", "SUFFIX", "Part", "beside_models", "is_gguf", "models_of", "part_of"]
+from hwcalc.profiles.catalog import is_model_id
+from hwcalc.text import operand, shown
 
 SUFFIX: Final = ".gguf"
 MOST_PARTS: Final = 999
@@ -71,3 +80,142 @@ def models_of(names: Iterable[str]) -> tuple[str, ...]:
             part = part_of(name)
             found.setdefault(name if part is None else part.names[0], name)
     return tuple(found.values())
+
+
+_HUB: Final = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/(.+)", re.DOTALL | re.IGNORECASE)
+_ADDRESS: Final = re.compile(r"([^/]+/[^/]+)/(?:resolve|blob|raw)/([^/]+)/(.+)", re.DOTALL)
+_REPOSITORY: Final = re.compile(r"([^/:@]+/[^/:@]+)(?:@([^:]+))?:([^:@]+)(?:@(.+))?", re.DOTALL)
+_PATH: Final = re.compile(r"([^/:@]+/[^/:@]+)/([^:@]+)(?:@(.+))?", re.DOTALL)
+_WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. +()/-]{0,199}")
+_LATEST: Final = "latest"
+
+
+class GgufName(Record):
+    """A repository, the file or quantisation in it (empty: llama.cpp's choice), and a revision."""
+
+    repository: str
+    file: str
+    revision: str | None = None
+
+
+def gguf_name(text: str) -> GgufName | None:
+    r"""What a text names, if it is a GGUF file on the Hub.
+
+    >>> gguf_name("bartowski/x-GGUF:Q4_K_M"), gguf_name("hf.co/bartowski/x-GGUF:latest")
+    (GgufName(repository='bartowski/x-GGUF', file='Q4_K_M', revision=None), GgufName(repository='bartowski/x-GGUF', file='', revision=None))
+    >>> gguf_name("https://huggingface.co/org/x/resolve/main/q4/a.gguf?download=true")
+    GgufName(repository='org/x', file='q4/a.gguf', revision='main')
+    >>> gguf_name("org/x/a.gguf"), gguf_name("org/x"), gguf_name("C:/x:y")
+    (GgufName(repository='org/x', file='a.gguf', revision=None), None, None)
+    """
+    on_hub = _HUB.fullmatch(text)
+    if on_hub is not None:
+        path = unquote(re.split(r"[?#]", on_hub[1], maxsplit=1)[0])
+        address = _ADDRESS.fullmatch(path)
+        if address is not None:
+            return _named(address[1], address[3], address[2]) if is_gguf(address[3]) else None
+        text = path
+    match = _REPOSITORY.fullmatch(text)
+    if match is not None:
+        return _named(match[1], match[3], match[2] or match[4])
+    match = _PATH.fullmatch(text)
+    return _named(match[1], match[2], match[3]) if match is not None and is_gguf(match[2]) else None
+
+
+def _named(repository: str, file: str, revision: str | None) -> GgufName | None:
+    sound = is_model_id(repository) and _WORD.fullmatch(file) and ".." not in file and "//" not in file
+    if not sound:
+        return None
+    return GgufName(repository=repository, file="" if file.lower() == _LATEST else file, revision=revision)
+
+
+_DEFAULTS: Final = ("Q4_K_M", "Q8_0")
+"""The quantisations that llama.cpp takes first where none is named (``find_best_model`` in common/download.cpp)."""
+_LISTED: Final = 12
+_EDGE: Final = r"(?:^|[-._/])"
+_QUANTIZATION: Final = re.compile(r"[-.]((?:UD-)?[A-Z0-9_]+)$", re.IGNORECASE)
+
+
+def choose(names: Iterable[str], wanted: str, repository: str) -> str:
+    """The name of the file, or of the first part of a model in several. ``wanted`` may be empty.
+
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` with the list of what there is if no file is meant, or if several are.
+
+    >>> names = ["a-BF16.gguf", "a-IQ4_XS.gguf", "a-Q4_K_M-00001-of-00002.gguf", "a-Q4_K_M-00002-of-00002.gguf", "mmproj-a.gguf"]
+    >>> choose(names, "q4_k_m", "org/a-GGUF"), choose(names, "", "org/a-GGUF"), choose(names, "a-IQ4_XS.gguf", "org/a-GGUF")
+    ('a-Q4_K_M-00001-of-00002.gguf', 'a-Q4_K_M-00001-of-00002.gguf', 'a-IQ4_XS.gguf')
+    """
+    names = tuple(names)
+    models = models_of(names)
+    found = matching(names, wanted)
+    if len(found) == 1:
+        return found[0]
+    if found and not wanted:
+        return found[0]
+    if not models:
+        raise ModelNotFoundError(
+            f"{shown(repository)} has no GGUF file of a model.",
+            hint="Check the id: repositories of GGUF files are mostly named ...-GGUF.",
+        )
+    there = found or models
+    if found:
+        raise ModelNotFoundError(
+            f"{shown(wanted)} may mean {len(found):,} files of {shown(repository)}: {_listed(found)}.",
+            hint=f"Name one: kvplan {operand(f'{repository}:{there[0]}')}",
+        )
+    raise ModelNotFoundError(
+        f"{shown(repository)} has no GGUF file {shown(wanted)}. It has: {_listed(models)}.",
+        hint=f"Name one of them, or its quantisation: kvplan {operand(f'{repository}:{quantization_of(there[0]) or there[0]}')}",
+    )
+
+
+def matching(names: Sequence[str], wanted: str) -> tuple[str, ...]:
+    """All models that ``wanted`` may mean, the first parts of those in several files. Without a word, llama.cpp's choice."""
+    models = models_of(names)
+    if is_gguf(wanted):
+        exact = [name for name in names if name == wanted] or [
+            name for name in names if name.lower().rpartition("/")[2] == wanted.lower().rpartition("/")[2]
+        ]
+        return tuple(dict.fromkeys(name if (part := part_of(name)) is None else part.names[0] for name in exact if is_gguf(name)))
+    if not wanted:
+        first = next((found for word in _DEFAULTS if (found := _of_quantization(models, word))), models)
+        return first[:1]
+    return _of_quantization(models, wanted)
+
+
+def quantization_of(name: str) -> str:
+    """The quantisation that the name of a file ends with, as it is written there; empty if it has none.
+
+    >>> quantization_of("org/x/Llama-3.1-8B-Q4_K_M-00001-of-00002.gguf"), quantization_of("llama-2-7b.Q5_0.gguf")
+    ('Q4_K_M', 'Q5_0')
+    """
+    match = _QUANTIZATION.search(_stem(name))
+    return match[1] if match is not None and any(letter.isdigit() for letter in match[1]) else ""
+
+
+def word_for(name: str, wanted: str | None) -> str:
+    """What to write behind the repository for the file ``name``: what was ``wanted``, if ``llama-server -hf`` finds the file by it too.
+
+    >>> word_for("a-Q4_K_M.gguf", "q4_k_m"), word_for("a-Q4_K_M.gguf", "q4"), word_for("a-Q4_K_M.gguf", None)
+    ('q4_k_m', 'Q4_K_M', 'Q4_K_M')
+    """
+    if wanted and (is_gguf(wanted) or re.search(f"{re.escape(wanted)}[.-]", name, re.IGNORECASE)):
+        return wanted
+    return quantization_of(name) or name
+
+
+def _of_quantization(models: Sequence[str], word: str) -> tuple[str, ...]:
+    """Those whose name ends with the word; if none does, those that have it anywhere as a word."""
+    ends = re.compile(f"{_EDGE}{re.escape(word)}$", re.IGNORECASE)
+    within = re.compile(f"{_EDGE}{re.escape(word)}(?:$|[-._/])", re.IGNORECASE)
+    found = tuple(name for name in models if ends.search(_stem(name)))
+    return found or tuple(name for name in models if within.search(name[: -len(".gguf")]))
+
+
+def _stem(name: str) -> str:
+    part = part_of(name)
+    return name[: -len(".gguf")] if part is None else part.stem
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(shown, names[:_LISTED])) + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")

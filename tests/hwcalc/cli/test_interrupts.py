@@ -18,8 +18,8 @@ import pytest
 from hwcalc.cli import main, progress
 from hwcalc.cli.interrupt import GRACE_SECONDS
 from hwcalc.files import SUFFIX, whole_file, write_atomically
-from hwcalc.sources.hf_store import keep_files
-from hwcalc.sources.progress import tell
+from hwcalc.sources.caches import keep_files
+from hwcalc.sources.request import tell
 from hwcalc.sweep import writers
 from hwcalc.unfinished import undo_all
 from scripts import interrupts

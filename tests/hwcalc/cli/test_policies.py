@@ -12,7 +12,7 @@ import pytest
 
 from hwcalc import keep
 from hwcalc.cli import completion
-from hwcalc.policies.table import policies
+from hwcalc.policies.parse import policies
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import Capture, run
 

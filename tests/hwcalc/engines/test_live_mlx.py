@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.engines.mlx.models import FILES, OTHER_NAMES, OWN_CACHE, SHARDED
+from hwcalc.engines.classes import model_classes
 from hwcalc.engines.mlx.slots import chunked_slots, grown_slots, rotating_slots
 
 mx = pytest.importorskip(
@@ -77,14 +77,15 @@ def test_the_table_of_files_is_the_library() -> None:
     """Model files, their other names, which make their cache and which can be divided."""
     utils = import_module("mlx_lm.utils")
     renamed = {name: file for name, file in utils.MODEL_REMAPPING.items() if name != "phi-msft"}
-    assert renamed == dict(OTHER_NAMES)
+    rows = {name: row.words for name, row in model_classes("mlx").rows.items()}
+    assert renamed == {name: words["as"] for name, words in rows.items() if "as" in words}
     own, sharded = set(), set()
-    for file in FILES - {"olmo"}:
+    for file in {name for name, words in rows.items() if "file" in words} - {"olmo"}:
         model = import_module(f"mlx_lm.models.{file}").Model
         own |= {file} if hasattr(model, "make_cache") else set()
         sharded |= {file} if hasattr(model, "shard") else set()
-    assert own == OWN_CACHE
-    assert sharded == SHARDED
+    assert own == {name for name, words in rows.items() if "own_cache" in words}
+    assert sharded == {name for name, words in rows.items() if "sharded" in words}
 
 
 def small(rng: random.Random, **keys: Any) -> Config:

@@ -76,7 +76,7 @@ REASONS: Final = {
     ("hwcalc/probe/live.py", "transformers"): _LIVE,
     ("hwcalc/probe/live_model.py", "transformers"): _LIVE,
     ("hwcalc/probe/live_search.py", "transformers"): _LIVE,
-    ("hwcalc/sources/installed.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
+    ("hwcalc/sources/listing.py", "llamacpp"): "Ollama's store of models on this machine is a source of models too",
     ("profiles/engine_schema.py", "llamacpp"): _FILES,
     ("profiles/engine_schema.py", "vllm"): _FILES,
     ("profiles/engines.py", "vllm"): _FILES,

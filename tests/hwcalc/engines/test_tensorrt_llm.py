@@ -24,7 +24,9 @@ NEXT: Final = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 def opened(model: str, options: dict[str, str] | None = None, **wanted: Any) -> TensorrtOccupancy:
     """A request to the engine."""
     wanted = {"seq": 8192, **wanted}
-    return open_request(load_model(model), engine=ENGINE, engine_options=options or {}, **wanted)
+    occupancy = open_request(load_model(model), engine=ENGINE, engine_options=options or {}, **wanted)
+    assert isinstance(occupancy, TensorrtOccupancy)
+    return occupancy
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_sparse_latents() -> None:
 def test_compressed_latents() -> None:
     """DeepSeek-V4-Flash in fp8: 21 x 161 + 20 x 4 bytes a token, and 40,828,928 for each of ``max_batch_size`` requests."""
     made = opened(FLASH, {"max_batch_size": "8"}, dtype="fp8")
-    (stage,), (storage,) = made.layout.stages, made.storages
+    (stage,), (storage,) = made.layout.stages, made.needs.storages
     assert stage.growing == 3_461
     assert made.layout.window_bytes(stage) == 43 * 128 * 512 + 21 * 128 * 10_240 + 20 * 128 * 4_096 == 40_828_928
     # One layer of each kind while prompts are read: 512, 2 x 4,096 + 2 x 1,024 and 2 x 2,048.
@@ -121,24 +123,24 @@ def test_windows_that_nobody_asked_for() -> None:
 def test_fixed_shares_of_windows() -> None:
     """V2 divides 640 pages of 32 MiB as 2,049 tokens would: 65 blocks of 10 full layers in 6 pages, 33 of 52 windowed ones in 14."""
     made = opened(GEMMA, {"max_batch_size": "8"})
-    (storage,), pool = made.storages, made.pool(20 * GIB)
+    (storage,), pool = made.needs.storages, made.pool(20 * GIB)
     assert storage.slots(20 * GIB) == [448 * 2**25 // 13_631_488, 192 * 2**25 // 2_621_440] == [1_102, 2_457]
     assert pool is not None
     assert (pool.tokens, pool.blocks, pool.swa_tokens) == (78_624, 2_457, 35_264)
     # A prompt of 8,192 tokens has 256 blocks in both pools while it is read; another sequence 33 in that of windows.
     assert (made.needs.demand(storage), made.needs.demand(storage, reading=False)) == ((256, 256), (33, 256))
     two = opened(GEMMA, {"max_batch_size": "8"}, batch=2)
-    assert two.needs.demand(two.storages[0]) == (289, 512)
+    assert two.needs.demand(two.needs.storages[0]) == (289, 512)
     # A usual length of 32,768 tokens in a batch of 2: 256 + 1,024 blocks in 100 pages, 256 + 32 in 117. What must start fits at least.
     long = opened(GEMMA, {"max_batch_size": "2", "avg_seq_len": "32768"}, seq=32_768)
-    assert long.storages[0].floor == [256, 1_025]
-    assert long.storages[0].slots(20 * GIB) == [345 * 2**25 // 13_631_488, 295 * 2**25 // 2_621_440]
+    assert long.needs.storages[0].floor == [256, 1_025]
+    assert long.needs.storages[0].slots(20 * GIB) == [345 * 2**25 // 13_631_488, 295 * 2**25 // 2_621_440]
 
 
 def test_layers_that_share_a_pool() -> None:
     """gpt-oss: windowed and full layers have slots of the same size, so that no memory is kept apart."""
     made = opened("openai/gpt-oss-20b")
-    (storage,), pool = made.storages, made.pool(20 * GIB)
+    (storage,), pool = made.needs.storages, made.pool(20 * GIB)
     assert storage.slots(20 * GIB) == [20 * GIB // (12 * 2 * 8 * 64 * 2 * 32)] == [27_306]
     assert pool is not None
     # One sequence of n blocks has 4 more for its window of 128 tokens.
@@ -147,11 +149,11 @@ def test_layers_that_share_a_pool() -> None:
 
 def test_pages_of_the_driver() -> None:
     """A quota is rounded up: to 2 MiB below 2 GiB, to 32 MiB from 16 GiB on."""
-    (storage,) = opened(LLAMA).storages
+    (storage,) = opened(LLAMA).needs.storages
     assert storage.slots(GIB - 2**21 + 1) == [256]
     assert storage.slots(GIB - 2**21) == [255]
     assert storage.slots(16 * GIB + 1) == [4_104]
-    (four,) = opened("Qwen/Qwen3-8B", {"manager": "v2"}, dtype="nvfp4").storages
+    (four,) = opened("Qwen/Qwen3-8B", {"manager": "v2"}, dtype="nvfp4").needs.storages
     # Numbers and their scales lie in pools of their own, of 1,179,648 and 147,456 bytes a block: 455 and 57 pages of 2 MiB.
     assert four.slots(GIB) == [808]
 
@@ -171,7 +173,7 @@ def test_the_rank_with_least_decides() -> None:
 def test_states_of_every_request() -> None:
     """Qwen3-Next: 36 x (8,192 x 3 x 2 + 32 x 128 x 128 x 2) bytes for each of 8 requests and one of padded graphs, at least."""
     made = opened(NEXT, {"max_batch_size": "8"})
-    (storage,), (stage,), pool = made.storages, made.layout.stages, made.pool(20 * GIB)
+    (storage,), (stage,), pool = made.needs.storages, made.layout.stages, made.pool(20 * GIB)
     assert stage.state == 36 * (8_192 * 3 * 2 + 32 * 128 * 128 * 2)
     # 9 states in 11 + 1 pages and 8 x 4,096 tokens in 24: a third of 640 pages for states, 203 + 10; the others hold 18,218 blocks.
     assert storage.floor == [9, 1]
@@ -208,7 +210,7 @@ def test_formats(dtype: str, row: int) -> None:
 def test_beams_fork() -> None:
     """100 tokens of prompt and 28 of each of 4 beams: 3 blocks once, and one for each beam (calculateMaxBlockRequirements)."""
     made = opened(LLAMA, {"enable_block_reuse": "false"}, seq=128, prompt=100, beams=4)
-    assert made.all_blocks == {None: 7}
+    assert made.needs.blocks == {None: 7}
     assert made.settings.v2 is False
 
 

@@ -14,6 +14,7 @@ from hwcalc import KvplanError, load_model, plan
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.forms import ENDS, Curve, MemoryForm
 from hwcalc.engines.tensorrt_llm.form import PoolForm
+from hwcalc.engines.tensorrt_llm.pools import Layout
 from hwcalc.planner import solve
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
@@ -25,6 +26,8 @@ GIVEN = 20 * 2**30
 """Bytes of a budget of the user's own."""
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 GEMMA = "google/gemma-3-27b-it"
+NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+SNAPSHOTS = {"periodic_snapshot_interval": "256", "enable_block_reuse": "true", "max_batch_size": "64"}
 UNLIKE = (
     LLAMA,
     GEMMA,
@@ -41,7 +44,7 @@ LAYOUTS = ((1, 1, 1), (1, 1, 1), (2, 1, 1), (8, 1, 1), (1, 1, 2), (2, 1, 2), (1,
 OPTIONS: tuple[dict[str, str], ...] = (
     {}, {}, {}, {}, {"manager": "v1"}, {"manager": "v2"}, {"max_attention_window": "512"}, {"avg_seq_len": "3000"},
     {"max_attention_window": "1024,1024,1024,1024,1024,131072"}, {"max_tokens": "100000"}, {"max_batch_size": "64"},
-    {"max_num_tokens": "2048"}, {"enable_attention_dp": "true"}, {"free_gpu_memory_fraction": "0.5"}, {"max_beam_width": "2"},
+    {"max_num_tokens": "2048"}, SNAPSHOTS, {"enable_attention_dp": "true"}, {"free_gpu_memory_fraction": "0.5"}, {"max_beam_width": "2"},
 )  # fmt: skip
 LENGTHS = (1, 2, 31, 32, 33, 127, 128, 129, 512, 513, 1_024, 1_025, 8_192, 8_193, 8_194, 32_768, 100_001, 1_000_000)
 BATCHES = (1, 1, 2, 3, 8, 33, 256, 2_048, 2_049, 100_000)
@@ -151,7 +154,7 @@ def test_a_form_is_its_plan(model: str, seq: int, batch: int) -> None:
 
 def test_one_pool_has_the_whole_budget() -> None:
     """Of 32 layers with 8 heads of 128 numbers, keys and values in 16 bits, in blocks of 32 tokens and in whole pages."""
-    curve = opened_of(LLAMA, {"engine": "tensorrt-llm"}).engine.curve(opened_of(LLAMA, {"engine": "tensorrt-llm"}))
+    curve = opened_of(LLAMA, {"engine": "tensorrt-llm"}).curve()
     assert curve is not None
     block = 32 * 2 * 8 * 128 * 2 * 32
     # 100 tokens are 4 blocks of 4 MiB, which is a multiple of a page of 2 MiB.
@@ -160,9 +163,53 @@ def test_one_pool_has_the_whole_budget() -> None:
     assert curve.needed_bytes(100, 2_048) == 2_048 * 4 * block
 
 
-def test_there_is_no_form_where_states_are_kept_now_and_then() -> None:
-    """Nor where layers of one kind would have several windows, which the engine refuses of sequences that are longer than the first."""
-    for options in ({"periodic_snapshot_interval": "256"}, {"max_attention_window": "512,131072"}):
-        opened = opened_of(LLAMA, {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "engine_options": options}, seq=256)
-        assert opened.form() is None
-        assert opened.curve() is None
+def test_states_that_are_kept_now_and_then_have_a_form() -> None:
+    """Snapshots of states take slots as the pool has tokens; one by one, as arrays, and of more sequences."""
+    asked = {"engine": "tensorrt-llm", "gpu": "b200-180gb", "tp": 2, "engine_options": SNAPSHOTS}
+    opened = opened_of(NEXT, asked, seq=2_048)
+    form, curve = opened.form(), opened.curve()
+    assert form is not None
+    assert curve is not None
+    points = [(256, 1), (2_048, 3), (32_768, 64), (100_001, 2_048)]
+    for tokens, batch in points:
+        assert [rule(tokens, batch) for rule in answers(form, curve)] == planned(form, opened.sized(seq=tokens, batch=batch))
+    compare_arrays(form, curve, points)
+
+
+def test_layers_of_a_kind_with_several_windows_have_a_form_up_to_the_first() -> None:
+    """Longer sequences the engine refuses, and so does the form."""
+    asked = {"engine": "tensorrt-llm", "gpu": "h100-sxm5-80gb", "engine_options": {"max_attention_window": "512,131072"}}
+    opened = opened_of(LLAMA, asked, seq=256)
+    form = opened.form()
+    assert form is not None
+    assert form.curve.most_tokens == 512
+    assert form.needed_bytes(512, 3) == opened.sized(seq=512, batch=3).needed_bytes
+    assert form.holds(512, 1)
+    assert not form.holds(513, 1)
+    with pytest.raises(KvplanError):
+        opened_of(LLAMA, asked, seq=513)
+
+
+def test_whatever_asks_for_the_needs_follows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the blocks of every sequence: half the requests and half the length, in the plan, its limits, its pool and the form."""
+    asked: dict[str, Any] = {
+        "engine": "tensorrt-llm",
+        "kv_memory": 1_250 * 2**22,
+        "seq": 4_000,
+        "engine_options": {"manager": "v1"},
+    }
+    before = plan(LLAMA, offline=True, **asked)
+    counted = Layout.blocks
+    monkeypatch.setattr(Layout, "blocks", lambda *given: 2 * counted(*given))
+    after = plan(LLAMA, offline=True, **asked)
+    form = form_of(opened_of(LLAMA, {**asked, "kv_memory": str(asked["kv_memory"])}, seq=4_000))
+
+    assert before.fit is not None
+    assert after.fit is not None
+    assert after.pool is not None
+    assert form is not None
+    assert (before.fit.max_batch, before.fit.max_seq) == (10, 40_000)
+    assert (after.fit.max_batch, after.fit.max_seq) == (5, 20_000)
+    assert (after.pool.max_requests, after.pool.max_seq) == (5, 20_000)
+    assert after.cache.total_bytes == 2 * before.cache.total_bytes
+    assert [form.holds(4_000, batch) for batch in (5, 6)] == [True, False]

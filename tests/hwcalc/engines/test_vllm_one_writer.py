@@ -10,7 +10,7 @@ from hwcalc import compare, load_model, plan, sweep
 from hwcalc.engines.vllm.pool import BlockPool
 from hwcalc.engines.vllm.specs import FullSpec
 from hwcalc.planner.context import open_request
-from hwcalc.planner.forms import answer, form_of
+from tests.hwcalc.form_answers import answer, form_of
 
 QWEN = "Qwen/Qwen3-8B"
 SETUP: dict[str, Any] = {"engine": "vllm", "gpu": "l4"}
@@ -63,3 +63,26 @@ def _with(pool: BlockPool | None, **change: int) -> BlockPool | None:
     from msgspec.structs import replace
 
     return None if pool is None else replace(pool, **change)
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", {"engine": "vllm@0.27", "dtype": "fp8", "gpu": "h200", "tp": 4, "kv_memory": "1GiB"}),
+        ("Qwen/Qwen3-30B-A3B", {"engine": "vllm@0.16", "gpu": "h100", "pp": 2, "kv_memory": "2GiB"}),
+        (
+            "Qwen/Qwen3-8B",
+            {"engine": "vllm@0.19", "gpu": "l4", "kv_memory": "100MiB", "engine_options": {"num_gpu_blocks_override": "1000"}},
+        ),
+    ],
+)
+def test_what_fits_also_starts(model: str, options: dict[str, Any]) -> None:
+    """Where the check before start-up asks for more than the blocks of a request, a length that it refuses is not said to fit."""
+    longest = plan(model, seq=500, **options).fit
+    assert longest is not None
+    for seq in (longest.expected_max_seq, longest.expected_max_seq + 1):
+        planned = plan(model, seq=seq, **options)
+        assert planned.fit is not None
+        assert planned.pool is not None
+        assert planned.fit.fits == planned.pool.fits == (seq == longest.expected_max_seq)
+        assert planned.pool.max_seq == longest.expected_max_seq

@@ -14,7 +14,7 @@ from hwcalc.errors import KvplanError
 from hwcalc.library.arithmetic import value_of
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, names_in
 from hwcalc.library.glossary import MEANINGS
-from hwcalc.policies.table import policies
+from hwcalc.policies.parse import policies
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.library.test_explain import check, value
 

@@ -15,7 +15,7 @@ from hwcalc.library.indexed import formats_at, placed_model
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import details, format_names, model_index, placing, shapes, weights
-from hwcalc.sources.catalog_facts import facts_of
+from hwcalc.sources.built_in import facts_of
 from scripts import build_model_index
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.quantization.mix_names import MIXES
+from hwcalc.quantization.ggml import MIXES
 from hwcalc.quantization.planned import weight_formats
 
 CONFIG: dict[str, Any] = {

@@ -15,10 +15,8 @@ from hwcalc.errors import UsageError
 from hwcalc.model import Definition
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import Plan
-from hwcalc.policies.asked import AskedPolicy
-from hwcalc.policies.base import EAGER
-from hwcalc.policies.parse import parse_policy
-from hwcalc.policies.table import policies
+from hwcalc.policies.base import EAGER, AskedPolicy
+from hwcalc.policies.parse import parse_policy, policies
 from tests.hwcalc.policies.test_golden import ROWS
 from tests.hwcalc.policies.tiny import tiny
 

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from hwcalc import load_model, plan
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import Policy, PolicyOption
-from hwcalc.policies.table import policies
+from hwcalc.policies.parse import policies
 from tests.hwcalc.command import QWEN
 
 ANYTHING: Final = ("word", "x y", 0, -1, 2.5, 10**15, True, False)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import Chosen, Policy, PolicyOption
-from hwcalc.policies.parse import fitting_inside, parse_policy
-from hwcalc.policies.table import policies
+from hwcalc.policies.parse import fitting_inside, parse_policy, policies
 
 __all__ = ["chosen_policies", "given_policies"]
 

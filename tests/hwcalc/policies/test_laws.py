@@ -11,11 +11,10 @@ from hwcalc import keep
 from hwcalc.errors import UsageError
 from hwcalc.library.kept import Kept
 from hwcalc.policies.base import LayerShape, Role, Setting, Start
-from hwcalc.policies.chunks import whole_chunks
-from hwcalc.policies.counting import even_split, kept, searched_ratio
+from hwcalc.policies.counting import CutAtLengths, CutEachStep, even_split, kept, searched_ratio
 from hwcalc.policies.masking import adaptive_mask
-from hwcalc.policies.table import policies
-from hwcalc.policies.walks import CutAtLengths, CutEachStep
+from hwcalc.policies.parse import policies
+from hwcalc.policies.scorers import whole_chunks
 from tests.hwcalc.policies.tiny import tiny
 
 RATIOS: Final = st.floats(0, 1, exclude_max=True, allow_nan=False)

@@ -8,8 +8,7 @@ import pytest
 
 from hwcalc import keep
 from hwcalc.errors import UnknownNameError, UsageError
-from hwcalc.policies.parse import parse_policy
-from hwcalc.policies.table import MODULES, NOT_COUNTED, find_policy, policies
+from hwcalc.policies.parse import NOT_COUNTED, TABLES, find_policy, parse_policy, policies
 from tests.hwcalc.policies.tiny import tiny
 
 
@@ -33,7 +32,7 @@ def test_every_name_means_one_policy() -> None:
     ]
 
     assert len([one for one in spellings if one]) == len({one for one in spellings if one})
-    assert len(policies()) > len(MODULES)
+    assert len(policies()) > len(TABLES)
     assert not policies().keys() & NOT_COUNTED.keys()
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import Chosen
-from hwcalc.policies.parse import parse_policy
-from hwcalc.policies.several import policy_list, policy_texts
+from hwcalc.policies.parse import parse_policy, policy_list, policy_texts
 from tests.hwcalc.policies.drawn import chosen_policies
 
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from hwcalc.errors import UsageError
 from hwcalc.policies.base import Chosen, LayerShape, Setting, Start
+from hwcalc.policies.counting import CutAbove, CutAtLengths, CutEachStep, Ends, Growing, Walk, ends_of_steps
 from hwcalc.policies.outcome import MOST_STEPS, ends_of
 from hwcalc.policies.parse import parse_policy
-from hwcalc.policies.walks import CutAbove, CutAtLengths, CutEachStep, Ends, Growing, Walk, ends_of_steps
 
 SETTING: Final = Setting(layers=tuple(LayerShape(index=n, heads=4, kv_heads=2, head_dim=16) for n in range(3)), depth=3)
 LENGTHS: Final = st.integers(1, 700)

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from hwcalc.planner.policy_blocks import policy_blocks
-from hwcalc.policies.asked import FILL, REPACK
+from hwcalc.policies.base import FILL, REPACK
 from hwcalc.probe import policy_pages
 from hwcalc.probe.devices import Device, open_device
 from hwcalc.probe.meter import metering

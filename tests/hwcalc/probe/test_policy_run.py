@@ -15,7 +15,7 @@ from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.library.plan import load_request
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.policies.asked import COMPACTIONS
+from hwcalc.policies.base import COMPACTIONS
 from hwcalc.probe import policy_cut, policy_tensors
 from hwcalc.probe.devices import open_device
 from hwcalc.probe.meter import metering

@@ -14,9 +14,8 @@ from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.formats import BF16
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
-from hwcalc.quantization.ggml import GGML
+from hwcalc.quantization.ggml import GGML, MIXES
 from hwcalc.quantization.gguf import mix
-from hwcalc.quantization.mix_names import MIXES
 from hwcalc.quantization.planned import format_name, weight_formats
 from tests.hwcalc.command import Capture, run
 

@@ -14,10 +14,9 @@ import pytest
 from hwcalc.formulas import Stack
 from hwcalc.library.load import load_model
 from hwcalc.model import GgufFacts, GgufTensor, ModelSpec
-from hwcalc.quantization.gguf_file import file_tensors, gguf_file
-from hwcalc.quantization.mix_names import BY_IMATRIX, MIXES
+from hwcalc.quantization.ggml import BY_IMATRIX, MIXES
+from hwcalc.quantization.gguf import PUBLISHED_MIXES, file_tensors, gguf_file
 from hwcalc.quantization.mixes import refused
-from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
 from tests.paths import GOLDEN
 
 

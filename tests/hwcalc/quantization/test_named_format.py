@@ -8,7 +8,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.profiles.catalog import list_models
-from hwcalc.quantization.named_format import named_format
+from hwcalc.quantization.planned import named_format
 
 SILENT: Final = {"nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8": "fp8"}
 """The catalog's, with the format that the note proposes. Neither its config nor a public text says which modules are in fp8."""

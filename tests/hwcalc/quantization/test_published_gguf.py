@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.quantization.gguf_file import file_tensors, mix_bytes
+from hwcalc.quantization.gguf import file_tensors, mix_bytes
 from hwcalc.quantization.planned import format_name
 
 GIB: Final = 2**30

@@ -15,8 +15,7 @@ from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.model import Definition, ModelSpec, RawModel, WeightFacts
 from hwcalc.parsers.parse import parse
 from hwcalc.profiles.catalog import find_entry, list_models
-from hwcalc.quantization.planned import planned_scheme
-from hwcalc.quantization.stored import LEAST_PERCENT, needed_parameters
+from hwcalc.quantization.planned import LEAST_PERCENT, needed_parameters, planned_scheme
 from tests.hub.repositories import CONFIG, weight_file
 from tests.hwcalc.command import Capture, run
 

@@ -16,7 +16,7 @@ from hwcalc import ModelSpec, load_model
 from hwcalc.engines.llamacpp.repack import repacked_bytes
 from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.planner.context import open_request
-from hwcalc.quantization.gguf_file import file_tensors
+from hwcalc.quantization.gguf import file_tensors
 from hwcalc.reconcile import Reconciliation, reconcile
 from hwcalc.reconcile.facts import Fact
 from tests.llamacpp.library import wheel

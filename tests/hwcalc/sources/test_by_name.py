@@ -10,7 +10,7 @@ import pytest
 
 from hwcalc.errors import HubAccessError, HubUnreachableError, ModelNotFoundError
 from hwcalc.profiles.catalog import find_model
-from hwcalc.sources import by_name, resolve
+from hwcalc.sources import listing, resolve
 from tests.hub.server import Hub
 from tests.hwcalc.command import run
 from tests.hwcalc.sources.given import CONFIG, cached, refused
@@ -140,7 +140,7 @@ def test_the_cache_has_names_too(hub: Path) -> None:
 
 def test_an_exact_id_does_not_look_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it costs nothing."""
-    monkeypatch.setattr(by_name, "meant", lambda _: pytest.fail("an exact id needs no match"))
+    monkeypatch.setattr(listing, "meant", lambda _: pytest.fail("an exact id needs no match"))
 
     assert resolve("Qwen/Qwen3-8B").notes == ()
 

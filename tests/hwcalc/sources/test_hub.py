@@ -11,7 +11,7 @@ import pytest
 from hwcalc.errors import ModelNotFoundError
 from hwcalc.model import RawModel
 from hwcalc.sources import resolve
-from hwcalc.sources.facts_cache import facts_folder
+from hwcalc.sources.caches import facts_folder
 from tests.hub.repositories import COMMIT, CONFIG, MODEL, TEXT, File, header, index, sharded, weight_file
 from tests.hub.server import Hub
 from tests.hwcalc.sources.given import OTHER, cached, planned, refused

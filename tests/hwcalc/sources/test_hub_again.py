@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwcalc.sources.facts_cache import facts_folder
+from hwcalc.sources.caches import facts_folder
 from tests.hub.repositories import COMMIT, MODEL, TEXT, File, sharded, weight_file
 from tests.hub.server import Hub
 from tests.hwcalc.sources.given import OTHER, cached, planned

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hwcalc.cli import progress
-from hwcalc.sources.progress import tell
+from hwcalc.sources.request import tell
 from tests.hub.repositories import COMMIT, MODEL, TEXT, sharded
 from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, python, run

@@ -11,7 +11,7 @@ import pytest
 from hwcalc import plan
 from hwcalc.errors import ConfigError, KvplanError, UnsupportedError
 from hwcalc.sources import resolve
-from hwcalc.sources.mistral_params import config_from_params
+from hwcalc.sources.document import config_from_params
 
 # As published with Mistral-7B-v0.1, Mixtral-8x7B-v0.1 and Llama-2-70B.
 MISTRAL: dict[str, Any] = {

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import ConfigError
-from hwcalc.sources.safetensors import LARGEST_HEADER, Header, add_up, header_end, read_header, read_index
+from hwcalc.sources.weights import LARGEST_HEADER, Header, add_up, header_end, read_header, read_index
 from tests.hub.repositories import BITS, header
 
 

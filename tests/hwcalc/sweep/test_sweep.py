@@ -21,7 +21,7 @@ from hwcalc.files import whole_file
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
-from hwcalc.sources.progress import listening
+from hwcalc.sources.request import listening
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, RowBlock, row_of
 from hwcalc.sweep.evaluate import blocks
 from hwcalc.sweep.grid import Grid, count

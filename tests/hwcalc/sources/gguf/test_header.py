@@ -14,9 +14,8 @@ import pytest
 from hwcalc.errors import ConfigError, KvplanError, UnsupportedError
 from hwcalc.model import VOCABULARY
 from hwcalc.sources.gguf import header as header_module
-from hwcalc.sources.gguf import window as window_module
-from hwcalc.sources.gguf.header import Header, read_header
-from hwcalc.sources.gguf.window import Window
+from hwcalc.sources.gguf import header as window_module
+from hwcalc.sources.gguf.header import Header, Window, read_header
 from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, array, gguf_bytes, pair, tensor, text, written
 
 ARCHITECTURE = {"general.architecture": "llama"}

@@ -12,7 +12,7 @@ import pytest
 from hwcalc import load_model
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError, UsageError
 from hwcalc.sources import resolve
-from hwcalc.sources.installed import installed_models
+from hwcalc.sources.listing import installed_models
 from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, gguf_bytes
 from tests.hwcalc.sources.gguf.test_hub import parts, tensors_of
 from tests.hwcalc.sources.given import cached, refused

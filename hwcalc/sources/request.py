@@ -1,16 +1,21 @@
-"""The request to a source and its answers."""
+"""The request to a source, its answers, and reports of progress.
+
+The request to a source and its answers.
+
+Progress reports of the sources. Only a command on a terminal shows them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record, repr_without
 from hwcalc.model import RawModel
 from hwcalc.text import shown
-
-__all__ = ["Absent", "Source", "Wanted", "split_revision"]
 
 # The characters that git allows in a branch or tag name. Names that could leave the cache folder are refused below.
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
@@ -71,3 +76,23 @@ def split_revision(text: str, revision: str | None) -> tuple[str, str | None]:
             f"the revision {shown(asked)} is not one.", hint="Allowed: a branch, a tag, or a commit such as 1a2b3c4d."
         )
     return model_id, asked
+
+
+_LISTENER: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
+
+
+def tell(what: str) -> None:
+    """Report in a few words what is being done. A new report replaces the last one."""
+    listener = _LISTENER.get()
+    if listener is not None:
+        listener(what)
+
+
+@contextmanager
+def listening(listener: Callable[[str], None]) -> Iterator[None]:
+    """Send all reports inside the block to ``listener``."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
