@@ -104,7 +104,9 @@ def _plain(kind: LayerKind, opened: TransformersOccupancy) -> tuple[StoredTensor
     return opened.store_all(kind.tensors())
 
 
-def _growing(tensors: tuple[CacheTensor, ...], opened: TransformersOccupancy, window: int | None = None) -> tuple[StoredTensor, ...]:
+def _growing(
+    tensors: tuple[CacheTensor, ...], opened: TransformersOccupancy, window: int | None = None
+) -> tuple[StoredTensor, ...]:
     """Store tensors with one entry per token.
 
     A dynamic sliding layer keeps ``window`` - 1 entries: with window 3 it keeps [CD] of ABCD, and the next token is the third. A static

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.policies.base import Chosen
 
+
 class Access(Record):
     """How models are fetched: only from this machine or also from the Hub, with which token and from which address."""
 

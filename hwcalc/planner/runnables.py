@@ -12,6 +12,7 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 
+
 class Runnable(Record):
     """A model in the best format that fits, planned. Bytes are those of the fullest GPU; null is unknown.
 

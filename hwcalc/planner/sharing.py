@@ -7,8 +7,9 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.setup import Request
 from hwcalc.engines.steps import Step, step
 from hwcalc.errors import UsageError
-from hwcalc.planner.sharing_result import SharingInfo
+from hwcalc.planner.result import SharingInfo
 from hwcalc.units import MOST_TOKENS
+
 
 def check_sharing(engine: Engine, request: Request) -> None:
     """Check that what sequences have in common is a part of them. Raises :class:`~hwcalc.errors.UsageError`."""

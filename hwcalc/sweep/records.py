@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hwcalc.formulas.record import Record
 
+
 class SweepPoint(Record):
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
