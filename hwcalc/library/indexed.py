@@ -121,8 +121,9 @@ def placed_model(row: IndexedModel, name: str | None) -> ModelSpec | None:
 
 
 def _hparams(made: Mapping[str, Any]) -> Hparams:
-    values = made["hparams"].items()
-    return Hparams(**{key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in values})
+    values: dict[str, Any] = made["hparams"]
+    unpack: dict[str, Any] = {key: tuple(unpacked(value)) if isinstance(value, list) else value for key, value in values.items()}
+    return Hparams(**unpack)
 
 
 def _group(stem: str, runs: Sequence[int], type_: str, size: int, elements: int, columns: int, words: str) -> WeightGroup:

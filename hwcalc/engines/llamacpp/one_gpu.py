@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.equation import host_room, process, room_of
 from hwcalc.engines.llamacpp.fitting import ON_HOST
@@ -21,7 +22,6 @@ from hwcalc.engines.setup import Setup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
     from hwcalc.engines.llamacpp.layers import Weighed
     from hwcalc.engines.llamacpp.layout import Layout
     from hwcalc.engines.setup import Request
@@ -32,7 +32,7 @@ _ENDS: Final = ("low", "expected", "high")
 
 def on_one_gpu(model: ModelSpec) -> LlamacppDeployment:
     """The deployment of a model with the default settings, all of it on a GPU that is not named."""
-    return Llamacpp.deployment(Llamacpp(), model, Setup())
+    return LlamacppDeployment(Llamacpp(), model, Setup())
 
 
 class Context:

@@ -17,7 +17,7 @@ from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
-from hwcalc.planner.verdict import Layout
+from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import MIB
 
@@ -196,11 +196,11 @@ def test_longest_and_most(engine: str, chunk: int) -> None:
         told = f"{opened.model.model_type} {opened.request}"
 
         assert longest.value == last(fits(opened, seq=seq) for seq in range(1, length + 1)), told
-        if most.value < solve.UNLIMITED:
+        if most.value < UNLIMITED:
             upper = min(most.value + 1, 4 * MOST)
             assert min(most.value, upper) == last(on_the_way(opened, batch) for batch in range(1, upper + 1)), told
         else:
-            assert fits(opened, batch=solve.UNLIMITED), told
+            assert fits(opened, batch=UNLIMITED), told
         seen.add((longest.limiting, most.limiting))
     # Neither everything nor nothing fits, or the cases would say nothing.
     assert {limit for limit, _ in seen} >= {"cache", "model length"}
