@@ -27,7 +27,7 @@ from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, 
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.layouts import divides
 from hwcalc.planner.options import OPTIONS
-from hwcalc.planner.planned_weights import weights_of
+from hwcalc.planner.planned_weights import WeightsInfo, weights_of
 from hwcalc.planner.result import (
     NO_VERDICT,
     BudgetInfo,
@@ -47,7 +47,6 @@ from hwcalc.planner.result import (
     Share,
     SpeedInfo,
     TensorInfo,
-    WeightsInfo,
 )
 from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
