@@ -15,8 +15,9 @@ from hwcalc.check.result import Figures, Fit, Judged
 from hwcalc.check.verdict import figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.planner.layouts import counts
-from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Layout, Plan, Verdict
-from hwcalc.planner.solve_gpus import MOST_GPUS
+from hwcalc.planner.result import NO_VERDICT, Plan
+from hwcalc.planner.solve import MOST_GPUS
+from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
 from hwcalc.profiles.gpus import NODE
 from hwcalc.units import human_bytes
 

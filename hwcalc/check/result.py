@@ -7,7 +7,7 @@ from typing import Any, Final
 from hwcalc.answers import Answer
 from hwcalc.formulas.record import Record
 from hwcalc.model import Note
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.verdict import Verdict
 
 __all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figures", "FileInfo", "Fit", "Judged", "Summary"]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hwcalc.check.result import Figures, Fit
-from hwcalc.planner.result import Plan, Verdict
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.units import human_bytes
 
 __all__ = ["figures_of", "in_words", "verdict_of"]

@@ -130,7 +130,7 @@ def policy_names(incomplete: str) -> list[str]:
 
 def strategies(incomplete: str) -> list[str]:
     """Ways of allocating a cache."""
-    from hwcalc.planner.strategies_words import ENGINE, NAMES
+    from hwcalc.planner.strategies import ENGINE, NAMES
 
     return _starting((*NAMES, ENGINE), incomplete)
 
@@ -306,7 +306,7 @@ def colors(incomplete: str) -> list[str]:
 
 def sorts(incomplete: str) -> list[str]:
     """Orders of ``kvplan recommend``."""
-    from hwcalc.planner.offers import SORTS
+    from hwcalc.planner.recommend import SORTS
 
     return _starting(SORTS, incomplete)
 

@@ -47,7 +47,7 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     from hwcalc.model import PARTIAL_WEIGHTS
     from hwcalc.planner.asked import read_options
     from hwcalc.planner.diff import compare
-    from hwcalc.planner.effects import common_notes
+    from hwcalc.planner.plan import common_notes
 
     names = models or []
     if len(names) != 2:

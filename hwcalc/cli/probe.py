@@ -84,7 +84,7 @@ def _probed(
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.effects import without_effect
+    from hwcalc.planner.plan import without_effect
     from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
     from hwcalc.probe.run import probe

@@ -9,7 +9,7 @@ from hwcalc.cli.output import Answer, answer
 
 if TYPE_CHECKING:
     from hwcalc.cli.output import View
-    from hwcalc.planner.offers import Recommendation
+    from hwcalc.planner.recommend import Recommendation
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 

@@ -79,7 +79,7 @@ def run(
         from hwcalc.sweep.writers import parquet_ready
 
         parquet_ready()
-    from hwcalc.sweep.cost import MAX_TIME, in_words
+    from hwcalc.sweep.evaluate import MAX_TIME, in_words
     from hwcalc.sweep.rows import sweep
 
     tally = _Tally()

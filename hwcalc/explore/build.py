@@ -17,7 +17,7 @@ from hwcalc.library.load import Missing, ModelLike, load, load_each, with_dimens
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
-from hwcalc.planner.command import STANDARD_INPUT, command_line
+from hwcalc.planner.change import STANDARD_INPUT, command_line
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
 from hwcalc.quantization.planned import format_name

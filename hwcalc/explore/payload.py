@@ -16,7 +16,7 @@ from hwcalc.explore.runs import runs_of
 from hwcalc.explore.sections import sections_of
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.verdict import Verdict
 from hwcalc.sources.request import tell
 from hwcalc.text import clean, cut, shell_word
 

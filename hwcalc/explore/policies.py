@@ -12,15 +12,15 @@ from hwcalc.explore.runs import sentence
 from hwcalc.explore.sampled import sampled_lengths
 from hwcalc.planner.context import open_request
 from hwcalc.planner.fit import Search, plan_fit
-from hwcalc.planner.memory import plan_memory
+from hwcalc.planner.plan import plan_memory
 from hwcalc.policies.base import Effect
 from hwcalc.policies.parse import parse_policy
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.model import ModelSpec
-    from hwcalc.planner.result import Verdict
     from hwcalc.planner.solve import Most
+    from hwcalc.planner.verdict import Verdict
 
 __all__ = ["BATCHES", "POLICIES", "policy_rows"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.explore.encode import LARGEST
-from hwcalc.planner.strategies_words import GROWTH, RECOMPUTE
+from hwcalc.planner.strategies import GROWTH, RECOMPUTE
 
 if TYPE_CHECKING:
     from hwcalc.planner.strategies_result import Strategies, Strategy

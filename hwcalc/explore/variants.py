@@ -13,7 +13,7 @@ from hwcalc.explore.runs import accepted, sentence
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Full, Window
-from hwcalc.planner.strategies_heads import head_what_ifs, with_kinds
+from hwcalc.planner.strategies_cost import head_what_ifs, with_kinds
 
 if TYPE_CHECKING:
     from hwcalc.explore.axes import PageAxes

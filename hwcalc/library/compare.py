@@ -21,10 +21,10 @@ from hwcalc.library.plan import engine_of, open_loaded, option_draft
 from hwcalc.library.side_by_side import EngineRow, SideBySide, flat_row
 from hwcalc.model import MODEL_WARNINGS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
-from hwcalc.planner.effects import common_notes, without_effect
-from hwcalc.planner.plan import plan_opened
-from hwcalc.planner.policy_options import with_policy
-from hwcalc.planner.result import Plan, Verdict
+from hwcalc.planner.options import with_policy
+from hwcalc.planner.plan import common_notes, plan_opened, without_effect
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 
 __all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
 

@@ -20,7 +20,8 @@ from hwcalc.formulas.record import Record
 from hwcalc.library.explained import numbers_in, shown
 from hwcalc.library.stored import beside_title, kind_title, stored
 from hwcalc.model import Definition
-from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, TensorInfo
+from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
 
@@ -163,8 +164,7 @@ def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> E
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.effects import without_effect
-    from hwcalc.planner.plan import plan_opened
+    from hwcalc.planner.plan import plan_opened, without_effect
 
     _, asked = take_options("explain", options)
     spec, request = load_request(model, asked)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import KvplanError
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of
-from hwcalc.planner.result import UNLIMITED, FitInfo, Plan
+from hwcalc.planner.result import FitInfo, Plan
+from hwcalc.planner.verdict import UNLIMITED
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy

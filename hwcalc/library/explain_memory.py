@@ -9,8 +9,8 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, numbers_in, shown, symbol_name
 from hwcalc.model import Definition
-from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, Plan, WeightPart
-from hwcalc.planner.stored_weights import StoredWeights
+from hwcalc.planner.planned_weights import StoredWeights, WeightPart
+from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, Plan
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.engines.evicting import Evicted
-    from hwcalc.planner.policy_result import PolicyInfo, PolicyLayers
+    from hwcalc.planner.result import PolicyInfo, PolicyLayers
     from hwcalc.policies.base import Chosen
     from hwcalc.policies.outcome import Course
 

@@ -12,7 +12,7 @@ from hwcalc.library.explained import ExplainedFigure, figure_of, numbers_in, sho
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo
+    from hwcalc.planner.result import PolicyBlocks, PolicyInfo
 
 __all__ = ["of_blocks", "on_chance", "plain_figure", "stored_formula"]
 

@@ -13,7 +13,7 @@ from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.planner.sharing_result import SharingInfo
+    from hwcalc.planner.result import SharingInfo
 
 __all__ = ["sharing"]
 

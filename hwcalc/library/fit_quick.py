@@ -10,10 +10,9 @@ from hwcalc.engines.llamacpp.settings import dtypes_asked
 from hwcalc.engines.setup import Parallel
 from hwcalc.library.indexed import context_at, formats_at, layers_at, shares_at, stack_at, step_at
 from hwcalc.planner.speed import known_bandwidth
-from hwcalc.planner.speed_work import decode_of
+from hwcalc.planner.speed_work import Use, decode_of
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import UNLIMITED
-from hwcalc.planner.weight_share import Use
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
 

@@ -24,7 +24,7 @@ from hwcalc.text import shell_word
 if TYPE_CHECKING:
     from hwcalc.library.fit_quick import Whole
     from hwcalc.library.fit_wishes import Wishes
-    from hwcalc.planner.speed_result import SpeedInfo
+    from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.model_index import IndexedModel
 
 __all__ = ["Search"]

@@ -15,7 +15,7 @@ from hwcalc.engines.llamacpp.one_gpu import Context, Sizes
 from hwcalc.formulas import Stack
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import HPARAMS, Hparams
-from hwcalc.planner.weight_share import Use, WeightShare
+from hwcalc.planner.speed_work import Use, WeightShare
 from hwcalc.profiles.model_index import IndexedModel, details, format_names, placing, placing_at, shapes, unpacked, weights
 
 if TYPE_CHECKING:

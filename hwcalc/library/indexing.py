@@ -15,8 +15,7 @@ from hwcalc.engines.llamacpp.tensors import loaded_groups
 from hwcalc.engines.setup import Request
 from hwcalc.library.indexed import WORDS
 from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.planner.weight_share import WeightShare
-from hwcalc.planner.weight_use import weight_shares
+from hwcalc.planner.speed_work import WeightShare, weight_shares
 from hwcalc.profiles.model_index import packed
 from hwcalc.quantization.gguf import published_formats
 

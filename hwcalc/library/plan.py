@@ -99,7 +99,7 @@ def plan(
 
 
 def _planned(model: ModelLike | None, asked: Asked) -> Plan:
-    from hwcalc.planner.command import command_line
+    from hwcalc.planner.change import command_line
     from hwcalc.planner.plan import plan_model
 
     spec, request = load_request(model, asked)

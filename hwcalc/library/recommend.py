@@ -10,7 +10,7 @@ from hwcalc.library.keywords import RecommendOptions
 from hwcalc.library.lists import texts, words
 from hwcalc.library.load import ModelLike
 from hwcalc.model import Note
-from hwcalc.planner.offers import Recommendation
+from hwcalc.planner.recommend import Recommendation
 from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
@@ -46,8 +46,7 @@ def recommend(
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options
-    from hwcalc.planner.offers import Wishes
-    from hwcalc.planner.recommend import recommend_model
+    from hwcalc.planner.recommend import Wishes, recommend_model
     from hwcalc.planner.values import read_flag
 
     _, asked = take_options("recommend", options)

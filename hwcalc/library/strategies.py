@@ -22,10 +22,8 @@ from hwcalc.library.plan import load_request
 from hwcalc.model import Definition, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.strategies import Setting, pair_counts, setting_of, strategies_of
-from hwcalc.planner.strategies_engine import block_sizes, engine_strategy
-from hwcalc.planner.strategies_heads import head_choices
-from hwcalc.planner.strategies_load import Lengths, rounded
+from hwcalc.planner.strategies import Setting, block_sizes, engine_strategy, pair_counts, setting_of, strategies_of
+from hwcalc.planner.strategies_cost import Lengths, head_choices, rounded
 from hwcalc.planner.strategies_result import Strategies
 from hwcalc.text import quoted, shown
 from hwcalc.units import parse_share, parse_tokens

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hwcalc.errors import UsageError
 from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of
 from hwcalc.model import Definition
-from hwcalc.planner.strategies_words import ENGINE, NAMES, WORDS
+from hwcalc.planner.strategies import ENGINE, NAMES, WORDS
 from hwcalc.text import shown
 
 if TYPE_CHECKING:

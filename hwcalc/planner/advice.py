@@ -1,34 +1,48 @@
-"""Advice: the changes that make a plan fit, each as a whole command line that was planned before it is offered.
+"""The requests that advice tries: each change once in a plan, and what they come to once in a family.
+
+How a change is written: its command line, the engine's own flags, and what it gives.
+
+What it gives takes as long to find out as whether it helps, and a short answer names few changes: all of it waits until it is read.
+
+Advice: the changes that make a plan fit, each as a whole command line that was planned before it is offered.
 
 Changes are tried alone, in the order of :class:`~hwcalc.engines.saving.Cost`, and together where none alone does without taking something
 away. A number that is offered, of tokens or of sequences, holds at the low end of the budget. What holds by the expected value alone is
 offered only where little else is. At most :data:`MOST_PLANS` requests are opened, each in about a millisecond; others of a family (another
 length or number) take a tenth of that.
+
+The nearest plan that an engine accepts, for the hint of an error: the same request with one thing less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import asdict
+
+from hwcalc.engines import find_engine
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import Try
-from hwcalc.engines.saving import Cost
+from hwcalc.engines.saving import Cost, computes_fp8
+from hwcalc.engines.setup import Parallel
 from hwcalc.errors import KvplanError
-from hwcalc.planner import solve, solve_gpus
-from hwcalc.planner.advice_texts import Texts
-from hwcalc.planner.advice_tries import Tries
+from hwcalc.model import ModelSpec
+from hwcalc.planner import solve
 from hwcalc.planner.change import (
     NOTHING,
     PARALLEL,
     Change,
+    CommandLine,
     Offer,
     Sizes,
     at_least,
     change_of,
     count_of,
     counts_of,
+    flags_of,
+    key_of,
     larger_gpus_of,
     layout_of,
     layouts_of,
@@ -36,13 +50,148 @@ from hwcalc.planner.change import (
     with_numbers,
     without_wholes,
 )
-from hwcalc.planner.command import CommandLine
-from hwcalc.planner.layouts import node_of
+from hwcalc.planner.context import open_request
+from hwcalc.planner.layouts import node_of, sizes_for
+from hwcalc.planner.options import OF_POLICY
+from hwcalc.units import MOST_TOKENS, human_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_LINES", "MOST_PLANS", "advice", "required"]
+_APART: Final = frozenset({"instance", "gpus", "engine_options"})
+"""Options that a request has under other names."""
+
+
+class Tries:
+    """Changes of one plan, of which at most so many are opened."""
+
+    def __init__(self, opened: Occupancy, line: CommandLine, most: int) -> None:
+        self.opened, self.line, self.left = opened, line, most
+        self.planned = opened
+        self._seen: dict[Hashable, Occupancy | None] = {}
+        self._counted: set[Hashable] = set()
+
+    def of(self, change: Change) -> Occupancy | None:
+        """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
+        key = key_of(change.settings)
+        if key not in self._seen:
+            self._seen[key] = self._open(change, key)
+        return self._seen[key]
+
+    def count(self, change: Change) -> None:
+        """Count a change as tried, whether it will be or not."""
+        key = key_of(change.settings)
+        if key in self._seen or key in self._counted:
+            return
+        if self.left <= 0:
+            self._seen[key] = None
+        else:
+            self._counted.add(key)
+            self.left -= self._is_done(self._settings(change))
+
+    def _open(self, change: Change, key: Hashable) -> Occupancy | None:
+        counted = key in self._counted
+        if self.left <= 0 and not counted:
+            return None
+        done, found = self._first(change)
+        self.left -= done and not counted
+        return found
+
+    def _first(self, change: Change) -> tuple[bool, Occupancy | None]:
+        """Whether the GPU does what is changed, and what the engine makes of it."""
+        settings = self._settings(change)
+        if not self._is_done(settings):
+            return False, None
+        if "engine_options" in change.settings:
+            settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
+        return True, solve.tried(self.opened, **{**chosen_sizes(self.opened, self.line, change), **settings})
+
+    def _settings(self, change: Change) -> dict[str, Any]:
+        """The settings of a change that a request has by the same names."""
+        return {name: value for name, value in change.settings.items() if name not in _APART}
+
+    def _is_done(self, settings: dict[str, Any]) -> bool:
+        """Whether the GPU computes in the formats of these settings."""
+        request = self.opened.request
+        gpu = settings.get("gpu", request.hardware.gpu)
+        # What the user already has on this GPU is the user's own choice.
+        chosen: Mapping[str, Any] = {**asdict(request.setup), **settings} if "gpu" in settings else settings
+        eight = "fp8" in (chosen.get("dtype") or "") or "fp8" in (chosen.get("weights") or "")
+        return not eight or computes_fp8(gpu)
+
+
+def chosen_sizes(opened: Occupancy, line: CommandLine, change: Change) -> Sizes:
+    """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
+    if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
+        return {}
+    settings = {**line.given, **change.settings}
+    given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
+    return asdict(sizes_for(opened.engine, opened.model, settings["gpu"], settings.get("gpus"), given))
+
+
+class Texts:
+    """Writes the texts of the changes of one plan: with ``fits`` what they make certain, with ``partly`` what lies on the GPUs alone with them."""
+
+    def __init__(self, opened: Occupancy, line: CommandLine, *, fits: bool, partly: bool) -> None:
+        # Nothing of what was tried in vain: a plan may be kept for long.
+        self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
+        self._before: dict[bool, int] = {}
+
+    def of(self, offer: Offer) -> Try:
+        """A change with its texts."""
+        return Try(flag=self._flag(offer), effect=self._effect(offer), command=self._command(offer))
+
+    def _flag(self, offer: Offer) -> str:
+        return flags_of(self.opened, {**chosen_sizes(self.opened, self.line, offer.change), **offer.change.settings})
+
+    def _command(self, offer: Offer) -> str:
+        settings = {**self._layout(offer), **offer.change.settings}
+        if self.opened.engine.splits_layers and "gpus" in settings:
+            settings |= dict.fromkeys(PARALLEL)
+        if "gpu" in settings:
+            settings["gpu"] = settings["gpu"].id
+        if "engine_options" in settings:
+            settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
+        return self.line.changed(**settings).text
+
+    def _layout(self, offer: Offer) -> dict[str, int]:
+        """The sizes that were tried, where the line names a number of GPUs alone and would be planned in another layout."""
+        given = {**self.line.given, **offer.change.settings}
+        if any((given.get(name) or 1) > 1 for name in PARALLEL) or not (given.get("gpus") or given.get("instance")):
+            return {}
+        found = offer.found
+        node = found.request.gpus if given.get("instance") else None
+        same = solve.laid_out(found, node).request.parallel == found.request.parallel
+        return {} if same else asdict(found.request.parallel)
+
+    def _effect(self, offer: Offer) -> str:
+        gain = "" if offer.change.settings.keys() & {"seq", "batch"} else self._gain(offer)
+        whole = "all layers on the GPU" if self.partly else ""
+        return "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
+
+    def _gain(self, offer: Offer) -> str:
+        """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
+        if offer.sure not in self._before:
+            self._before[offer.sure] = self._held(self.opened, sure=offer.sure)
+        before, held = self._before[offer.sure], self._held(offer.found, sure=offer.sure)
+        if before < held < MOST_TOKENS:
+            what = "holds {}" if self.opened.request.batch > 1 else "up to {} tokens"
+            certain = " for certain" if self.fits else ""
+            instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
+            return f"{what.format(f'{held:,}')}{instead}"
+        given, needed = solve.given_and_needed(offer.found, "low" if offer.sure else "expected")
+        return f"leaves {human_bytes(given - needed)}"
+
+    def _held(self, opened: Occupancy, *, sure: bool) -> int:
+        """How many sequences of the planned length fit, or for a single one how many tokens."""
+        end = "low" if sure else "expected"
+        # As the plan of the line counts: with the layers where it puts them.
+        opened = opened.pinned()
+        if self.opened.request.batch > 1:
+            return solve.largest(opened, "batch", MOST_TOKENS, end)
+        bound = opened.model.max_position_embeddings
+        return solve.largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
+
 
 MOST_LINES: Final = 6
 MOST_PLANS: Final = 80
@@ -235,19 +384,17 @@ class _Adviser:
             return
         instance = self.line.given.get("instance")
         first = (
-            None
-            if fewest is None or instance is not None or count_of(fewest) > solve_gpus.most_joined(gpu, request.gpus)
-            else fewest
+            None if fewest is None or instance is not None or count_of(fewest) > solve.most_joined(gpu, request.gpus) else fewest
         )
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
-        least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve_gpus.MOST_GPUS
+        least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
         for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
             offer = self._offer(self._of_layout(layout))
             if offer is not None and offer.sure:
                 break
         if instance is None:
             for larger in larger_gpus_of(self.opened):
-                if solve_gpus.most_joined(larger, 1) < request.gpus:
+                if solve.most_joined(larger, 1) < request.gpus:
                     continue
                 change = Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
                 offer = self._offer(change)
@@ -269,12 +416,12 @@ class _Adviser:
                 if offer is not None and offer.sure:
                     return
 
-    def _layouts(self, opened: Occupancy, least: int, most: int = solve_gpus.MOST_GPUS) -> Iterator[Sizes]:
+    def _layouts(self, opened: Occupancy, least: int, most: int = solve.MOST_GPUS) -> Iterator[Sizes]:
         """The layouts of ``least`` to ``most`` GPUs that this hardware has: no second laptop, and no more than an instance has."""
         gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
-        most = min(most, solve_gpus.most_joined(gpu, opened.request.gpus))
+        most = min(most, solve.most_joined(gpu, opened.request.gpus))
         counts: Iterable[int] = counts_of(gpu, most)
         if instance is not None:
             own, _, larger = of_cloud(instance)
@@ -335,7 +482,7 @@ class _Adviser:
     def _fewer_gpus(self, changes: list[Change]) -> None:
         """A change and more GPUs, if it needs fewer of them than it would alone."""
         alone = [offer.found.request.gpus for offer in self.offers if offer.change.cost is Cost.GPUS]
-        most = min(alone, default=1 + solve_gpus.MOST_GPUS) - 1
+        most = min(alone, default=1 + solve.MOST_GPUS) - 1
         best: Offer | None = None
         for change in changes:
             changed = self.tries.of(change)
@@ -361,3 +508,68 @@ def _sensible(opened: Occupancy, offers: list[Offer]) -> list[Offer]:
     least = max(opened.tokens / _LEAST_SHARE, min(opened.tokens, _LEAST_TOKENS))
     kept = [offer for offer in offers if offer.found.tokens >= least]
     return kept or offers
+
+
+_DROPPED: Final = (
+    "dtype", "weights", "engine_options", "draft", "lora", "dcp", "ep", "policy", "shared_prefix", "samples", "beams",
+)  # fmt: skip
+"""Options that an engine may refuse, in the order in which they are left out."""
+_LAYOUT: Final = ("gpus", "tp", "pp", "dp")
+_NODE: Final = 8
+_COMMON_WEIGHTS: Final = ("awq", "fp8")
+"""Formats that most engines read, the smaller one first."""
+
+
+def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
+    """A sentence with a command line that is accepted: one option less, or another layout. Empty if none of those tried is.
+
+    The first that also fits is named. If none does, the sentence says so.
+    """
+    accepted = ""
+    for settings in _nearest(options):
+        changed = {name: value for name, value in {**options, **settings}.items() if value is not None}
+        try:
+            opened = open_request(model, **changed)
+            _ = opened.evicted  # raises what a policy refuses
+            fits = not _has_verdict(opened) or solve.holds(opened)
+        except KvplanError:
+            continue
+        command = line.changed(**settings).text
+        if fits:
+            return f"This works: {command}"
+        accepted = accepted or command
+    return f"Accepted, but too large for this hardware: {accepted}" if accepted else ""
+
+
+def _has_verdict(opened: Occupancy) -> bool:
+    hardware = opened.request.hardware
+    return hardware.kv_memory is not None or (hardware.gpu is not None and opened.budget is not None)
+
+
+def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    given = [name for name in _DROPPED if options.get(name) not in (None, 1)]
+    if {"samples", "beams"} & set(given) and options.get("prompt") is None and options.get("seq") is not None:
+        # What they have in common is the prompt, and it was not said how long that is.
+        yield {"prompt": max(1, parse_tokens(options["seq"], "seq") // 2)}
+    if "weights" in given:
+        yield from ({"weights": name} for name in _COMMON_WEIGHTS)
+    yield from ({name: None, **(dict.fromkeys(OF_POLICY) if name == "policy" else {})} for name in given)
+    if options.keys() & set(_LAYOUT):
+        yield from _layouts(options)
+    engine, _, version = str(options.get("engine", "reference")).partition("@")
+    if version:
+        yield {"engine": engine}
+    if find_engine(engine)[0].name != "reference":
+        own = find_engine(engine)[0].options
+        yield {"engine": None, **({"engine_options": None} if own else {}), **({"dtype": None} if "dtype" in given else {})}
+
+
+def _layouts(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Layouts of so many GPUs as people have, a power of two, and then of exactly as many."""
+    dp = options.get("dp") or 1
+    count = options.get("gpus") or (options.get("tp") or 1) * (options.get("pp") or 1) * dp
+    for gpus in dict.fromkeys((1 << (count.bit_length() - 1), count)):
+        for tp in (8, 4, 2, 1):
+            rest, odd = divmod(gpus, tp * dp)
+            if tp <= min(_NODE, gpus) and not odd and rest:
+                yield {"gpus": gpus, "tp": tp, "pp": rest, "dp": dp}

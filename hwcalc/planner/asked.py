@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.policies.base import Chosen
 
-__all__ = ["Access", "Asked", "read_options", "take_options"]
-
 
 class Access(Record):
     """How models are fetched: only from this machine or also from the Hub, with which token and from which address."""

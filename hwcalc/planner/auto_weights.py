@@ -18,11 +18,9 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, Usage
 from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
-from hwcalc.planner.solve_gpus import laid_out
+from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.units import human_bytes
-
-__all__ = ["Choice", "best_weights", "choices", "largest_that_fits", "refuse_auto"]
 
 _FEW: Final = 4
 _NEAR: Final = 0.04

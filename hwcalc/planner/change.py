@@ -1,41 +1,131 @@
-"""A change of a plan: its settings by the names of the options, what it costs, and the flags of the engine for it."""
+"""A change of a plan, what it costs, and its command line.
+
+The command line of kvplan that plans something again, with or without a change.
+
+A change of a plan: its settings by the names of the options, what it costs, and the flags of the engine for it.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import ItemsView, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import asdict
 
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.saving import Cost, Saving
+from hwcalc.formulas.record import Record
+from hwcalc.model import ModelSpec
 from hwcalc.planner import layouts
+from hwcalc.planner.asked import Asked
+from hwcalc.planner.options import OPTIONS, PlanOption
+from hwcalc.planner.values import TYPES
 from hwcalc.planner.verdict import Layout
+from hwcalc.text import operand, shell_word
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Request
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = [
-    "NOTHING",
-    "PARALLEL",
-    "Change",
-    "Offer",
-    "Sizes",
-    "at_least",
-    "change_of",
-    "count_of",
-    "counts_of",
-    "flags_of",
-    "key_of",
-    "larger_gpus_of",
-    "layout_of",
-    "layouts_of",
-    "of_cloud",
-    "sizes_of",
-    "with_numbers",
-    "without_wholes",
-]
+STANDARD_INPUT = "-"
+"""The word for a config that has no address: it is read from standard input."""
+_NO_ADDRESS = ("stdin", "python")
+_PLACES: Final = {row.name: place for place, row in enumerate(OPTIONS)}
+
+
+class CommandLine(Record):
+    """What a plan was asked for: the word for the model, ``None`` for the bare equation, and the options that are not the default."""
+
+    model: str | None
+    given: Mapping[str, Any]
+
+    def changed(self, **settings: Any) -> CommandLine:
+        """With other settings; ``None`` is the default of an option."""
+        made = CommandLine(model=self.model, given={**self.given, **settings})
+        # Advice writes a few lines that differ in an option or two.
+        vars(made)["_quoted"] = self._quoted | _quoted(settings)
+        return made
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options and their values."""
+        given = self.given
+        chosen = ((row, value) for row in OPTIONS if (value := given.get(row.name)) is not None and value != row.default)
+        return tuple(word for row, value in chosen for word in _words(row, value))
+
+    @cached_property
+    def _quoted(self) -> dict[int, str]:
+        """The words of each option, quoted for a shell, by its place in the table."""
+        return _quoted(self.given)
+
+    @property
+    def text(self) -> str:
+        """The line, every word quoted for a shell."""
+        words = [text for _, text in sorted(self._quoted.items()) if text]
+        if self.model is None:
+            return " ".join(("kvplan", *words))
+        if self.model != STANDARD_INPUT and self.model.startswith("-"):
+            return " ".join(("kvplan", *words, operand(self.model)))
+        return " ".join(("kvplan", shell_word(self.model), *words))
+
+
+def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object = None, asked: Asked | None = None) -> CommandLine:
+    """The line of a plan with the parsed ``options``.
+
+    ``model`` is what the caller gave for the model, and ``asked`` all that was asked for, which includes how models are read.
+    """
+    given = dict(options)
+    if asked is not None:
+        given |= {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given}
+        given |= asdict(asked.access)
+    return CommandLine(model=_model_word(spec, model), given=given)
+
+
+def _quoted(given: Mapping[str, Any]) -> dict[int, str]:
+    """The words of these options, quoted for a shell, by their places in the table."""
+    return {
+        _PLACES[name]: " ".join([shell_word(word) for word in _words(OPTIONS[_PLACES[name]], value)])
+        for name, value in given.items()
+        if name in _PLACES
+    }
+
+
+def _is_there(address: str) -> bool:
+    from pathlib import Path
+
+    return Path(address).exists()
+
+
+def _model_word(spec: ModelSpec, model: object) -> str | None:
+    if spec.source == "options":
+        return None
+    if isinstance(model, (str, os.PathLike)):
+        word = os.fsdecode(os.fspath(model))
+    elif spec.source in _NO_ADDRESS or (spec.source == "local" and not _is_there(spec.address)):
+        word = STANDARD_INPUT
+    else:
+        word = spec.address
+    # A folder may have the name of a command.
+    bare = spec.source == "local" and word != STANDARD_INPUT and not any(sign in word for sign in "./~")
+    return f"./{word}" if bare else word
+
+
+def _words(row: PlanOption, value: Any) -> Iterator[str]:
+    """An option and its value; nothing for the default, and never a secret."""
+    if value is None or value == row.default or row.type == "secret":
+        return
+    flag, write = row.spellings[0], TYPES[row.type].write
+    if row.type == "flag":
+        yield from (flag,) if value else ()
+    elif row.type == "pairs":
+        for name, each in value.items():
+            yield from (flag, f"{name}={each}")
+    else:
+        text = write(value)
+        yield from (f"{flag}={text}",) if text.startswith("-") else (flag, text)
+
 
 _LARGER: Final = 4
 """How many larger GPUs are tried."""

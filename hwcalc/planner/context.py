@@ -17,9 +17,8 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import Role
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.layouts import has_experts, node_of
-from hwcalc.planner.policy_options import OF_POLICY
-from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.layouts import has_experts, node_of, sizes_for
+from hwcalc.planner.options import OF_POLICY
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Layout
 from hwcalc.text import brief
@@ -28,8 +27,6 @@ from hwcalc.units import MOST_TOKENS
 if TYPE_CHECKING:
     from hwcalc.policies.base import AskedPolicy
     from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["FIXED_ROLES", "open_request"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _USUAL_SEQ: Final = 16_384
@@ -45,7 +42,7 @@ def _sizes(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus
 
 def _best_sizes(engine: Engine, model: ModelSpec, request: Request, node: int) -> Parallel:
     """The layout to run the request in; its own if none holds it."""
-    from hwcalc.planner.solve_gpus import best_layout, has_layouts, laid_out
+    from hwcalc.planner.solve import best_layout, has_layouts, laid_out
 
     if not has_layouts(engine, request):
         return request.parallel

@@ -9,8 +9,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Plan
 
-__all__ = ["Change", "Difference", "KeyChange", "compare", "key_changes"]
-
 
 class KeyChange(Record):
     """One key of the config. ``None`` with ``in_a`` false is a key that the file does not have."""

@@ -9,13 +9,12 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.model import Definition, ModelSpec
 from hwcalc.planner import solve
-from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
+from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo
+from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.planner.command import CommandLine
-
-__all__ = ["NO_SEARCH", "SEARCH", "Search", "plan_fit"]
+    from hwcalc.planner.change import CommandLine
 
 _TOLD: Final = "_told"
 _MEMORY = ("cache", *Section, "state slots", "host memory", None)
@@ -142,18 +141,18 @@ def _fewest(opened: Occupancy, verdict: Verdict) -> tuple[Layout | None, Layout 
     certain = verdict is Verdict.FITS
     if certain and request.gpus == 1:
         return Layout(), Layout()
-    from hwcalc.planner import solve_gpus
+    from hwcalc.planner import solve
 
-    most = request.gpus if certain else solve_gpus.most_joined(gpu, request.gpus)
+    most = request.gpus if certain else solve.most_joined(gpu, request.gpus)
     if verdict is Verdict.PROBABLY:
         most = max(most, request.gpus)
-    likely, sure = solve_gpus.fewest_gpus(opened, most_gpus=min(most, solve_gpus.MOST_SEARCHED))
+    likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
     parallel = request.parallel
     # The search leaves numbers out that nobody sells, but the user may have requested one.
     if (
         verdict in {Verdict.FITS, Verdict.PROBABLY}
         and (likely is None or likely.gpus > request.gpus)
-        and most <= solve_gpus.MOST_SEARCHED
+        and most <= solve.MOST_SEARCHED
     ):
         likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
         sure = likely if certain else sure

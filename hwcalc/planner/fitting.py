@@ -15,18 +15,15 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.layouts import node_of
-from hwcalc.planner.sizes import sizes_for
-from hwcalc.planner.solve_gpus import laid_out
+from hwcalc.planner.layouts import node_of, sizes_for
+from hwcalc.planner.solve import laid_out
 from hwcalc.planner.values import is_auto
 from hwcalc.planner.verdict import Verdict
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.planner.speed_result import SpeedInfo
+    from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.gpus import Gpu
-
-__all__ = ["Fitted", "Hosting", "hosting"]
 
 _LEAST_BITS: Final = 3
 """Every format that is chosen has more bits to a weight."""
@@ -151,7 +148,7 @@ class Fitted(Record):
     @property
     def speed(self) -> SpeedInfo | None:
         """The bound on speed."""
-        from hwcalc.planner.bound import bound_of
+        from hwcalc.planner.speed import bound_of
 
         return bound_of(self.opened)
 

@@ -1,4 +1,10 @@
-"""The table of the options of a plan.
+"""The options of a request, each in one row: its name, its type, the commands that take it, and its help.
+
+What one option of a plan is.
+
+The options of a plan about what is dropped of the cache, and what sequences have in common: rows of the table of all options.
+
+The table of the options of a plan.
 
 The command line, check files and their schema, :func:`hwcalc.plan` and its siblings, receipts and reconcile all follow this table. A new
 option is a row of :data:`OPTIONS`, a field of :class:`~hwcalc.planner.asked.Asked` and a keyword of :func:`hwcalc.plan`, all with the
@@ -7,13 +13,160 @@ same name, and the code that uses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.planner.option import GROUPS, PlanOption
-from hwcalc.planner.policy_options import POLICY_OPTIONS
+from hwcalc.planner.values import TYPES
 
-__all__ = ["COMMANDS", "DIMENSIONS", "GROUPS", "OPTIONS", "PlanOption", "options_of"]
+if TYPE_CHECKING:
+    from hwcalc.policies.base import Chosen
+
+GROUPS: Final = ("model", "workload", "engine", "hardware")
+"""What an option is about: the groups of the help, in their order."""
+
+
+class PlanOption(NamedTuple):
+    """One option of a plan.
+
+    ``name`` is its keyword in Python and its key in a check file. ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`.
+    ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that
+    take several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if
+    check files lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the
+    command line's function that completes values, and ``completes`` another one for single commands.
+    """
+
+    name: str
+    type: str
+    metavar: str
+    help: str
+    flags: tuple[str, ...] = ()
+    default: str | int | None = None
+    complete: str | None = None
+    completes: Mapping[str, str] = MappingProxyType({})
+    helps: Mapping[str, str] = MappingProxyType({})
+    lists: tuple[str, ...] = ()
+    not_in: tuple[str, ...] = ()
+    also_in: tuple[str, ...] = ()
+    check: str | None = ""
+    document: str | None = None
+    in_receipt: bool = True
+    in_reconciliation: bool = False
+    """Whether reconcile shows it among the planned values."""
+    of_budget: bool = False
+    """Whether it changes only the memory that a GPU has left for the cache."""
+    in_cache_if: str | None = None
+    """The trait of an engine (:class:`~hwcalc.engines.traits.Traits`) with which it changes the cache as well."""
+    reads_model: bool = False
+    """Whether it says how models are read, and not what is planned."""
+    group: str = "model"
+    """One of :data:`GROUPS`."""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The flags of the command line."""
+        return self.flags or (f"--{self.name.replace('_', '-')}",)
+
+    def read(self, value: Any) -> Any:
+        """Parse a value from text or Python. Raises :class:`~hwcalc.errors.UsageError`."""
+        return TYPES[self.type].read(value, self.name)
+
+
+OF_POLICY: Final = ("policy_rules", "compaction")
+"""Options that say something of the policy, and need one."""
+
+POLICY_OPTIONS: Final[tuple[PlanOption, ...]] = (
+    PlanOption(
+        "prompt",
+        "tokens",
+        "N",
+        "Tokens of the prompt, of those of --seq; the rest is generated. Default: all.",
+        helps={"strategies": "Tokens of the prompt, of those of --seq; the rest is generated. Default: 1."},
+        check="Tokens of the prompt, of those of seq. Default: all.",
+        document="prompt",
+        in_reconciliation=True,
+        group="workload",
+        also_in=("strategies",),
+    ),
+    PlanOption(
+        "policy",
+        "policy",
+        "P",
+        "Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies. Default: none, every token is kept.",
+        complete="policies",
+        helps=dict.fromkeys(
+            ("compare", "sweep"),
+            "Cache policies: snapkv:compression_ratio=0.5,knorm:compression_ratio=0.5,none. See: kvplan policies.",
+        ),
+        lists=("compare", "sweep"),
+        check="Cache policy: snapkv:compression_ratio=0.5. See: kvplan policies.",
+        document="policy",
+        in_reconciliation=True,
+        group="workload",
+    ),
+    PlanOption(
+        "policy_rules",
+        "policy rules",
+        "R",
+        "Whose rules a policy follows where they differ: kvpress or paper. Default: kvpress.",
+        complete="policy_rules",
+        check="Whose rules a policy follows where they differ: kvpress or paper.",
+        document="policy_rules",
+        in_reconciliation=True,
+        group="workload",
+    ),
+    PlanOption(
+        "compaction",
+        "compaction",
+        "C",
+        "What a policy does with the blocks of a paged cache: repack, fill or none. Default: repack.",
+        complete="compactions",
+        check="What a policy does with the blocks of a paged cache: repack, fill or none.",
+        document="compaction",
+        in_reconciliation=True,
+        group="workload",
+    ),
+    PlanOption(
+        "shared_prefix",
+        "from zero",
+        "N",
+        "Tokens that all sequences begin with, kept once where the engine can. Default: 0.",
+        check="Tokens that all sequences begin with, kept once where the engine can.",
+        document="shared_prefix",
+        in_reconciliation=True,
+        group="workload",
+    ),
+    PlanOption(
+        "lengths",
+        "lengths",
+        "N,N",
+        "Sequences of unlike lengths in place of --seq: 1k,2k,8k. Each has its share of --batch. Default: all are alike.",
+        check="Unlike lengths in place of seq: 1k,2k,8k. Each has its share of batch.",
+        document="lengths",
+        group="workload",
+    ),
+    *(
+        PlanOption(
+            name,
+            "count",
+            "N",
+            f"{words} of each sequence of --batch, behind one prompt. Default: 1.",
+            default=1,
+            check=f"{words} of each sequence, behind one prompt.",
+            document=name,
+            group="workload",
+        )
+        for name, words in {"samples": "Parallel samples", "beams": "Beams"}.items()
+    ),
+)
+
+
+def with_policy(options: Mapping[str, Any], policy: Chosen | None, axis: Sequence[Chosen | None]) -> dict[str, Any]:
+    """The options of one plan of several that differ in their policy. A plan without one takes nothing of what is said of the others."""
+    if policy is not None:
+        return {**options, "policy": policy}
+    return {name: value for name, value in options.items() if name not in OF_POLICY or not any(axis)}
+
 
 COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "plot", "recommend", "reconcile", "probe")
 """Commands that take every option, except where ``not_in`` of the option names them."""

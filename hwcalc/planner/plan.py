@@ -1,15 +1,22 @@
-"""Plans one model: asks the engine what it stores for each layer, and adds up."""
+"""Notes on given options that have no effect on a plan.
+
+The memory of a plan: weights, cache, activations and overhead.
+
+Plans one model: asks the engine what it stores for each layer, and adds up.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict, replace
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.budget import Section
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.encoder import has_cross
 from hwcalc.engines.setup import UNSHARED
@@ -18,18 +25,26 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, open_request
-from hwcalc.planner.effects import no_blocks, without_effect
 from hwcalc.planner.layouts import divides
-from hwcalc.planner.memory import plan_memory
+from hwcalc.planner.options import OPTIONS
+from hwcalc.planner.planned_weights import WeightsInfo, weights_of
 from hwcalc.planner.result import (
     NO_VERDICT,
+    BudgetInfo,
+    BudgetPartInfo,
     CacheInfo,
+    CacheShare,
+    DeviceInfo,
     FitInfo,
     LayerInfo,
+    MemoryInfo,
     ModelInfo,
+    OverheadInfo,
     ParametersInfo,
+    PerGpu,
     Plan,
     RequestInfo,
+    Share,
     SpeedInfo,
     TensorInfo,
 )
@@ -37,14 +52,215 @@ from hwcalc.planner.values import is_auto
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
+    from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.engines.pool import PoolInfo
-    from hwcalc.planner.command import CommandLine
+    from hwcalc.planner.change import CommandLine
     from hwcalc.planner.fit import Search
-    from hwcalc.planner.policy_result import PolicyInfo
-    from hwcalc.planner.sharing_result import SharingInfo
+    from hwcalc.planner.result import PolicyInfo, SharingInfo
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
+_CODES: Final = ("no-gpu", "kv-memory", "no-encoder", "no-policy", "no-blocks")
+"""Codes of the notes on options without effect."""
+_BY_PROMPT: Final = ("policy", "shared_prefix", "samples", "beams", "gpu", "instance")
+"""Options for which it matters how much of a sequence is its prompt: for its memory, or for the time until the first token."""
+
+
+def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) -> list[Note]:
+    """Notes on options about the memory of a GPU that have no effect without a GPU, or beside ``kv_memory``, and on a prompt where
+    nothing is dropped, shared or timed.
+
+    ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` counts as not given. With
+    ``tps``, several plans differ in ``tp``, and the notes hold for all of them; their order does not matter.
+    """
+    given = {name for name, value in keywords.items() if value is not None}
+    engine = str(keywords.get("engine", "")).partition("@")[0].strip().lower()
+    of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and not _has(engine, row.in_cache_if)]
+    notes: list[Note] = []
+    if (
+        "prompt" in given
+        and all(keywords.get(name) in (None, 1) for name in _BY_PROMPT)
+        and not _has(engine, "stores_prompts_apart")
+    ):
+        message = "--prompt: no effect without --policy, --shared-prefix, --samples, --beams or --gpu."
+        notes.append(Note(code="no-policy", message=message))
+    if "kv_memory" in given and of_budget:
+        message = f"{', '.join(of_budget)}: no effect beside --kv-memory, which gives the cache its bytes directly."
+        notes.append(Note(code="kv-memory", message=message))
+        of_budget = []
+    if given & {"gpu", "instance"}:
+        return notes
+    gpus, others = keywords.get("gpus"), prod(keywords.get(name) or 1 for name in ("pp", "dp"))
+    ranks = {others * (tp or 1) for tp in tps or (keywords.get("tp"),)}
+    becomes_tp = gpus != 1 and 1 in ranks
+    if gpus in ranks and not becomes_tp:
+        of_budget.insert(0, "--gpus")
+    elif gpus is not None and becomes_tp and "kv_memory" not in given:
+        message = f"--gpus {gpus:,} is planned as --tp {gpus:,}; without a GPU there is no verdict. Name one with --gpu."
+        notes.append(Note(code="no-gpu", message=message))
+    if of_budget:
+        notes.append(Note(code="no-gpu", message=f"{', '.join(of_budget)}: no effect without a GPU. Name one with --gpu."))
+    return notes
+
+
+def _has(engine: str, trait: str | None) -> bool:
+    """Whether this engine has a trait; what is no engine is another's error."""
+    from hwcalc.engines import ENGINES, find_engine, spelled
+
+    return trait is not None and spelled(engine) in ENGINES and bool(getattr(find_engine(engine)[0], trait))
+
+
+def no_blocks(opened: Occupancy, policy: PolicyInfo) -> tuple[Note, ...]:
+    """A note on ``compaction`` where the engine's cache has no blocks that it could free. What it is without being given is said nowhere."""
+    from hwcalc.policies.base import REPACK
+
+    asked = opened.request.policy
+    if asked is None or asked.compaction == REPACK or policy.blocks is not None:
+        return ()
+    return (Note(code="no-blocks", message=f"--compaction: no effect, as the cache of {opened.engine.label} has no blocks."),)
+
+
+def common_notes(plans: Iterable[Iterable[Note]]) -> tuple[Note, ...]:
+    """The notes on options that have no effect in any of several plans."""
+    per_plan = [[note for note in notes if note.code in _CODES] for notes in plans]
+    return tuple(note for note in per_plan[0] if all(note in notes for notes in per_plan)) if per_plan else ()
+
+
+def no_encoder(models: Iterable[ModelSpec], encoder_seq: int | None) -> tuple[Note, ...]:
+    """A note on ``encoder_seq`` if none of the models has cross attention."""
+    if encoder_seq is None or any(has_cross(model) for model in models):
+        return ()
+    return (Note(code="no-encoder", message="No model has cross attention: --encoder-seq has no effect."),)
+
+
+def plan_memory(
+    opened: Occupancy, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
+) -> MemoryInfo:
+    """Add up weights and cache, and with a GPU activations and overhead. Unknown values are ``None``, and a note says why.
+
+    Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
+    """
+    request = opened.request
+    weights = opened.told(weights_of(opened))
+    placement = None if budget is None else opened.placement()
+    if placement is not None and budget is not None:
+        return _placed(placement, weights, CacheShare(bytes=cache_bytes, definition=definition), budget)
+    activations, overhead = (None, None) if budget is None else _beside(budget, request.gpus)
+    total = None if weights.bytes is None else weights.bytes + cache_bytes
+    if total is not None and activations is not None and overhead is not None:
+        total += activations.bytes + overhead.bytes
+    return MemoryInfo(
+        weights=weights,
+        cache=CacheShare(bytes=cache_bytes, definition=definition),
+        activations=activations,
+        overhead=overhead,
+        total_bytes=total,
+        per_gpu=_per_gpu(opened, weights, rank_bytes, budget),
+    )
+
+
+def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budget: BudgetInfo) -> MemoryInfo:
+    """The memory of each device, and the sums over them."""
+    devices = tuple(_device(share, placement) for share in placement.devices)
+    fullest = devices[placement.fullest]
+    sums = {
+        section: [
+            sum(getattr(part, end) for share in placement.devices for part in share.parts if part.section is section)
+            for end in ("expected", "low", "high")
+        ]
+        for section in (Section.ACTIVATIONS, Section.OVERHEAD)
+    }
+    (used, used_low, used_high), (beside, beside_low, beside_high) = sums.values()
+    return MemoryInfo(
+        weights=weights,
+        cache=cache,
+        activations=Share(bytes=used, low=used_low, high=used_high, definition=Definition.ESTIMATE),
+        overhead=OverheadInfo(
+            bytes=beside,
+            low=beside_low,
+            high=beside_high,
+            definition=Definition.ESTIMATE,
+            parts=_of(budget, Section.OVERHEAD),
+        ),
+        total_bytes=sum(device.total for device in devices),
+        per_gpu=PerGpu(
+            weights=fullest.weights,
+            cache=fullest.cache,
+            activations=fullest.activations,
+            overhead=fullest.overhead,
+            total=fullest.total,
+        ),
+        devices=devices,
+    )
+
+
+def _device(share: DeviceShare, placement: Placement) -> DeviceInfo:
+    activations, overhead = (
+        sum(part.expected for part in share.parts if part.section is section)
+        for section in (Section.ACTIVATIONS, Section.OVERHEAD)
+    )
+    return DeviceInfo(
+        device=share.device,
+        layers=share.layers,
+        experts=placement.experts_on_host if share is placement.host else LayerNumbers(),
+        moved=placement.moved_bytes if share is placement.host else 0,
+        output=share.output,
+        weights=share.weights_bytes,
+        cache=share.cache_bytes,
+        activations=activations,
+        overhead=overhead,
+        total=share.needed(),
+        total_low=share.needed("low"),
+        total_high=share.needed("high"),
+    )
+
+
+def _of(budget: BudgetInfo, section: Section) -> tuple[BudgetPartInfo, ...]:
+    return tuple(part for part in budget.parts if part.section == section)
+
+
+def _beside(budget: BudgetInfo, gpus: int) -> tuple[Share, OverheadInfo]:
+    """Activations and overhead of so many GPUs. They are kept beside the budget, which is that of all plans of a family."""
+    known: dict[int, tuple[Share, OverheadInfo]] = vars(budget).setdefault("_beside", {})
+    if gpus not in known:
+        known[gpus] = _activations(budget, gpus), _overhead(budget, gpus)
+    return known[gpus]
+
+
+def _activations(budget: BudgetInfo, gpus: int) -> Share:
+    parts = _of(budget, Section.ACTIVATIONS)
+    low, expected, high = (gpus * sum(getattr(part, end) for part in parts) for end in ("low", "expected", "high"))
+    return Share(bytes=expected, low=low, high=high, definition=_definition(parts))
+
+
+def _overhead(budget: BudgetInfo, gpus: int) -> OverheadInfo:
+    parts = _of(budget, Section.OVERHEAD)
+    low, expected, high = (gpus * sum(getattr(part, end) for part in parts) for end in ("low", "expected", "high"))
+    return OverheadInfo(bytes=expected, low=low, high=high, definition=_definition(parts), parts=parts)
+
+
+def _definition(parts: tuple[BudgetPartInfo, ...]) -> Definition:
+    measured = bool(parts) and all(part.definition is Definition.MEASURED for part in parts)
+    return Definition.MEASURED if measured else Definition.ESTIMATE
+
+
+def _per_gpu(opened: Occupancy, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
+    """The fullest GPU: all parts of the budget if there is one, or else only weights and cache, as the engine divides them."""
+    if budget is None:
+        parallel, size = opened.request.parallel, weights.bytes
+        if size is not None and parallel.gpus * parallel.ep > 1:
+            parts = opened.weights.value
+            size = None if parts is None else sum(part.expected for part in parts)
+        total = None if size is None else size + rank_bytes
+        return PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total)
+    sizes = {section: sum(part.expected for part in _of(budget, section)) for section in Section}
+    return PerGpu(
+        weights=sizes[Section.WEIGHTS],
+        cache=rank_bytes,
+        activations=sizes[Section.ACTIVATIONS],
+        overhead=sizes[Section.OVERHEAD],
+        total=sum(sizes.values()) + rank_bytes,
+    )
+
 
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
@@ -72,13 +288,13 @@ def plan_model(
 
 
 def _line_of(model: ModelSpec, options: Mapping[str, Any]) -> CommandLine:
-    from hwcalc.planner.command import command_line
+    from hwcalc.planner.change import command_line
 
     return command_line(model, options)
 
 
 def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
-    from hwcalc.planner.working import working
+    from hwcalc.planner.advice import working
 
     found = working(model, options, line)
     return f"{hint.rstrip('. ')}. {found}" if found else hint
@@ -322,7 +538,7 @@ def _bound(opened: Occupancy) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
     if opened.request.hardware.gpu is None:
         return None
-    from hwcalc.planner.bound import bound_of
+    from hwcalc.planner.speed import bound_of
 
     return bound_of(opened)
 

@@ -1,4 +1,7 @@
-"""The weights of a plan: the published size of the checkpoint if it is known, or else every parameter in its format."""
+"""The weights of a plan: block by block, and how each is stored.
+
+The weights of a plan: the published size of the checkpoint if it is known, or else every parameter in its format.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,53 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.devices import TensorGroup
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import FLOATS, WeightFormat
+from hwcalc.formulas.record import Record
 from hwcalc.formulas.weights import Block, Part, Weights
 from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
-from hwcalc.planner.stored_weights import StoredWeights, WeightPart, WeightsInfo
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["weights_of"]
+
+class StoredWeights(Record):
+    """The parameters of a block in one format. ``scale_bytes`` is what the format keeps beside their ``bits``; it is in ``bytes``."""
+
+    format: str
+    bits: int
+    parameters: int
+    scale_bytes: int
+    bytes: int
+
+
+class WeightPart(Record):
+    """One kind of block: how many layers have it, its parameters, and what they take. ``mtp`` is not in the total.
+
+    ``formats`` says how they are stored; their bytes add up to ``bytes``.
+    """
+
+    kind: str
+    part: str
+    count: int
+    parameters: int
+    bytes: int
+    formats: tuple[StoredWeights, ...]
+
+
+class WeightsInfo(Record):
+    """What the weights take. ``exact`` is the checkpoint's own figure, ``estimate`` parameters x format.
+
+    Null is unknown. ``high`` counts the multi-token-prediction layers of the checkpoint as well.
+    """
+
+    bytes: int | None
+    low: int | None
+    high: int | None
+    definition: Definition
+    source: str
+    format: str
+    parts: tuple[WeightPart, ...]
+
 
 _UNKNOWN_SCHEME: Final = Note(
     code="weights-unknown",

@@ -1,4 +1,8 @@
-"""Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences, smallest first.
+"""What a recommendation says, what may be wished of it, and its orders.
+
+An offer that is planned: the figures of its plan, which is searched only for what an offer says.
+
+Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences, smallest first.
 
 The search tries the layouts that people run (:mod:`hwcalc.planner.layouts`) with the rules of the engine. Each listed offer is then
 planned again, as ``kvplan plan`` would, so that its row shows the verdict of a plan and not of the search.
@@ -7,31 +11,216 @@ planned again, as ``kvplan plan`` would, so that its row shows the verdict of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import asdict
 
 from hwcalc._version import __version__
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.answers import Answer
+from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.engines.pool import Try
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas.record import Record
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner import solve_gpus
+from hwcalc.planner import solve
 from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
+from hwcalc.planner.fit import Search
 from hwcalc.planner.layouts import counts, layouts, node_of
-from hwcalc.planner.offers import SORTS, Figures, Offer, Recommendation, Wishes
-from hwcalc.planner.verdict import Layout
-from hwcalc.text import operand
+from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget
     from hwcalc.hardware.candidates import Candidate
-    from hwcalc.planner.result import FitInfo
+    from hwcalc.planner.result import FitInfo, Plan
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["recommend_model"]
+DEFAULT_MOST: Final = 8
+DEFAULT_LIMIT: Final = 20
+LARGEST_MOST: Final = 64
+DEFAULT_SORT: Final = "memory"
+
+
+class Offer(Record):
+    """Hardware that would do, planned. Bytes are those of the fullest GPU; null is unknown.
+
+    ``also`` names the larger instances of the same cloud and accelerator that would do as well. ``total_bytes`` is what programs see of
+    all its GPUs together. ``needed_low_bytes`` and ``needed_high_bytes`` are the ends of the estimate. ``max_batch`` and ``max_seq`` are
+    the most sequences of the planned length and the longest of the planned number. ``notes`` are those that not every offer has.
+    """
+
+    gpu: str
+    name: str
+    vendor: str
+    category: str | None
+    instance: str | None
+    also: tuple[str, ...]
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    verdict: Verdict
+    total_bytes: int
+    usable_bytes: int
+    needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
+    headroom_bytes: int
+    max_batch: int | None
+    max_seq: int | None
+    decode_tokens_per_s_bound: float | None
+    prefill_s_bound: float | None
+    bound_by: str | None
+    notes: tuple[Note, ...]
+
+
+class Figures(NamedTuple):
+    """The values of :class:`Offer` that a plan has, the dtype of its cache, and all its notes and warnings."""
+
+    kv_dtype: str
+    verdict: Verdict
+    usable_bytes: int
+    needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
+    headroom_bytes: int
+    max_batch: int | None
+    max_seq: int | None
+    decode_tokens_per_s_bound: float | None
+    prefill_s_bound: float | None
+    bound_by: str | None
+    notes: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+
+
+class Recommendation(Answer, Record):
+    """What would do, in the order of ``sort`` with what is sure first, and what was left out.
+
+    ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do
+    not hold the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because they are machines that cannot be linked, or
+    only a few of them, and ``could_be_more`` of those because of ``max_gpus``. ``unsure_left_out`` fit by the expected value
+    only. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes closest, and ``message`` and ``suggestions``
+    are its plan's.
+    """
+
+    schema_version: str
+    kvplan_version: str
+    model: str
+    revision: str | None
+    engine: str
+    engine_version: str | None
+    seq: int
+    batch: int
+    kv_dtype: str
+    weights: str
+    policy: str | None
+    max_gpus: int
+    sort: str
+    considered: int
+    refused: int
+    unknown: int
+    too_small: int
+    one_at_a_time: int
+    could_be_more: int
+    unsure_left_out: int
+    offers: tuple[Offer, ...]
+    more: int
+    nearest: Offer | None
+    message: str
+    suggestions: tuple[Try, ...]
+    notes: tuple[Note, ...]
+
+    def headline(self) -> str:
+        best = f"{self.offers[0].gpus} x {self.offers[0].gpu} first" if self.offers else "nothing holds it"
+        found = f"{len(self.offers) + self.more:,} would do, " if self.offers else ""
+        return f"{self.model}, {self.seq:,} tokens x {self.batch:,}, {self.engine}: {found}{best}"
+
+    def records(self) -> list[dict[str, Any]]:
+        left_out = ("also", "notes")
+        return [
+            {name: document_of(value) for name, value in asdict(offer).items() if name not in left_out} for offer in self.offers
+        ]
+
+    __repr__ = Answer.__repr__
+
+
+class Wishes(Record):
+    """Which offers are wanted, and in which order.
+
+    ``strict`` leaves out what is not sure to fit. A ``limit`` of 0 lists every offer. ``every`` lists instances with the same accelerator
+    one by one. ``any_layout`` tries odd numbers of GPUs and every tp x pp x dp as well.
+    """
+
+    max_gpus: int = DEFAULT_MOST
+    sort: str = DEFAULT_SORT
+    strict: bool = False
+    limit: int = DEFAULT_LIMIT
+    every: bool = False
+    any_layout: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_gpus <= LARGEST_MOST:
+            raise UsageError(f"max-gpus is {self.max_gpus:,}.", hint=f"Allowed: a whole number from 1 to {LARGEST_MOST}.")
+        if self.limit < 0:
+            raise UsageError(f"limit is {self.limit:,}.", hint="Allowed: a whole number; 0 lists all.")
+        if self.sort not in SORTS:
+            raise UsageError(f"sort is {shown(self.sort, 40)}.", hint=f"Allowed: {', '.join(SORTS)}.")
+
+
+def _speed(offer: Offer) -> float:
+    return offer.decode_tokens_per_s_bound or 0.0
+
+
+def _headroom(offer: Offer) -> float:
+    return offer.headroom_bytes / offer.usable_bytes if offer.usable_bytes else 0.0
+
+
+SORTS: Final[Mapping[str, Callable[[Offer], tuple[float, ...]]]] = MappingProxyType(
+    {
+        "memory": lambda offer: (offer.total_bytes,),
+        "gpus": lambda offer: (offer.gpus, offer.total_bytes),
+        "speed": lambda offer: (-_speed(offer),),
+        "headroom": lambda offer: (-_headroom(offer),),
+    }
+)
+"""Orders of the offers: least memory, fewest GPUs, most tokens per second by the bound, most of a GPU free. What is sure comes first."""
+
+
+def figures_of(plan: Plan) -> Figures | None:
+    """The figures of a plan; ``None`` if it has no verdict."""
+    fit, speed = plan.fit, plan.speed
+    if fit is None:
+        return None
+    return Figures(
+        kv_dtype=plan.request.kv_dtype,
+        verdict=fit.verdict,
+        usable_bytes=fit.usable_bytes,
+        needed_bytes=fit.needed_bytes,
+        needed_low_bytes=fit.needed_low_bytes,
+        needed_high_bytes=fit.needed_high_bytes,
+        headroom_bytes=fit.headroom_bytes,
+        max_batch=fit.max_batch,
+        max_seq=fit.max_seq,
+        decode_tokens_per_s_bound=None if speed is None else speed.decode_tokens_per_s_bound,
+        prefill_s_bound=None if speed is None else speed.prefill_s_bound,
+        bound_by=None if speed is None else speed.bound_by,
+        notes=plan.notes,
+        warnings=plan.warnings,
+    )
+
+
+class OfOffer(Search):
+    """The limits of one offer, which says how long and how many, but not for how few GPUs."""
+
+    def fewest(self, opened: Occupancy, verdict: Verdict) -> tuple[None, None]:
+        """An offer does not say it."""
+        return None, None
+
 
 _OF_MATCH: Final = ("memory", "gpus")
 """Orders that are known without a plan."""
@@ -138,7 +327,7 @@ class _Search:
         self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
         self._on_gpu: dict[tuple[object, ...], Occupancy | KvplanError] = {}
-        self._seen: dict[tuple[object, ...], list[solve_gpus.Found]] = {}
+        self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
         """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
@@ -176,17 +365,17 @@ class _Search:
             return None
         return opened, budget
 
-    def _layouts(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve_gpus.Found]:
+    def _layouts(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve.Found]:
         key = (*_key(candidate.gpu), candidate.count)
         if key not in self._seen:
             self._seen[key] = self._search(candidate, opened, budget)
         return self._seen[key]
 
-    def _search(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve_gpus.Found]:
-        node, out = node_of(candidate.gpu, candidate.count), list[solve_gpus.Found]()
+    def _search(self, candidate: Candidate, opened: Occupancy, budget: Budget) -> list[solve.Found]:
+        node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
         least = _at_least(opened, budget)
         for gpus in self._counts(candidate):
-            found = solve_gpus.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
+            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
             if found is not None and (found.certain or not out):
                 out.append(found)
                 if found.certain:
@@ -295,7 +484,6 @@ def _planned(kept: Sequence[_Match], wishes: Wishes, plan: Callable[[_Match], Fi
 def _figures(model: ModelSpec, options: dict[str, Any]) -> Figures | None:
     """What a plan with these options says of an offer; ``None`` if it has no verdict."""
     from hwcalc.planner.plan import plan_model
-    from hwcalc.planner.recommend_offer import OfOffer, figures_of
 
     return figures_of(plan_model(model, advise=False, search=OfOffer(), **options))
 
@@ -303,7 +491,6 @@ def _figures(model: ModelSpec, options: dict[str, Any]) -> Figures | None:
 def _closest(model: ModelSpec, options: dict[str, Any]) -> tuple[Figures, FitInfo]:
     """What comes closest is told with all that a plan finds."""
     from hwcalc.planner.plan import plan_model
-    from hwcalc.planner.recommend_offer import figures_of
 
     plan = plan_model(model, **options)
     figures = figures_of(plan)

@@ -1,4 +1,14 @@
-"""The plan: one frozen object, integers throughout, whose fields are the JSON document.
+"""The answer of a plan, as data. Its JSON document has the same names.
+
+What a device holds: the fullest GPU of a plan, or each device where an engine places layers.
+
+What a plan says of speed.
+
+What a plan says of its cache policy.
+
+What a plan says of sequences that have tokens in common.
+
+The plan: one frozen object, integers throughout, whose fields are the JSON document.
 
 Every section says by its :class:`~hwcalc.model.Definition` what its numbers are. Spans, layer numbers and verdicts are values here;
 they become text in reports and in :meth:`Plan.to_dict`.
@@ -6,50 +16,205 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import field
 
 from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
+from hwcalc.engines.sharing import SharedBlocks
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
-from hwcalc.planner.held import DeviceInfo, PerGpu
-from hwcalc.planner.policy_result import PolicyInfo
-from hwcalc.planner.sharing_result import SharingInfo
-from hwcalc.planner.speed_result import SpeedInfo
-from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
-from hwcalc.planner.verdict import UNLIMITED, Layout, Verdict
+from hwcalc.planner.planned_weights import WeightsInfo
+from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.policies.base import Effect, Extra, Quality
 from hwcalc.units import human_bytes
 
-__all__ = [
-    "NO_VERDICT",
-    "UNLIMITED",
-    "BudgetInfo",
-    "BudgetPartInfo",
-    "CacheInfo",
-    "CacheShare",
-    "DeviceInfo",
-    "FitInfo",
-    "LayerInfo",
-    "Layout",
-    "MemoryInfo",
-    "ModelInfo",
-    "OverheadInfo",
-    "ParametersInfo",
-    "PerGpu",
-    "Plan",
-    "RequestInfo",
-    "Share",
-    "SpeedInfo",
-    "TensorInfo",
-    "Verdict",
-    "WeightPart",
-    "WeightsInfo",
-]
+
+class PerGpu(Record):
+    """The fullest GPU. Null is unknown or not planned: activations and overhead need hardware."""
+
+    weights: int | None
+    cache: int
+    activations: int | None
+    overhead: int | None
+    total: int | None
+
+
+class DeviceInfo(Record):
+    """What one device holds: ``gpu0``, ``gpu1``, and ``host`` for the memory of the host.
+
+    ``layers`` are the blocks that lie there, and ``experts`` those of which it has the experts alone. ``output`` says whether it has the
+    output layer too.
+    """
+
+    device: str
+    layers: LayerNumbers
+    experts: LayerNumbers
+    output: bool
+    weights: int
+    cache: int
+    activations: int
+    overhead: int
+    total: int
+    total_low: int
+    total_high: int
+    moved: int = 0
+    """Bytes of weights that patterns of the user (``override_tensor``) have put in host memory."""
+
+
+class SpeedInfo(Record):
+    """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
+
+    ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is
+    the time in which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt (of ``prompt``
+    tokens, else ``seq``). ``bound_by`` is ``memory bandwidth``, ``host memory bandwidth`` (most of the time goes to what lies
+    there) or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up: weights and
+    caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
+    ``definition`` is ``bound`` (by the profile's peak), ``measured`` (by the bandwidth that the user's own machine reached) or
+    ``unknown``. ``steps`` say how the figures come about.
+    """
+
+    definition: Definition
+    decode_tokens_per_s_bound: float | None
+    decode_step_s_bound: float | None
+    bound_by: str | None
+    prefill_s_bound: float | None
+    prefill_bound_by: str | None
+    weight_bytes_per_step: int | None
+    cache_bytes_per_step: int | None
+    flops_per_step: int | None
+    prefill_flops: int | None
+    source: str
+    steps: tuple[Step, ...]
+
+
+class PolicyLayers(Record):
+    """Layers that the policy leaves alike: tokens of a sequence behind the prompt (the least too, where the text decides), at the most,
+    within a step before it cuts, and at the end; ``read`` are those that a decode step reads behind the prompt, null where it reads all.
+    """
+
+    layers: LayerNumbers
+    kept: int
+    kept_low: int
+    most: int
+    last: int
+    read: int | None
+
+
+class PolicyBlocks(Record):
+    """What the policy gives back of the blocks of one sequence at its largest cut, in all groups of layers that it cuts.
+
+    ``held`` blocks have the ``before`` tokens; ``nominal`` are as many as the dropped tokens would fill. Without compaction a block goes
+    when no head and no layer of its group needs a token of it: ``free`` is exact where the rule says which tokens stay, else expected where
+    ``choosers`` heads choose at random on their own, between ``free_low`` and ``free_high``. ``free_compacted`` go when survivors move
+    together: ``repack_copies`` slots of each head and layer in order, of which TriAttention's code changes ``rewritten_slots``, or
+    ``fill_copies`` into holes. ``steady`` is the most that a sequence holds behind its prompt, ``most`` at any time.
+    """
+
+    block_size: int
+    before: int
+    held: int
+    nominal: int
+    choosers: int
+    free: int | float
+    free_low: int
+    free_high: int
+    free_compacted: int
+    repack_copies: int
+    fill_copies: int
+    rewritten_slots: int
+    repack_bytes: int
+    fill_bytes: int
+    steady: int
+    most: int
+    definition: Definition
+    steps: tuple[Step, ...] = ()
+
+
+class PolicyInfo(Record):
+    """A cache policy at work on the planned sequences.
+
+    ``offered`` says whether the engine has it, ``support`` how, or what it would take; the plan of a policy that the engine lacks is as if
+    it had it, and ``definition`` is ``assumed``. Bytes are those of the cache of all sequences: without the policy, behind the prompt, at
+    the most while text is generated, and at the end; ``low`` is the least that the text may leave. ``prefill_peak_bytes`` are cache and
+    ``beside`` while the last layer of the prompt is scored, on one GPU, and ``full_prefill_peak_bytes`` that cache
+    without the policy. ``masked_pairs`` of a token and a head are stored and have no weight, ``masked_low_pairs`` at the least; null where
+    nothing is masked. ``loses`` says that the memory equation needs more with the policy than without. ``options``, ``flags`` and
+    ``environment`` are what an engine that has it is started with beside: engine options, words of its command, and variables.
+    ``steps`` say how the fullest moment of the prefill comes about.
+    """
+
+    name: str
+    effect: Effect
+    rules: str
+    attention: str
+    offered: bool
+    support: str
+    definition: Definition
+    prompt: int
+    output: int
+    layers: tuple[PolicyLayers, ...]
+    full_bytes: int
+    prefill_bytes: int
+    prefill_low_bytes: int
+    most_bytes: int
+    most_low_bytes: int
+    last_bytes: int
+    saved_bytes: int
+    masked_pairs: int | None
+    masked_low_pairs: int | None
+    prefill_peak_bytes: int
+    full_prefill_peak_bytes: int
+    loses: bool
+    blocks: PolicyBlocks | None
+    beside: tuple[Extra, ...]
+    quality: tuple[Quality, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+class SharingInfo(Record):
+    """Tokens that several sequences have in common, and what keeping them once saves.
+
+    ``sequences`` are all that are alive: ``batch`` x ``samples`` x ``beams``; ``lengths`` are their tokens and how many requests have as many,
+    where they are unlike. ``shared_tokens`` are kept once for all of them, and ``request_tokens`` once for the branches of one request;
+    ``own_tokens`` are those of each sequence alone, of the longest. ``padded_tokens`` are kept beside them for no other reason than that a
+    sequence is shorter than the longest.
+
+    Of a paged cache, ``groups`` has the blocks of each group of layers, and the other blocks are of all groups together:
+    ``shared_blocks`` once for all, ``request_blocks`` of each request and ``own_blocks`` of each sequence. ``copied_blocks`` are last blocks
+    of prompts that are not kept once, though all their tokens are the same: every branch but one has its own.
+
+    ``unshared_bytes`` is the cache with every sequence by itself. ``low_bytes`` is the cache while beams still share all but their last
+    block; they may part at the first token, and the plan has room for that. ``support`` says how the engine shares, or that it does not.
+    """
+
+    definition: Definition
+    offered: bool
+    support: str
+    sequences: int
+    shared_tokens: int
+    request_tokens: int
+    own_tokens: int
+    shared_blocks: int | None
+    request_blocks: int | None
+    own_blocks: int | None
+    copied_blocks: int | None
+    unshared_bytes: int
+    saved_bytes: int
+    low_bytes: int | None = None
+    padded_tokens: int = 0
+    lengths: tuple[tuple[int, int], ...] = ()
+    groups: tuple[SharedBlocks, ...] = ()
+    steps: tuple[Step, ...] = ()
+
 
 NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""

@@ -12,8 +12,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import Note
 from hwcalc.planner.verdict import Verdict
 
-__all__ = ["Runnable", "Runnables", "Unread"]
-
 
 class Runnable(Record):
     """A model in the best format that fits, planned. Bytes are those of the fullest GPU; null is unknown.

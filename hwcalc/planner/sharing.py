@@ -7,10 +7,8 @@ from hwcalc.engines.engine import Engine
 from hwcalc.engines.setup import Request
 from hwcalc.engines.steps import Step, step
 from hwcalc.errors import UsageError
-from hwcalc.planner.sharing_result import SharingInfo
+from hwcalc.planner.result import SharingInfo
 from hwcalc.units import MOST_TOKENS
-
-__all__ = ["check_sharing", "sharing_info"]
 
 
 def check_sharing(engine: Engine, request: Request) -> None:

@@ -1,4 +1,12 @@
-"""The roofline of a decode step and of a prompt. It is a bound and not a forecast: no engine is faster than this.
+"""The steps of a bound on speed: bytes by bandwidth, operations by rate, and the longer of the two times.
+
+The roofline where a part of the model lies in host memory: its layers run one after another, so the times of the devices add up.
+
+What a device holds, it reads at the bandwidth of its own memory. That is a bound whoever multiplies: weights of the host are read from
+there by its cores, or to be sent to a GPU. The operations of such a step are left out, since those of the host's cores are not known;
+a prompt takes at least as long as if the GPU computed all of it, and as reading the weights for each pass over a batch of its tokens.
+
+The roofline of a decode step and of a prompt. It is a bound and not a forecast: no engine is faster than this.
 
 A step takes at least the time to read its bytes at peak bandwidth, and at least the time for its operations at the peak rate (Williams,
 Waterman and Patterson 2009, doi:10.1145/1498765.1498785). It reads the weights that its tokens use, each once, and the caches. It
@@ -17,38 +25,251 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
 - Operands may be multiplied at any rate of their precision or a higher one: where units for 16 bits are few, engines compute in 32. Tensor
   cores of NVIDIA that add up 16-bit products in 16 bits are half as fast as with 8-bit integers, which on GeForce is twice the rate with
   sums in 32 bits. vLLM and transformers add up in 32.
+
+The bound on speed of an opened request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from hwcalc.engines import DEFAULT
 from hwcalc.engines.calibration import measurements
-from hwcalc.engines.devices import DeviceReads
+from hwcalc.engines.devices import HOST, DeviceReads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.setup import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Role
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.planner.passes import Passes
-from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
-from hwcalc.planner.speed_result import SpeedInfo
-from hwcalc.planner.speed_steps import cache_steps, time_steps, weight_step
-from hwcalc.planner.speed_work import UNCOUNTED, layer_bytes, work_of
-from hwcalc.planner.weight_share import WeightShare
+from hwcalc.planner.result import SpeedInfo
+from hwcalc.planner.speed_work import UNCOUNTED, Passes, Use, WeightShare, fastest, layer_bytes, work_of, workload_of
 from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
+    from hwcalc.engines.deployment import Occupancy
+    from hwcalc.engines.devices import WeightRead
     from hwcalc.formulas import DType
-    from hwcalc.planner.speed_work import Pass, Work
+    from hwcalc.planner.speed_work import CacheReads, Pass, Work
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["known_bandwidth", "speed_bound"]
+_MOST_KINDS: Final = 4
+_USES: Final = {
+    Use.ALWAYS: "weights_of_every_token",
+    Use.CHOSEN: "weights_of_chosen_experts",
+    Use.ROW: "embedding_rows",
+    Use.LAST: "output_head",
+    Use.ENCODER: "encoder_weights",
+}
+"""What the weights of a use are called in a formula."""
+
+
+def weight_step(name: str, read: Iterable[tuple[Use, float]]) -> Step:
+    """The bytes of weights that a pass reads, by their use."""
+    sums: dict[str, float] = {}
+    total = 0.0
+    for use, size in read:
+        total += size
+        sums[_USES[use]] = sums.get(_USES[use], 0) + size
+    return step(name, " + ".join(sums) or "0", total, unit="bytes", **sums)
+
+
+def cache_steps(reads: Sequence[CacheReads], whole: float) -> tuple[Step, ...]:
+    """The bytes of cache that a step reads for one sequence, kind by kind; ``whole`` is their sum, shared by decode context parallelism.
+
+    Nothing for a model of very many kinds, whose sum nobody would read.
+    """
+    if not reads or len(reads) > _MOST_KINDS:
+        return ()
+    steps = []
+    for number, read in enumerate(reads):
+        (positions, row), *others = sorted(read.times.items(), reverse=True)
+        rest = sum(times * size for times, size in others)
+        terms = {"kind_layers": read.layers, "entries": positions, "entry_bytes": row} | ({"other_bytes": rest} if rest else {})
+        formula = "kind_layers x (entries x entry_bytes + other_bytes)" if rest else "kind_layers x entries x entry_bytes"
+        again = f"_{number + 1}" if read.kind in {one.kind for one in reads[:number]} else ""
+        steps.append(step(f"{read.kind}_read{again}", formula, read.bytes, unit="bytes", **terms))
+    sizes = {one.name: one.expected for one in steps}
+    total = sum(sizes.values())
+    if len(steps) == 1 and total == whole:
+        return (replace(steps[0], name="cache_bytes_each"),)
+    formula, shared = " + ".join(sizes), total != whole
+    if shared:
+        formula = formula if len(sizes) == 1 else f"({formula})"
+        formula, sizes = f"{formula} / dcp", sizes | {"dcp": round(total / whole)}
+    return (*steps, step("cache_bytes_each", formula, whole, unit="bytes", **sizes))
+
+
+def time_steps(
+    pass_name: str, sizes: Mapping[str, float], flops: Mapping[tuple[str, ...], float], gpu: Gpu, bandwidth: float | None
+) -> tuple[Step, ...]:
+    """The time for reading, the time for computing and the longer one, in seconds. What is not known is left out.
+
+    ``sizes`` are the bytes that the pass reads, and ``flops`` its operations by the names of the rates at which they may run.
+    """
+    times: dict[str, float] = {}
+    steps = []
+    if bandwidth is not None:
+        reading = sum(sizes.values()) / bandwidth
+        summed = " + ".join(sizes) if len(sizes) == 1 else f"({' + '.join(sizes)})"
+        steps.append(step(f"{pass_name}_reading", f"{summed} / bandwidth", reading, unit="s", **sizes, bandwidth=bandwidth))
+        times[f"{pass_name}_reading"] = reading
+    terms: dict[str, float] = {}
+    quotients = []
+    computing = 0.0
+    for names, count in flops.items():
+        found = fastest(gpu, names)
+        if found is None:
+            continue
+        name, rate = found
+        if f"rate_{name}" not in terms:
+            quotients.append(f"flops_{name} / rate_{name}")
+        terms[f"flops_{name}"] = terms.get(f"flops_{name}", 0) + count
+        terms[f"rate_{name}"] = rate
+        computing += count / rate
+    if quotients:
+        steps.append(step(f"{pass_name}_computing", " + ".join(quotients), computing, unit="s", **terms))
+        times[f"{pass_name}_computing"] = computing
+    if times:
+        formula = f"max({', '.join(times)})" if len(times) > 1 else next(iter(times))
+        steps.append(step(f"{pass_name}_s", formula, max(times.values()), unit="s", **times))
+    return tuple(steps)
+
+
+class Divided(NamedTuple):
+    """What is asked of the devices: a step of ``batch`` sequences, of which one replica has ``sequences``, and a prompt."""
+
+    batch: int
+    sequences: float
+    prompt_tokens: int
+    stages: int
+    bandwidth: float | None
+    """Bytes per second of the accelerator's memory."""
+
+
+def shares_of(places: Iterable[DeviceReads]) -> tuple[WeightShare, ...]:
+    """The weights of all devices by format and use."""
+    sums: dict[tuple[str, str, int, int], tuple[int, int]] = {}
+    for place in places:
+        for one in place.weights:
+            key = (one.format, one.use, one.copies, one.active)
+            elements, size = sums.get(key, (0, 0))
+            sums[key] = elements + one.elements, size + one.bytes
+    return tuple(
+        WeightShare(format=form, use=Use(use), parameters=elements, bytes=size, copies=copies, active=active)
+        for (form, use, copies, active), (elements, size) in sums.items()
+    )
+
+
+def is_divided(places: Sequence[DeviceReads]) -> bool:
+    """Whether a step reads more than embeddings and caches of one memory after another: the general rule does not hold."""
+    host = next((place for place in places if place.device == HOST), None)
+    if host is not None and (host.cache_layers or any(one.use != "row" for one in host.weights)):
+        return True
+    return any(place.at_once > 1 for place in places)
+
+
+def divided(
+    whole: SpeedInfo, places: Sequence[DeviceReads], layer_bytes: Sequence[int], asked: Divided, computing: tuple[Step, ...]
+) -> SpeedInfo:
+    """The bound where the devices read one after another.
+
+    ``whole`` is that of the same model on GPUs alone, ``layer_bytes`` what a step reads of each layer's cache for one sequence, and
+    ``computing`` the step that computes a prompt on a GPU, if its rate is known. A device whose bandwidth is not known takes no time:
+    what is left is still a bound.
+    """
+    reads = [_Reads.of(place, layer_bytes, asked) for place in places]
+    known = [one for one in reads if one.rate and (one.weights or one.cache)]
+    if not known:
+        return whole
+    times = {f"{one.device}_reading": (one.weights + one.cache) / one.rate for one in known}
+    prompts = {f"{one.device}_prompt_reading": one.prompt_bytes / one.rate for one in known}
+    step_s, prompt_s = sum(times.values()), sum(prompts.values())
+    memory = "host memory bandwidth" if 2 * times.get(f"{HOST}_reading", 0) >= step_s else "memory bandwidth"
+    steps = [*(one.step() for one in known), _sum("step_s", times)]
+    steps.append(
+        step("decode_tokens_per_s", "batch / step_s", asked.batch / step_s, unit="tokens/s", batch=asked.batch, step_s=step_s)
+    )
+    steps += [*(one.prompt_step() for one in known), _sum("prompt_reading", prompts), *computing]
+    if computing and asked.stages > 1:
+        terms = {computing[0].name: computing[0].expected, "pp": asked.stages}
+        steps.append(step("prompt_stages", f"{computing[0].name} / pp", computing[0].expected / asked.stages, unit="s", **terms))
+    last = {"prompt_reading": prompt_s} | ({steps[-1].name: float(steps[-1].expected)} if computing else {})
+    longest = max(last.values())
+    steps.append(step("prefill_s", f"max({', '.join(last)})" if computing else "prompt_reading", longest, unit="s", **last))
+    return replace(
+        whole,
+        decode_tokens_per_s_bound=asked.batch / step_s,
+        decode_step_s_bound=step_s,
+        bound_by=memory,
+        prefill_s_bound=longest,
+        prefill_bound_by="compute" if longest > prompt_s else memory,
+        weight_bytes_per_step=int(sum(one.weights for one in reads)),
+        cache_bytes_per_step=int(sum(one.cache for one in reads)),
+        steps=tuple(steps),
+        source=f"{whole.source}; devices one after another, host memory at its own bandwidth",
+    )
+
+
+class _Reads(NamedTuple):
+    """Bytes that one device reads for a step and for each pass of a prompt, and its bytes per second, 0 if they are not known."""
+
+    device: str
+    weights: float
+    cache: float
+    pass_weights: float
+    passes: int
+    last_pass: float
+    rate: float
+
+    @classmethod
+    def of(cls, place: DeviceReads, layer_bytes: Sequence[int], asked: Divided) -> _Reads:
+        rate = asked.bandwidth if place.gbps is None else place.gbps * 1e9
+        tokens = min(asked.prompt_tokens, place.pass_tokens or asked.prompt_tokens)
+        whole = sum(_touched(one, tokens) for one in place.weights if one.use != "last")
+        return cls(
+            device=place.device,
+            weights=sum(_touched(one, asked.sequences) for one in place.weights),
+            cache=asked.sequences * sum(layer_bytes[number] for number in place.cache_layers if number < len(layer_bytes)),
+            pass_weights=max(0.0, whole - place.last_layer_bytes),
+            # Of the tokens that are no whole pass, it is not sure which experts they use.
+            passes=max(1, asked.prompt_tokens // max(1, tokens)) - 1,
+            last_pass=whole + sum(one.bytes for one in place.weights if one.use == "last"),
+            rate=(rate or 0) * place.at_once,
+        )
+
+    def step(self) -> Step:
+        name = self.device
+        terms = {f"{name}_weight_bytes": self.weights, f"{name}_cache_bytes": self.cache, f"{name}_bandwidth": self.rate}
+        formula = f"({name}_weight_bytes + {name}_cache_bytes) / {name}_bandwidth"
+        return step(f"{name}_reading", formula, (self.weights + self.cache) / self.rate, unit="s", **terms)
+
+    def prompt_step(self) -> Step:
+        name = self.device
+        terms = {f"{name}_last_pass_bytes": self.last_pass, f"{name}_bandwidth": self.rate}
+        formula = f"{name}_last_pass_bytes / {name}_bandwidth"
+        if self.passes:
+            terms |= {"earlier_passes": self.passes, f"{name}_pass_bytes": self.pass_weights}
+            formula = f"(earlier_passes x {name}_pass_bytes + {name}_last_pass_bytes) / {name}_bandwidth"
+        return step(f"{name}_prompt_reading", formula, self.prompt_bytes / self.rate, unit="s", **terms)
+
+    @property
+    def prompt_bytes(self) -> float:
+        """Bytes of all passes of a prompt."""
+        return self.passes * self.pass_weights + self.last_pass
+
+
+def _touched(one: WeightRead, tokens: float) -> float:
+    share = WeightShare(format=one.format, use=Use(one.use), parameters=0, bytes=one.bytes, copies=one.copies, active=one.active)
+    return share.touched_bytes(tokens)
+
+
+def _sum(name: str, times: Mapping[str, float]) -> Step:
+    return step(name, " + ".join(times), sum(times.values()), unit="s", **times)
+
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
@@ -74,8 +295,8 @@ def speed_bound(
     ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
     over ``parallel.expert_ranks``. ``passes`` are the layers that a step and a prompt compute on, where they are not those of the
-    model. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so that they are not counted again, or what a pass reads on each device, where an engine says it: what
-    lies in host memory is read at its own bandwidth then (:mod:`hwcalc.planner.speed_places`).
+    model. ``shares`` may be the result of :func:`~hwcalc.planner.speed_work.weight_shares` for the same model, weights and dtype, so that they are not counted again, or what a pass reads on each device, where an engine says it: what
+    lies in host memory is read at its own bandwidth then (:mod:`hwcalc.planner.speed`).
     """
     places = tuple(one for one in shares or () if isinstance(one, DeviceReads))
     counted: tuple[WeightShare, ...] | None = shares_of(places) or tuple(
@@ -194,3 +415,12 @@ def _no_bound() -> SpeedInfo:
         source="",
         steps=(),
     )
+
+
+def bound_of(opened: Occupancy) -> SpeedInfo | None:
+    """The bound on speed for the planned GPU; ``None`` without a GPU."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None:
+        return None
+    shares = opened.told(opened.reads()) or None
+    return opened.told(speed_bound(opened.model, gpu=gpu, shares=shares, **workload_of(opened)))

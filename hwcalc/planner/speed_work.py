@@ -1,29 +1,291 @@
-"""What a decode step and a prompt read and compute on one rank: the part of the roofline that is the same on every accelerator.
+"""The peak rates at which numbers of a format may be multiplied.
+
+The layers of a decode step and of a prompt, where they are not those of the model at the planned length.
+
+Weights of one format and use: which of them a token reads, and with which it multiplies.
+
+Sorts the weights of a model by format and use.
+
+What a decode step and a prompt read and compute on one rank: the part of the roofline that is the same on every accelerator.
 
 :mod:`hwcalc.planner.speed` has the rules, and makes of it the bound on one accelerator with all that is said of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.engines import DEFAULT, find_engine
+from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import ALONE, Parallel
-from hwcalc.formulas import Once, Role
+from hwcalc.formulas import LatentAttention, Once, Role, Stack
 from hwcalc.formulas.flops import decode_flops, prefill_flops, selected_tokens
+from hwcalc.formulas.record import Record
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.passes import Passes, passes_of, whole_passes
-from hwcalc.planner.speed_rates import ANY_RATE, RATES, SIXTEEN, fastest, reached
-from hwcalc.planner.weight_share import Use, WeightShare
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
-    from hwcalc.engines.deployment import Occupancy
-    from hwcalc.formulas import DType, LayerKind, Stack
+    from hwcalc.formulas import DType, LayerKind
+    from hwcalc.formulas.formats import WeightFormat
     from hwcalc.profiles.gpus import Gpu
+    from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["UNCOUNTED", "CacheReads", "Times", "Work", "cache_bytes_read", "decode_of", "layer_bytes", "work_of", "workload_of"]
+HALF_SUMS: Final = "fp16_sums"
+"""The rate of 16-bit numbers whose products are added up in 16 bits."""
+SIXTEEN: Final = ("bf16", "fp16", HALF_SUMS, "fp32")
+RATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp32": ("tf32", "fp32"),
+    "bf16": SIXTEEN,
+    "fp16": SIXTEEN,
+    **dict.fromkeys(("fp8", "fp8_channel", "fp8_block", "mxfp8"), ("fp8", *SIXTEEN)),
+    # llama.cpp multiplies 4-bit floats by 8-bit integers where the accelerator has no units for them.
+    **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", "int8", *SIXTEEN)),
+    **dict.fromkeys(("int8", "bnb8"), ("int8", *SIXTEEN)),
+    # Weight-only formats are unpacked to 16 bits before the multiplication.
+    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "ternary"), SIXTEEN),
+}
+"""Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts. Formats of GGUF files are not
+here: their matrices are multiplied as 8-bit integers, or as any float."""
+ANY_RATE: Final = ("int8", "fp8", *SIXTEEN)
+
+
+def reached(flops: Mapping[tuple[str, ...], float], *, in_32_bits: bool) -> dict[tuple[str, ...], float]:
+    """Operations without the rate that kernels never reach that add up products in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
+    out: dict[tuple[str, ...], float] = {}
+    for names, count in flops.items():
+        kept = _without_half_sums(names) if in_32_bits else names
+        out[kept] = out.get(kept, 0) + count
+    return out
+
+
+@lru_cache(maxsize=64)
+def _without_half_sums(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name != HALF_SUMS)
+
+
+def fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
+    """The fastest of these rates that is known, by name, in operations per second.
+
+    The rate of 32 bits alone says nothing of units for fewer, which are faster if there are any.
+    """
+    # Kept beside the accelerator: every plan asks for a few rates, and for each of them several times.
+    known: dict[Sequence[str], tuple[str, float] | None] = vars(gpu).setdefault("_fastest", {})
+    if rates not in known:
+        known[rates] = _fastest(gpu, rates)
+    return known[rates]
+
+
+def _fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
+    found = ((_peak(gpu, name), name) for name in rates)
+    known = [(rate * 1e12, name) for rate, name in found if rate is not None]
+    if not known or ([name for _, name in known] == ["fp32"] and "tf32" not in rates):
+        return None
+    rate = max(rate for rate, _ in known)
+    return next((name, found) for found, name in known if found == rate)
+
+
+def _peak(gpu: Gpu, name: str) -> float | None:
+    rates = gpu.tflops_dense
+    if name != HALF_SUMS:
+        return rates.get(name)
+    integers, floats, single = (rates.get(one) for one in ("int8", "fp16", "fp32"))
+    if gpu.vendor != "nvidia" or integers is None or floats is None or single is None:
+        return None
+    # Without tensor cores there is no such rate; where sums cost nothing it is that of fp16, but for the rounding of a data sheet.
+    return integers / 2 if single < floats < integers / 3 else None
+
+
+class Passes(Record):
+    """``decode`` are the layers with the tokens that a step reads, and ``prompt`` those of a prompt of ``prompt_tokens`` tokens.
+
+    ``beside_bytes`` are read in a step for each sequence beside the cache, on one rank: the keys of pages.
+    """
+
+    decode: Stack
+    prompt: Stack
+    prompt_tokens: int
+    beside_bytes: int = 0
+
+
+def whole_passes(stack: Stack, tokens: int) -> Passes:
+    """A step, and a prompt of so many tokens, on the same layers."""
+    return Passes(decode=stack, prompt=stack, prompt_tokens=tokens)
+
+
+def passes_of(opened: Occupancy) -> Passes | None:
+    """What a step and a prompt compute on; ``None`` if they are the layers of the model, each as long as the sequence."""
+    evicted, plain = opened.evicted, opened.plain_stack
+    prompt = opened.tokens if opened.request.prompt is None else opened.request.prompt_tokens
+    if evicted is None:
+        if prompt == opened.tokens and not opened.expands_latents():
+            return None
+        return whole_passes(_as_stored(plain, opened), prompt)
+    from hwcalc.engines.peaks import pages_bytes
+
+    return Passes(
+        decode=_as_stored(evicted.read_stack, opened),
+        prompt=_as_stored(plain, opened),
+        prompt_tokens=opened.request.prompt_tokens,
+        beside_bytes=pages_bytes(opened),
+    )
+
+
+def _as_stored(stack: Stack, opened: Occupancy) -> Stack:
+    """Latents as keys and values of every head, if the engine stores them so."""
+    if not opened.expands_latents():
+        return stack
+    return Stack(
+        tuple(tuple(kind.expanded() if isinstance(kind, LatentAttention) else kind for kind in layer) for layer in stack)
+    )
+
+
+_ALIKE: Final = 0.5
+"""Tokens of one step choose experts as if so few were drawn at random: t to this power. With 2/3, steps of 1 to 32 sequences that were
+measured reach the same share of the bandwidth (llama.cpp, benches/dgx-spark, gpt-oss and Qwen3-Coder)."""
+
+
+class Use(enum.StrEnum):
+    """Which tokens use a weight."""
+
+    ALWAYS = "always"
+    """Every token."""
+    CHOSEN = "chosen"
+    """Tokens that are routed to it: an expert."""
+    ROW = "row"
+    """Each token looks up one row: an embedding. There is no multiplication."""
+    LAST = "last"
+    """Tokens whose next token is predicted: all tokens of a decode step, the last token of a prompt. The output head."""
+    ENCODER = "encoder"
+    """Tokens of the encoder, before the first decode step."""
+
+
+class WeightShare(Record):
+    """The weights of one format and use: parameters and bytes of all copies and layers together.
+
+    A token uses ``active`` of ``copies``: of the experts of a layer, or of the rows of a table.
+    """
+
+    format: str
+    use: Use
+    parameters: int
+    bytes: int
+    copies: int = 1
+    active: int = 1
+
+    def touched_bytes(self, tokens: float) -> float:
+        """Bytes that ``tokens`` tokens of one step read."""
+        if self.use is Use.CHOSEN:
+            return self.bytes * expected_share(self.copies, self.active, max(1.0, tokens) ** _ALIKE)
+        return self.bytes * min(1.0, tokens / self.copies) if self.use is Use.ROW else float(self.bytes)
+
+    @property
+    def flops_per_token(self) -> int:
+        """Operations per token that uses the weights."""
+        return 0 if self.use is Use.ROW else 2 * self.parameters * self.active // self.copies
+
+
+def expected_share(copies: int, active: int, tokens: float) -> float:
+    """The expected share of ``copies`` experts that ``tokens`` tokens use, if each token uses ``active`` of them at random.
+
+    >>> expected_share(4, 1, 1), expected_share(4, 1, 2), expected_share(4, 4, 1)
+    (0.25, 0.4375, 1.0)
+
+    Two tokens both miss an expert with probability (3/4)^2, so the share is 1 - 9/16 = 7/16.
+    """
+    return float(1 - (1 - active / copies) ** tokens)
+
+
+_CROSS: Final = ("cross", "encoder_attn", "encdecattention")
+_FROM_ENCODER: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "kv_proj", "c_attn"})
+
+
+def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | None = None) -> tuple[WeightShare, ...] | None:
+    """The weights of a model by format and use; ``None`` if they are not counted or their format is unknown.
+
+    ``dtype`` is the dtype of weights that are not quantised. Multi-token prediction and the towers for images and sound are left out,
+    since a decode step does not use them.
+    """
+    from hwcalc.quantization.planned import format_name, planned_scheme
+
+    if model.counted is None:
+        return None
+    requested = format_name(weights)
+    scheme, known = planned_scheme(model, requested)
+    if not known:
+        return None
+    unquantized = _unquantized(requested, dtype or model.dtype)
+    totals: dict[tuple[str, Use, int, int], list[int]] = {}
+    for block, weight, use in _used_weights(model, model.counted.blocks):
+        copies, active = _copies(weight, use)
+        for name, elements, size in _portions(block, weight, scheme, unquantized):
+            if elements:
+                sums = totals.setdefault((name, use, copies, active), [0, 0])
+                sums[0] += elements
+                sums[1] += size
+    return tuple(
+        WeightShare(format=name, use=use, copies=copies, active=active, parameters=parameters, bytes=size)
+        for (name, use, copies, active), (parameters, size) in totals.items()
+    )
+
+
+def _portions(block: Block, weight: Weight, scheme: Scheme | None, unquantized: WeightFormat) -> Iterable[tuple[str, int, int]]:
+    """The formats of a weight in all layers of its block, with parameters and bytes."""
+    if scheme is None:
+        return ((unquantized.name, block.count * weight.elements, block.count * unquantized.bytes(weight)),)
+    return ((one.format.name, one.elements, one.bytes) for one in scheme.portions(block, weight, unquantized))
+
+
+def _unquantized(requested: str | None, dtype: str | None) -> WeightFormat:
+    from hwcalc.formulas.formats import BF16, FLOATS
+
+    return FLOATS.get(requested or "") or FLOATS.get(dtype or "", BF16)
+
+
+def _copies(weight: Weight, use: Use) -> tuple[int, int]:
+    if use is Use.ROW:
+        return weight.shape[0], 1
+    if use is Use.CHOSEN and weight.active is not None:
+        return weight.copies, weight.active
+    return 1, 1
+
+
+def _used_weights(model: ModelSpec, blocks: Iterable[Block]) -> Iterable[tuple[Block, Weight, Use]]:
+    """Every weight that a forward pass on text uses, with its use."""
+    table: tuple[Block, Weight] | None = None
+    has_head = False
+    for block in blocks:
+        if block.part not in (Part.LANGUAGE, Part.ENCODER):
+            continue
+        for weight in block.weights:
+            use = _use_of(block, weight)
+            if weight.role is WeightRole.HEAD and len(weight.shape) > 1:
+                has_head = True
+            is_vocabulary = use is Use.ROW and "per_layer" not in weight.path and weight.shape[0] == model.vocab_size
+            if is_vocabulary and table is None and block.part is Part.LANGUAGE:
+                table = block, weight
+            yield block, weight, use
+    # A tied model multiplies with its embedding. A class whose name ends in "Model" has no head at all.
+    if table is not None and not has_head and not (model.architecture or "").endswith("Model"):
+        yield *table, Use.LAST
+
+
+def _use_of(block: Block, weight: Weight) -> Use:
+    if weight.role is WeightRole.EMBEDDING and len(weight.shape) > 1:
+        return Use.ROW
+    if block.part is Part.ENCODER:
+        return Use.ENCODER
+    if weight.active is not None and weight.active < weight.copies:
+        return Use.CHOSEN
+    if weight.role is WeightRole.HEAD:
+        return Use.LAST
+    where = f"{block.kind} {weight.path}".lower()
+    module = weight.path.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
+    return Use.ENCODER if module in _FROM_ENCODER and any(name in where for name in _CROSS) else Use.ALWAYS
+
 
 UNCOUNTED: Final = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
 
@@ -107,7 +369,6 @@ def work_of(
 
 
 def _counted(model: ModelSpec, weights: str | None, dtype: str | None) -> tuple[WeightShare, ...] | None:
-    from hwcalc.planner.weight_use import weight_shares
 
     return weight_shares(model, weights, dtype)
 

@@ -1,4 +1,10 @@
-"""Ways of allocating a cache, each with what it holds, wastes, copies, computes and trades.
+"""What the strategies are called, what each trades for what, and who does it so.
+
+How fast the link between host and accelerator can be, from what the accelerator's profile names.
+
+The row of a named engine: what it holds by its own rules, with its own blocks, paddings and buffers.
+
+Ways of allocating a cache, each with what it holds, wastes, copies, computes and trades.
 
 All follow from the same formulas: the tensors of the layers with their spans, their places in blocks, and the pairs of tokens that a pass
 works on. Only the row of a named engine is by its own rules.
@@ -6,9 +12,11 @@ works on. Only the row of a named engine is by its own rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,18 +28,190 @@ from hwcalc.formulas.paging import most_unused
 from hwcalc.formulas.record import Record
 from hwcalc.formulas.tensor import Chunk, Sink, Window
 from hwcalc.model import Definition
-from hwcalc.planner.strategies_cost import Cost, costs
-from hwcalc.planner.strategies_link import host_link
-from hwcalc.planner.strategies_load import Cell, Lengths, cells_of, rounded
+from hwcalc.planner.strategies_cost import (
+    Cell,
+    Cost,
+    Lengths,
+    Places,
+    cells_of,
+    copied_places,
+    costs,
+    full_places,
+    full_slots,
+    now_places,
+    now_slots,
+    rounded,
+    summed,
+)
 from hwcalc.planner.strategies_result import HostLink, PairCounts, Strategy
-from hwcalc.planner.strategies_steps import Places, copied_places, full_places, full_slots, now_places, now_slots, summed
-from hwcalc.planner.strategies_words import GROWTH, OFFLOAD, PAGES, RECOMPUTE, SLOTS, WORDS
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
     from hwcalc.formulas import LayerKind
+    from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Setting", "pair_counts", "setting_of", "strategies_of"]
+
+class Words(NamedTuple):
+    """A strategy in words."""
+
+    title: str
+    about: str
+    trades: str
+    used_by: str
+
+
+NAMES: Final = ("recompute", "growth", "slots", "pages", "offload")
+"""The strategies, in their order."""
+RECOMPUTE, GROWTH, SLOTS, PAGES, OFFLOAD = NAMES
+ENGINE: Final = "engine"
+"""The row of the engine that is named, by its own rules."""
+
+WORDS: Final[Mapping[str, Words]] = MappingProxyType(
+    {
+        RECOMPUTE: Words(
+            title="no cache: recompute",
+            about="Each pass takes the whole text so far. Nothing is kept between passes; within one, a layer has its keys and values, "
+            "and every token its hidden state.",
+            trades="no memory, for operations that grow with the square of the text in each step, and with its cube in all",
+            used_by="transformers, use_cache=False",
+        ),
+        GROWTH: Words(
+            title="growth by concatenation",
+            about="Each layer has a tensor that is copied into a longer one in each step. For a moment the largest tensor is there twice.",
+            trades="nothing is wasted, but each step copies every tensor, and holds the largest one twice",
+            used_by="transformers, DynamicCache",
+        ),
+        SLOTS: Words(
+            title="slots of the full length",
+            about="Each sequence has a place for all its tokens from the start, whether they ever come or not.",
+            trades="no copies and fixed shapes, for memory that shorter sequences never use, and some kernels read",
+            used_by="transformers, StaticCache; FasterTransformer; llama.cpp",
+        ),
+        PAGES: Words(
+            title="pages",
+            about="Each sequence takes a block when its last one is full, and gives back blocks that its windows have left.",
+            trades="less than a block a sequence is wasted, for block tables and kernels that follow them",
+            used_by="vLLM, SGLang, TensorRT-LLM",
+        ),
+        OFFLOAD: Words(
+            title="host offload",
+            about="The cache lies in host memory. The device has the layer in use and the next one, which is fetched meanwhile.",
+            trades="memory of the device, for the whole cache over the bus in each step, there and back",
+            used_by="transformers, cache_implementation=offloaded",
+        ),
+    }
+)
+
+
+_PCIE: Final = re.compile(r"PCIe([3-6]) x([0-9]{1,2})")
+_LANE_GTPS: Final = {3: 8, 4: 16, 5: 32, 6: 64}
+"""Transfers of a lane a second, in thousand millions, by generation."""
+_CODE: Final = {3: Fraction(128, 130), 4: Fraction(128, 130), 5: Fraction(128, 130), 6: Fraction(236, 256)}
+"""The share of bits that are data: 128 of 130 up to generation 5, and 236 bytes of a unit of 256 in generation 6."""
+_PCIE_SOURCE: Final = "PCI Express Base Specification: transfers a second, lanes and code"
+_C2C: Final = "NVLink-C2C"
+_C2C_GBPS: Final = 450
+_C2C_SOURCE: Final = "NVIDIA Grace Hopper Superchip architecture: 900 GB/s in both directions together"
+
+
+def host_link(gpu: Gpu | None) -> HostLink | None:
+    """The link in one direction; ``None`` if no accelerator is named or its profile does not name it.
+
+    PCIe 5 with 16 lanes: 32 x 10^9 transfers x 16 bits x 128/130 / 8 = 63.0 GB/s.
+    """
+    named = None if gpu is None else gpu.interconnect.get("host")
+    if not isinstance(named, str):
+        return None
+    if named == _C2C:
+        return HostLink(name=named, gbps=float(_C2C_GBPS), source=_C2C_SOURCE)
+    found = _PCIE.match(named)
+    if found is None:
+        return None
+    generation, lanes = int(found[1]), int(found[2])
+    return HostLink(name=named, gbps=float(_LANE_GTPS[generation] * lanes * _CODE[generation] / 8), source=_PCIE_SOURCE)
+
+
+DEFAULT_BLOCK: Final = 16
+"""Tokens of a block in vLLM (CacheConfig.DEFAULT_BLOCK_SIZE)."""
+MOST_LENGTHS: Final = 256
+"""As many different lengths an engine is asked about."""
+
+
+def block_sizes(opened: Occupancy, given: int | None) -> dict[str, int]:
+    """Tokens of a block by the name of a kind, and under an empty name for all others: those that are given, or the engine's own."""
+    if given is not None:
+        return {"": given}
+    sizes = {opened.stack.layers[group.layers[0]][0].name: group.block_size for group in opened.groups if group.layers}
+    pool = None if sizes else opened.plan_pool(opened.needed_bytes).value
+    own = DEFAULT_BLOCK if pool is None or not pool.block_size else pool.block_size
+    return {**sizes, "": min(sizes.values(), default=own)}
+
+
+def engine_strategy(setting: Setting) -> Strategy | None:
+    """The engine's own way; ``None`` for the formulas, which are no engine."""
+    opened, engine = setting.opened, setting.opened.engine
+    if engine.definition is Definition.EXACT:
+        return None
+    full, host = opened.needed_bytes, max(0, opened.stored_bytes - opened.needed_bytes)
+    transient = sum(int(part.expected) for part in opened.working())
+    needed = rounded(setting.needed)
+    label = f"{engine.label} {opened.version}".rstrip()
+    steps: list[Step] = [step("full_bytes", "", full)]
+    held, stored = _now(setting) or (None, None)
+    wasted = None if stored is None else max(0, stored - needed)
+    if held is not None and stored is not None:
+        steps += [
+            step("held_bytes", "", held),
+            step("held_on_all_devices", "", stored),
+            *setting.needed_steps,
+            step(
+                "wasted_bytes",
+                "max(held_on_all_devices - needed_bytes, 0)",
+                max(0, stored - needed),
+                held_on_all_devices=stored,
+                needed_bytes=needed,
+            ),
+        ]
+    steps.append(step("peak_bytes", "full_bytes + transient", full + transient, full_bytes=full, transient=transient))
+    cost = setting.cached
+    return Strategy(
+        name=ENGINE,
+        title=f"as {label} does",
+        full_bytes=full,
+        held_bytes=held,
+        wasted_bytes=wasted,
+        most_wasted_bytes=None,
+        definition=opened.model.definition(engine.definition),
+        peak_bytes=full + transient,
+        peak_definition=opened.model.definition(engine.definition),
+        host_bytes=host,
+        bus_bytes_per_step=0,
+        bus_s_bound=None,
+        copied_bytes=0,
+        cache_bytes_per_step=cost.cache_bytes,
+        weight_bytes_per_step=cost.weight_bytes,
+        attention_flops_per_step=cost.attention_step,
+        flops_per_step=cost.step,
+        attention_total_flops=cost.attention_total,
+        total_flops=cost.total,
+        # What lies on the host is read there, at a speed of its own.
+        step_s_bound=None if host else cost.seconds,
+        trades="by its own rules: blocks, paddings and buffers as it has them",
+        used_by=label,
+        steps=(*steps, *cost.steps),
+    )
+
+
+def _now(setting: Setting) -> tuple[int, int] | None:
+    """What the engine holds for the lengths now, on the device and in all; ``None`` where it cannot be asked about each of them."""
+    opened, lengths = setting.opened, setting.lengths
+    if opened.preallocates():
+        return opened.needed_bytes, opened.stored_bytes
+    if lengths.uniform is not None or len(lengths.now) > MOST_LENGTHS:
+        return None
+    there = [opened.sized(seq=length, batch=count) for length, count in lengths.now if length]
+    return sum(one.needed_bytes for one in there), sum(one.stored_bytes for one in there)
+
 
 _FULL, _NOW, _NEEDED, _WASTED, _PEAK, _COPIED = (
     "full_bytes",
@@ -107,7 +287,7 @@ def pair_counts(lengths: Lengths) -> PairCounts:
 
 
 def strategies_of(setting: Setting) -> tuple[Strategy, ...]:
-    """All strategies, in the order of :data:`~hwcalc.planner.strategies_words.NAMES`."""
+    """All strategies, in the order of :data:`~hwcalc.planner.strategies.NAMES`."""
     return tuple(make(setting) for make in (_recompute, _growth, _slots, _pages, _offload))
 
 

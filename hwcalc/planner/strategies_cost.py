@@ -1,27 +1,450 @@
-"""What passes compute and read with a cache and without one, for all sequences of a request."""
+"""What strategies are compared for: the tensors of a model with the places that each keeps, and the lengths of the sequences.
+
+The same model with other key/value heads, or with its latent multiplied out: what the cache would take.
+
+How the bytes of a strategy come about: a figure for each kind of layer, and their sum.
+
+What passes compute and read with a cache and without one, for all sequences of a request.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.steps import Step, step
+from msgspec.structs import replace
+
+from hwcalc.engines.steps import Number, Step, step
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import LatentAttention, LayerKind, Role, Stack
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.flops import decode_work, pairs_cached, passes_work, prefill_work, selected_tokens, steps_work
+from hwcalc.formulas.paging import paged_positions, paged_sum, stored_sum
 from hwcalc.formulas.record import Record
+from hwcalc.formulas.tensor import Chunk, Full, Kept, Sink, Span, Strided, Window
+from hwcalc.formulas.weights import Part
 from hwcalc.planner.speed import speed_bound
-from hwcalc.planner.speed_work import cache_bytes_read
-from hwcalc.planner.strategies_steps import named, with_sum
-from hwcalc.planner.weight_share import Use, WeightShare
-from hwcalc.planner.weight_use import weight_shares
+from hwcalc.planner.speed_work import Use, WeightShare, cache_bytes_read, weight_shares
+from hwcalc.planner.strategies_result import HeadChoice
 
 if TYPE_CHECKING:
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.formulas import LayerKind
+    from hwcalc.formulas import DType
     from hwcalc.formulas.flops import Work
+    from hwcalc.model import ModelSpec
     from hwcalc.planner.result import SpeedInfo
-    from hwcalc.planner.strategies_load import Lengths
 
-__all__ = ["Cost", "costs"]
+_GROWING: Final = (Full, Kept, Window, Chunk, Sink, Strided)
+"""Spans of tensors that get longer by one place, which a cache that grows by concatenation copies."""
+
+
+class Cell(Record):
+    """The tensors of one kind of layer that keep the same places: in ``count`` layers, a row of ``rows`` bytes for each place and tensor."""
+
+    kind: LayerKind
+    count: int
+    span: Span
+    rows: tuple[int, ...]
+    block_size: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one place in all tensors of a layer."""
+        return sum(self.rows)
+
+    @property
+    def grows(self) -> bool:
+        """Whether tokens are appended to it, in place of a state that is overwritten."""
+        return isinstance(self.span, _GROWING)
+
+    def written(self, prompt: int, tokens: int) -> int:
+        """Places that concatenation writes for one sequence: all of them for the prompt, and again whenever a token adds one.
+
+        Full attention with a prompt of 2 and 4 tokens in all: [AB], [ABC], [ABCD] are 9 places.
+        """
+        if isinstance(self.span, Strided):
+            # An entry is added once in each group of tokens.
+            first, last = (self.span.positions(length) for length in (prompt, tokens))
+            return first + (last * (last + 1) - first * (first + 1)) // 2
+        if not self.grows:
+            return 0
+        return self.span.positions(prompt) + stored_sum(self.span, tokens) - stored_sum(self.span, prompt)
+
+
+class Lengths(Record):
+    """How many sequences there are, how long they become, and how long they are now.
+
+    ``now`` are lengths with how many sequences have each; or ``uniform`` the shortest and the longest length, all of them equally likely.
+    """
+
+    seq: int
+    batch: int
+    prompt: int
+    encoder_tokens: int
+    now: tuple[tuple[int, int], ...] = ()
+    uniform: tuple[int, int] | None = None
+
+    def total(self, at: Callable[[int], int], upto: Callable[[int], int]) -> Fraction:
+        """The sum over all sequences of ``at(length)``. ``upto(n)`` is the sum of ``at`` over 1 to n."""
+        if self.uniform is None:
+            return Fraction(sum(count * at(length) for length, count in self.now))
+        low, high = self.uniform
+        return Fraction(self.batch * (upto(high) - upto(low - 1)), high - low + 1)
+
+    def stored(self, span: Span) -> Fraction:
+        """Places that all sequences keep now."""
+        encoder = self.encoder_tokens
+        return self.total(lambda length: span.positions(length, encoder), lambda length: stored_sum(span, length, encoder))
+
+    def paged(self, cell: Cell) -> Fraction:
+        """Places in the blocks of all sequences now."""
+        span, size, encoder = cell.span, cell.block_size, self.encoder_tokens
+        return self.total(
+            lambda length: paged_positions(span, length, size, encoder), lambda length: paged_sum(span, length, size, encoder)
+        )
+
+    @property
+    def length_now(self) -> int:
+        """The length now of every sequence, if all have the same; else the full one."""
+        return self.now[0][0] if len(self.now) == 1 else self.seq
+
+    @property
+    def tokens(self) -> Fraction:
+        """Tokens of all sequences now."""
+        return self.stored(Full())
+
+
+def rounded(value: Fraction) -> int:
+    """The nearest whole number."""
+    return int(value + Fraction(1, 2))
+
+
+def cells_of(opened: Occupancy, block_sizes: Mapping[str, int], stack: Stack | None = None) -> tuple[Cell, ...]:
+    """The tensors of all layers by kind and span, in the formats of the request. ``block_sizes`` are by the name of a kind; ``""`` is for others.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` for a format that packs what the model does not have.
+    """
+    roles = opened.dtypes.roles
+    found: dict[tuple[LayerKind, Span], list[int]] = {}
+    counts: dict[LayerKind, int] = {}
+    for group in (opened.stack if stack is None else stack).groups:
+        counts[group.kind] = group.count
+        for tensor in group.kind.tensors():
+            found.setdefault((group.kind, tensor.span), []).append(tensor.bytes_per_position(_format(roles, tensor.role, opened)))
+    return tuple(
+        Cell(
+            kind=kind,
+            count=counts[kind],
+            span=span,
+            rows=tuple(rows),
+            block_size=block_sizes.get(kind.name, block_sizes[""]),
+        )
+        for (kind, span), rows in found.items()
+    )
+
+
+def _format(roles: Mapping[Role, DType], role: Role, opened: Occupancy) -> DType:
+    if role not in roles:
+        raise UnsupportedError(
+            f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; another tensor of the model has no format.",
+            hint="Use a plain dtype such as fp8_e4m3. See: kvplan dtypes",
+        )
+    return roles[role]
+
+
+_PROJECTIONS: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", "key_proj", "value_proj"})
+_FUSED: Final = frozenset({"qkv_proj", "qkv", "query_key_value", "c_attn", "Wqkv", "kv_proj", "wqkv", "W_pack"})
+
+
+class HeadWhatIf(Record):
+    """The model with other key/value heads, or with its latent multiplied out. ``change`` makes its kinds of layers."""
+
+    name: str
+    num_key_value_heads: int | None
+    own: bool
+    latent: bool
+    change: Callable[[LayerKind], LayerKind]
+
+
+def head_what_ifs(stack: Stack) -> tuple[HeadWhatIf, ...]:
+    """MHA, GQA with each power of two of groups, and MQA, where the model has plain attention; latent and expanded where it has MLA."""
+    kinds = [group.kind for group in stack.groups]
+    attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
+    own = {kind.num_key_value_heads for kind in attention}
+    found = [
+        HeadWhatIf(
+            name=_name(attention, heads), num_key_value_heads=heads, own=own == {heads}, latent=False, change=_with_heads(heads)
+        )
+        for heads in (_counts(attention) if attention else ())
+    ]
+    if len(own) > 1:
+        found.insert(0, HeadWhatIf(name="as published", num_key_value_heads=None, own=True, latent=False, change=_as_it_is))
+    if any(isinstance(kind, LatentAttention) for kind in kinds):
+        found.append(HeadWhatIf(name="MLA, latent", num_key_value_heads=None, own=True, latent=True, change=_as_it_is))
+        found.append(HeadWhatIf(name="MLA, expanded", num_key_value_heads=None, own=False, latent=True, change=_expanded))
+    return tuple(found)
+
+
+def with_kinds(stack: Stack, change: Callable[[LayerKind], LayerKind]) -> Stack:
+    """The layers with their kinds changed."""
+    return Stack(tuple(tuple(map(change, layer)) for layer in stack.layers))
+
+
+def head_choices(opened: Occupancy, lengths: Lengths) -> tuple[HeadChoice, ...]:
+    """What each of :func:`head_what_ifs` takes."""
+    attention = [group.kind for group in opened.stack.groups if isinstance(group.kind, AttentionKind)]
+    # A packed format holds latents alone.
+    plain = {Role.KEY, Role.VALUE} <= opened.dtypes.roles.keys()
+    own_bytes, found = _bytes(opened, lengths, _as_it_is), []
+    for one in head_what_ifs(opened.stack):
+        if one.latent and not plain:
+            continue
+        heads = one.num_key_value_heads
+        difference = 0 if heads is None else _difference(opened.model, attention, heads)
+        found.append(_choice(one.name, heads, one.own, _bytes(opened, lengths, one.change), own_bytes, difference))
+    return tuple(found)
+
+
+def _as_it_is(kind: LayerKind) -> LayerKind:
+    return kind
+
+
+def _expanded(kind: LayerKind) -> LayerKind:
+    return kind.expanded() if isinstance(kind, LatentAttention) else kind
+
+
+def _choice(name: str, heads: int | None, own: bool, size: int, own_bytes: int, difference: int | None) -> HeadChoice:
+    return HeadChoice(
+        name=name,
+        num_key_value_heads=heads,
+        own=own,
+        full_bytes=size,
+        share=size / own_bytes if own_bytes else 1.0,
+        parameters_difference=difference,
+    )
+
+
+def _counts(attention: list[AttentionKind]) -> Iterator[int]:
+    """Numbers of key/value heads, from those of the queries down to one: halves, and the model's own."""
+    most = max(kind.num_attention_heads for kind in attention)
+    own = {kind.num_key_value_heads for kind in attention}
+    halves, heads = {1, most}, most
+    while heads % 2 == 0:
+        heads //= 2
+        halves.add(heads)
+    common = own if len(own) == 1 else set()
+    shared = {
+        count
+        for count in halves | common
+        if all(kind.num_attention_heads % min(count, kind.num_attention_heads) == 0 for kind in attention)
+    }
+    yield from sorted(shared | common, reverse=True)
+
+
+def _name(attention: list[AttentionKind], heads: int) -> str:
+    if heads == 1:
+        return "MQA"
+    return "MHA" if all(heads >= kind.num_attention_heads for kind in attention) else f"GQA-{heads}"
+
+
+def _with_heads(heads: int) -> Callable[[LayerKind], LayerKind]:
+    def changed(kind: LayerKind) -> LayerKind:
+        if not isinstance(kind, AttentionKind):
+            return kind
+        return replace(kind, num_key_value_heads=min(heads, kind.num_attention_heads))
+
+    return changed
+
+
+def _bytes(opened: Occupancy, lengths: Lengths, change: Callable[[LayerKind], LayerKind]) -> int:
+    """Bytes of all sequences at their full length with the kinds changed."""
+    stack = with_kinds(opened.stack, change)
+    return sum(
+        cell.count * cell.row_bytes * lengths.batch * cell.span.positions(lengths.seq, lengths.encoder_tokens)
+        for cell in cells_of(opened, {"": 1}, stack)
+    )
+
+
+def _difference(model: ModelSpec, attention: list[AttentionKind], heads: int) -> int | None:
+    """Parameters more than the model has. Not known if its layers differ in heads, or if its matrices are none of those that are known."""
+    own = {kind.num_key_value_heads for kind in attention}
+    if own == {heads}:
+        return 0
+    if model.counted is None or len(own) != 1:
+        return None
+    before, total, seen = next(iter(own)), 0, False
+    fused = {_fused_rows(kind): kind.head_dim + kind.v_head_dim for kind in attention}
+    for block in model.counted.blocks:
+        for weight in block.weights if block.part is Part.LANGUAGE else ():
+            module = weight.path.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
+            if module in _FUSED:
+                rows = next((size for size in weight.shape if size in fused), None)
+                if rows is None:
+                    return None
+                each = weight.elements // rows * fused[rows]
+            elif module in _PROJECTIONS:
+                if weight.elements % before:
+                    return None
+                each = weight.elements // before
+            else:
+                continue
+            total, seen = total + block.count * each, True
+    return total * (heads - before) if seen else None
+
+
+def _fused_rows(kind: AttentionKind) -> int:
+    """Rows of one matrix for queries, keys and values."""
+    return kind.num_attention_heads * kind.head_dim + kind.num_key_value_heads * (kind.head_dim + kind.v_head_dim)
+
+
+MOST_KINDS: Final = 6
+"""The most kinds of layers whose figures are shown one by one."""
+MOST_LENGTHS: Final = 6
+"""The most lengths that a formula names one by one."""
+
+
+class Places(Record):
+    """How many places of a cell all sequences have: ``formula`` on ``terms`` is ``total``."""
+
+    formula: str
+    terms: Mapping[str, Number]
+    total: Fraction
+
+
+def summed(name: str, cells: Iterable[Cell], places: Callable[[Cell], Places]) -> tuple[Fraction, tuple[Step, ...]]:
+    """The bytes of all cells, with a figure for each kind and one for the sum, which has the name ``name``.
+
+    A model of very many kinds has the sum alone, since nobody would read the others.
+    """
+    steps: list[Step] = []
+    total = Fraction(0)
+    for cell in cells:
+        there = places(cell)
+        size = cell.count * cell.row_bytes * there.total
+        total += size
+        if not size:
+            continue
+        label = named(f"{cell.kind.name}_{name}", steps)
+        terms = {"kind_layers": cell.count, **there.terms, "row_bytes": cell.row_bytes}
+        steps.append(step(label, f"kind_layers x {there.formula} x row_bytes", rounded(size), unit="bytes", **terms))
+    return total, with_sum(name, steps, rounded(total))
+
+
+def with_sum(name: str, steps: Sequence[Step], total: int, unit: str = "bytes") -> tuple[Step, ...]:
+    """The figures of all kinds with their sum; the only one is the sum, and of very many the sum alone is shown."""
+    if len(steps) == 1:
+        return (replace(steps[0], name=name),)
+    if len(steps) > MOST_KINDS:
+        return (step(name, "", total, unit=unit),)
+    parts = {one.name: one.expected for one in steps}
+    return (*steps, step(name, " + ".join(parts) or "0", total, unit=unit, **parts))
+
+
+def named(label: str, steps: Sequence[Step]) -> str:
+    """The name of the next figure: with its number where another one has the name."""
+    return f"{label}_{len(steps) + 1}" if any(one.name == label for one in steps) else label
+
+
+def full_places(lengths: Lengths) -> Callable[[Cell], Places]:
+    """Places when every sequence has all its tokens."""
+
+    def of(cell: Cell) -> Places:
+        positions = cell.span.positions(lengths.seq, lengths.encoder_tokens)
+        terms = {"sequences": lengths.batch, "positions": positions}
+        return Places(formula="sequences x positions", terms=terms, total=Fraction(lengths.batch * positions))
+
+    return of
+
+
+def now_places(lengths: Lengths) -> Callable[[Cell], Places]:
+    """Places for the lengths now."""
+    return _once(lambda cell: _now(cell, lengths, lengths.stored(cell.span), _kept))
+
+
+def full_slots(lengths: Lengths) -> Callable[[Cell], Places]:
+    """Places in blocks when every sequence has all its tokens."""
+
+    def of(cell: Cell) -> Places:
+        slots = paged_positions(cell.span, lengths.seq, cell.block_size, lengths.encoder_tokens)
+        formula, terms = _paged(cell, "seq", lengths.seq)
+        if not formula:
+            formula, terms = "positions", {"positions": slots}
+        return Places(
+            formula=f"sequences x {formula}",
+            terms={"sequences": lengths.batch, **terms},
+            total=Fraction(lengths.batch * slots),
+        )
+
+    return of
+
+
+def now_slots(lengths: Lengths) -> Callable[[Cell], Places]:
+    """Places in blocks for the lengths now."""
+    return _once(lambda cell: _now(cell, lengths, lengths.paged(cell), _paged))
+
+
+def _once(places: Callable[[Cell], Places]) -> Callable[[Cell], Places]:
+    """The same, worked out once for all cells with the same span and blocks: there may be many lengths, and layers of many kinds."""
+    found: dict[tuple[Span, int], Places] = {}
+
+    def of(cell: Cell) -> Places:
+        key = cell.span, cell.block_size
+        if key not in found:
+            found[key] = places(cell)
+        return found[key]
+
+    return of
+
+
+Rule = Callable[[Cell, str, int], tuple[str, dict[str, "Number"]]]
+"""The places of one sequence of so many tokens, which have this name, as a formula; empty where their number says it shorter."""
+
+
+def _now(cell: Cell, lengths: Lengths, total: Fraction, rule: Rule) -> Places:
+    """Places of all sequences now, length by length where these are few."""
+    terms: dict[str, Number] = {}
+    products: list[str] = []
+    for number, (tokens, count) in enumerate(lengths.now, 1):
+        again = f"_{number}" if len(lengths.now) > 1 else ""
+        formula, own = rule(cell, f"tokens_now{again}", tokens)
+        if not formula or number > MOST_LENGTHS:
+            products = []
+            break
+        terms |= {f"sequences{again}": count, **own}
+        products.append(f"sequences{again} x {formula}")
+    if products:
+        summed_up = products[0] if len(products) == 1 else f"({' + '.join(products)})"
+        return Places(formula=summed_up, terms=terms, total=total)
+    exact: Number = int(total) if total.denominator == 1 else float(total)
+    return Places(formula="all_positions", terms={"all_positions": exact}, total=total)
+
+
+def _kept(cell: Cell, name: str, tokens: int) -> tuple[str, dict[str, Number]]:
+    """Places that are kept of one sequence."""
+    if isinstance(cell.span, (Window, Chunk)) and tokens > cell.span.numbers[0]:
+        return f"min({name}, window)", {name: tokens, "window": cell.span.numbers[0]}
+    return (name, {name: tokens}) if isinstance(cell.span, (Full, Window, Chunk)) else ("", {})
+
+
+def _paged(cell: Cell, name: str, tokens: int) -> tuple[str, dict[str, Number]]:
+    """Places in the blocks of one sequence."""
+    terms: dict[str, Number] = {name: tokens, "block_size": cell.block_size}
+    if isinstance(cell.span, (Window, Chunk)) and tokens > cell.span.numbers[0]:
+        blocks = f"(ceil({name} / block_size) - floor(({name} - window) / block_size))"
+        return f"{blocks} x block_size", terms | {"window": cell.span.numbers[0]}
+    return (f"ceil({name} / block_size) x block_size", terms) if isinstance(cell.span, (Full, Window, Chunk)) else ("", {})
+
+
+def copied_places(lengths: Lengths) -> Callable[[Cell], Places]:
+    """Places that concatenation writes in all steps: the whole tensor at the prompt, and again each time it takes more."""
+
+    def of(cell: Cell) -> Places:
+        written = cell.written(lengths.prompt, lengths.seq)
+        terms = {"sequences": lengths.batch, "written_positions": written}
+        return Places(formula="sequences x written_positions", terms=terms, total=Fraction(lengths.batch * written))
+
+    return of
 
 
 class Cost(Record):

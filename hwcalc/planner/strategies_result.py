@@ -10,9 +10,6 @@ from hwcalc.formulas.record import Record
 from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 
-__all__ = ["HeadChoice", "HostLink", "PairCounts", "Strategies", "Strategy"]
-
-
 _MOST: Final = 2**63 - 1
 
 

@@ -15,21 +15,6 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.policies.base import Chosen
 
-__all__ = [
-    "AUTO",
-    "COMPACTIONS",
-    "LEAST_BYTES",
-    "PART",
-    "PERCENT",
-    "POLICY_RULES",
-    "TYPES",
-    "UNITS",
-    "ValueType",
-    "is_auto",
-    "one_of",
-    "read_flag",
-]
-
 AUTO: Final = "auto"
 """The value of ``--weights`` that leaves the format to kvplan."""
 

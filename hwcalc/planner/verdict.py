@@ -9,8 +9,6 @@ from msgspec.structs import asdict
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["UNLIMITED", "Layout", "Verdict"]
-
 UNLIMITED: Final = 2**40
 """No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
 

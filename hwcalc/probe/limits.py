@@ -16,7 +16,7 @@ from hwcalc.engines.deployment import Occupancy
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner import solve
-from hwcalc.planner.result import UNLIMITED
+from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.evicting import Evicted
 from hwcalc.formulas.record import Record
-from hwcalc.planner.policy_result import PolicyBlocks
+from hwcalc.planner.result import PolicyBlocks
 from hwcalc.policies.base import COMPACTIONS, FILL, NO_COMPACTION, REPACK
 from hwcalc.probe.devices import Device
 from hwcalc.probe.policy_cut import Lengths, lengths_of

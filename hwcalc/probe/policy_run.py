@@ -11,7 +11,7 @@ from hwcalc.engines.setup import UNSHARED
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.record import Record
 from hwcalc.planner.policy import policy_info
-from hwcalc.planner.policy_result import PolicyInfo
+from hwcalc.planner.result import PolicyInfo
 from hwcalc.probe.devices import Device, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.probe.meter import metering

@@ -8,7 +8,8 @@ from typing import Final
 from hwcalc.library.explain import Explanation, KindExplanation
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, number_text
 from hwcalc.library.symbols import symbols_in
-from hwcalc.planner.result import UNLIMITED, Plan
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.report.text import both, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes

@@ -12,8 +12,7 @@ from hwcalc.text import TIMES, brief, clean
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.planner.policy_result import PolicyBlocks, PolicyInfo, PolicyLayers
-    from hwcalc.planner.sharing_result import SharingInfo
+    from hwcalc.planner.result import PolicyBlocks, PolicyInfo, PolicyLayers, SharingInfo
     from hwcalc.policies.base import Extra, Policy, Quality
 
 __all__ = ["MEMORY", "brief_lines", "policy_line", "policy_lines", "sharing_line", "sharing_lines"]

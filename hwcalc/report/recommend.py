@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation
+from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation
 from hwcalc.report.drawing import PIPED_WIDTH
 from hwcalc.report.listing import csv_text, listing
 from hwcalc.report.text import escaped, filled, how_many, percent, plural

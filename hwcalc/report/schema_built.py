@@ -25,7 +25,7 @@ def built_schema(document: str) -> dict[str, Any]:
     from hwcalc.library.compare import Comparison
     from hwcalc.library.kept import Kept
     from hwcalc.planner.diff import Difference
-    from hwcalc.planner.offers import Recommendation
+    from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
     from hwcalc.planner.runnables import Runnables
     from hwcalc.planner.strategies_result import Strategies

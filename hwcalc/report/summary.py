@@ -8,8 +8,9 @@ from hwcalc.engines.steps import Step
 from hwcalc.formulas import Strided
 from hwcalc.formulas.record import Record
 from hwcalc.library.stored import kind_title
-from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, RequestInfo, SpeedInfo
+from hwcalc.planner.result import FitInfo, LayerInfo, OverheadInfo, Plan, RequestInfo, SpeedInfo
 from hwcalc.planner.result import Share as ActivationShare
+from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.report.footnote import DEFINITIONS
 from hwcalc.report.places import per_gpu, places
 from hwcalc.report.text import both, parameters, plural

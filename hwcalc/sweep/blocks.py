@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     Integers: TypeAlias = npt.NDArray[Any]
     """An array of whole numbers, int64."""
 
-__all__ = ["COLUMNS", "NUMBERS", "Column", "RowBlock", "SharedNumbers", "Value", "failed_row", "row_of"]
-
 Value = str | int | None
 Column: TypeAlias = "Value | Sequence[Value] | Integers"
 """One value for all rows of a block, or a value for each row."""

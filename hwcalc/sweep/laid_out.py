@@ -1,6 +1,6 @@
 """The rows of a setting whose user names a number of GPUs alone: each point has the layout in which its plan runs.
 
-That is the rule of :func:`hwcalc.planner.solve_gpus.best_layout`, row by row: the first layout that surely holds the sequences, else the
+That is the rule of :func:`hwcalc.planner.solve.best_layout`, row by row: the first layout that surely holds the sequences, else the
 first that probably does, else the usual one.
 """
 
@@ -14,15 +14,11 @@ from msgspec.structs import asdict, replace
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.setup import Parallel
 from hwcalc.model import ModelSpec
-from hwcalc.planner.layouts import has_experts, layouts, node_of
-from hwcalc.planner.sizes import sizes_for
+from hwcalc.planner.layouts import has_experts, layouts, node_of, sizes_for
 from hwcalc.planner.verdict import Layout, Verdict
-from hwcalc.sweep.axes import Axes, Piece
 from hwcalc.sweep.blocks import COLUMNS, RowBlock
-from hwcalc.sweep.grid import Grid, Setting
+from hwcalc.sweep.grid import Axes, Grid, Piece, Setting
 from hwcalc.sweep.setting import SettingRows, column_of, objects_of
-
-__all__ = ["LaidOutRows", "rows_of"]
 
 _SIZES: Final = ("tp", "pp", "dp", "dcp", "ep")
 
@@ -88,7 +84,7 @@ class LaidOutRows(SettingRows):
 
     @property
     def _has_layouts(self) -> bool:
-        from hwcalc.planner.solve_gpus import has_layouts
+        from hwcalc.planner.solve import has_layouts
 
         return has_layouts(self._opened.engine, self._opened.request)
 

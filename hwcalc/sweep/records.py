@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hwcalc.formulas.record import Record
 
-__all__ = ["SweepDocument", "SweepPoint"]
-
 
 class SweepPoint(Record):
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.

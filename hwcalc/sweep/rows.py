@@ -20,11 +20,10 @@ from hwcalc.library.plan import option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.auto_weights import refuse_auto
-from hwcalc.planner.effects import no_encoder, without_effect
+from hwcalc.planner.plan import no_encoder, without_effect
 from hwcalc.planner.values import read_flag
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
-from hwcalc.sweep.cost import MAX_TIME, estimated_seconds, in_words, parse_time
-from hwcalc.sweep.evaluate import blocks
+from hwcalc.sweep.evaluate import MAX_TIME, blocks, estimated_seconds, in_words, parse_time
 from hwcalc.sweep.grid import Grid, check, count
 from hwcalc.sweep.records import SweepDocument, SweepPoint
 
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hwcalc.library.keywords import SweepOptions
-
-__all__ = ["Sweep", "sweep"]
 
 
 class Sweep(Answer, Record):

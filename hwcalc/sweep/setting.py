@@ -1,22 +1,537 @@
-"""The rows of one model in one setting of a grid: from the engine's form if it has one, else by planning each point."""
+"""One setting of a grid in the engine's own normal form: what its plans say at every length and for every batch, as arrays.
+
+How large the numbers of a rule become: the rule itself is asked, with a range in place of an array.
+
+Arrays have 64 bits, and a number that needs more would be wrong without a word. So a rule is called once with the range of all lengths and
+the range of all numbers of sequences, and every step that it takes is bounded, in Python's own integers.
+
+The form is that of the engine (:mod:`hwcalc.engines.forms`), and what does not depend on length and batch comes from one opened request. A
+setting that has no form is planned point by point.
+
+The requests of one setting of a grid: opened point by point, or refused, with few of them asked where many are refused alike.
+
+The rows of one model in one setting of a grid: from the engine's form if it has one, else by planning each point.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from math import ceil
+from typing import Any, Final
 
+import numpy as np
+
+from hwcalc.engines import find_engine
+from hwcalc.engines.budget import Section
+from hwcalc.engines.deployment import Occupancy
+from hwcalc.engines.engine import Turns
+from hwcalc.engines.forms import ENDS, Curve, Memory, MemoryForm
 from hwcalc.errors import KvplanError
+from hwcalc.formulas import Span
+from hwcalc.formulas.arithmetic import larger
+from hwcalc.formulas.record import Record
+from hwcalc.formulas.stairs import stairs_at
 from hwcalc.model import ModelSpec
-from hwcalc.sweep.axes import Axes, Piece
+from hwcalc.planner.context import open_request
+from hwcalc.planner.plan import lasting_warnings, plan_memory, plan_opened
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
-from hwcalc.sweep.grid import Grid, Setting
-from hwcalc.sweep.requests import Refusals, Requests
+from hwcalc.sweep.grid import Axes, Grid, Piece, Setting
+from hwcalc.units import MOST_TOKENS
 
-if TYPE_CHECKING:
-    from hwcalc.sweep.family import Family
+_FAR: Final = 2**100
+"""More than anybody asks about."""
 
-__all__ = ["SettingRows", "column_of", "objects_of"]
+
+class Reach:
+    """A range of numbers, from ``low`` to ``high``. ``seen`` collects the largest magnitude of all steps that came of it."""
+
+    shape = ()
+
+    def __init__(self, low: Any, high: Any, seen: list[Any]) -> None:
+        self.low, self.high, self.seen = low, high, seen
+        seen[0] = max(seen[0], high)
+        seen[0] = max(seen[0], -low)
+
+    def __add__(self, other: Any) -> Reach:
+        low, high = _ends(other)
+        return Reach(self.low + low, self.high + high, self.seen)
+
+    def __sub__(self, other: Any) -> Reach:
+        low, high = _ends(other)
+        return Reach(self.low - high, self.high - low, self.seen)
+
+    def __rsub__(self, other: Any) -> Reach:
+        low, high = _ends(other)
+        return Reach(low - self.high, high - self.low, self.seen)
+
+    def __mul__(self, other: Any) -> Reach:
+        low, high = _ends(other)
+        if self.low >= 0 and low >= 0:
+            return Reach(self.low * low, self.high * high, self.seen)
+        products = (self.low * low, self.low * high, self.high * low, self.high * high)
+        return Reach(min(products), max(products), self.seen)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Reach:
+        return Reach(-self.high, -self.low, self.seen)
+
+    def __floordiv__(self, other: Any) -> Reach:
+        # Nothing is divided by a number below one.
+        low, high = (max(end, 1) for end in _ends(other))
+        return Reach(self.low // (low if self.low < 0 else high), self.high // (high if self.high < 0 else low), self.seen)
+
+    def __truediv__(self, other: Any) -> Reach:
+        low, high = (max(end, 1) for end in _ends(other))
+        return Reach(self.low / (low if self.low < 0 else high), self.high / (high if self.high < 0 else low), self.seen)
+
+    def _answer(self, other: Any) -> Reach:
+        """The answer to a question: no or yes."""
+        return Reach(0, 1, self.seen)
+
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __rand__ = __ror__ = _answer
+    __eq__ = __ne__ = _answer  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+    def clip(self, min: Any = None, max: Any = None) -> Reach:  # noqa: A002 - the names of NumPy
+        """As an array has it."""
+        if min is not None:
+            low, high = _ends(min)
+            return Reach(_larger(self.low, low), _larger(self.high, high), self.seen)
+        low, high = _ends(max)
+        return Reach(_smaller(self.low, low), _smaller(self.high, high), self.seen)
+
+    def astype(self, kind: str) -> Reach:
+        """As an array has it: all bounds are kept."""
+        return self
+
+    def ravel(self) -> Reach:
+        """As an array has it."""
+        return self
+
+    def reshape(self, shape: Any) -> Reach:
+        """As an array has it."""
+        return self
+
+    def tolist(self) -> list[Any]:
+        """Both ends."""
+        return [self.low, self.high]
+
+
+_larger, _smaller = max, min
+
+
+def _ends(other: Any) -> tuple[Any, Any]:
+    if type(other) is Reach:
+        return other.low, other.high
+    return (min(other), max(other)) if type(other) is list else (other, other)
+
+
+def reached(tokens: tuple[int, int], sequences: tuple[int, int], ask: Callable[[Any, Any], object]) -> int | None:
+    """The largest magnitude of all steps of these answers, for lengths and numbers of sequences between these.
+
+    ``None`` if something asks for more than a range can tell.
+    """
+    seen: list[Any] = [0]
+    try:
+        ask(Reach(*tokens, seen), Reach(*sequences, seen))
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return None
+    largest: int = ceil(min(seen[0], _FAR))
+    return largest
+
+
+_OF_A_VERDICT: Final = (
+    *("total_per_gpu_low_bytes", "total_per_gpu_high_bytes", "usable_bytes", "fits"),
+    *("kept_tokens", "policy_saved_bytes", "prefill_peak_bytes"),
+)
+"""Columns that are empty without a GPU or a policy."""
+_VERDICTS: Final = (Verdict.NO, Verdict.PROBABLY_NOT, Verdict.PROBABLY, Verdict.FITS)
+_WORDS: Final = np.array([verdict.value for verdict in _VERDICTS], dtype=object)
+_MOST: Final = 2**62
+_WEIGHTS: Final = ("weights_bytes", "weights_per_gpu_bytes")
+_SPARE_BITS: Final = 10
+
+
+class Family(Record):
+    """The requests of one setting, which differ in length and batch alone. ``form`` is that of a GPU, ``curve`` that of the cache."""
+
+    opened: Occupancy
+    curve: Curve
+    form: MemoryForm | None
+    row: dict[str, Any]
+    """The columns that are the same at every point."""
+    warnings: tuple[str, ...]
+    """The codes of the warnings that every point has."""
+    grown: dict[Span, int]
+    """The bytes of a position of all tensors of one sequence that have this span, by the formulas."""
+
+    def agrees(self, piece: Piece, refused: Any) -> bool:
+        """Whether the form refuses no more than these points."""
+        most_tokens, most_sequences = self.curve.most_tokens, self.curve.most_sequences
+        if most_tokens is None and most_sequences is None:
+            return True
+        tokens, sequences = piece.tokens, piece.sequences
+        beyond = tokens < 0 if most_tokens is None else tokens > most_tokens
+        if most_sequences is not None:
+            beyond = beyond | (-(-sequences // self.opened.request.parallel.dp) > most_sequences)
+        return not beyond.any() if refused is None else bool(((refused != None) | ~beyond).all())  # noqa: E711 - place by place
+
+    def holds_for(self, piece: Piece) -> bool:
+        """Whether the form speaks of these lengths, and no number needs more than 64 bits."""
+        if max(*piece.seqs, *piece.batches) > _MOST:
+            return False
+        tokens, sequences = self._accepted(piece)
+        far = int(tokens.max()), int(sequences.max())
+        if self.form is not None and tokens.min() < self.form.least_tokens:
+            return False
+        caches = self.curve.total_bytes(*far) + self.curve.needed_bytes(*far)
+        simple = caches + sum(self.row[name] or 0 for name in _WEIGHTS) + self._most_grown(far[0])
+        if self.form is None:
+            # No step of a plain curve is larger than the sum, which grows with both.
+            return simple <= (_MOST if type(self.curve) is Curve else _MOST >> _SPARE_BITS)
+        most = reached((1, far[0] + 1), (1, far[1]), partial(self._answers, self.form))
+        if most is not None:
+            return max(most, simple) <= _MOST
+        # Such a form takes arrays alone. Its numbers grow with both, and no step is a thousand times what comes of it.
+        return bool(max(simple, *self._answers(self.form, *far)) <= _MOST >> _SPARE_BITS)
+
+    def _most_grown(self, tokens: int) -> int:
+        """More bytes than any step of the growth has."""
+        longest = max(tokens + 1, self.opened.encoder_tokens)
+        return sum(size * max(longest, sum(span.numbers)) for span, size in self.grown.items())
+
+    def _answers(self, form: MemoryForm, tokens: Any, sequences: Any) -> list[Any]:
+        """All that is asked of a form and is a number or a verdict."""
+        memory = form.at(tokens, sequences)
+        parts = (memory.parts_bytes("expected", section.value) for section in Section)
+        total = self._total(memory)
+        holds = map(memory.holds, ENDS)
+        return [memory.needed_bytes, *(() if total is None else (total,)), *parts, *holds]
+
+    def columns(self, piece: Piece) -> dict[str, Column]:
+        """All columns but length and batch."""
+        tokens, sequences = self._accepted(piece)
+        shape = len(piece.seqs), len(piece.batches)
+        arrays = {"bytes_per_token": self._growth(tokens)}
+        arrays |= self._without_gpu(tokens, sequences) if self.form is None else self._on_gpu(self.form.at(tokens, sequences))
+        return {
+            **self.row,
+            **{name: _column(array, shape) for name, array in arrays.items()},
+            "warning": self._warning(piece),
+        }
+
+    def _accepted(self, piece: Piece) -> tuple[Any, Any]:
+        """Lengths and batches; the largest that are accepted in place of larger ones, whose rows nobody reads."""
+        tokens, sequences = piece.tokens, piece.sequences
+        if self.curve.most_tokens is not None:
+            tokens = tokens.clip(max=self.curve.most_tokens)
+        if self.curve.most_sequences is not None:
+            sequences = sequences.clip(max=self.curve.most_sequences * self.opened.request.parallel.dp)
+        return tokens, sequences
+
+    def _without_gpu(self, tokens: Any, sequences: Any) -> dict[str, Any]:
+        replicas = self.opened.request.parallel.dp
+        needed = self.curve.needed_bytes(tokens, sequences if replicas == 1 else -(-sequences // replicas))
+        return self._beside_weights(self.curve.total_bytes(tokens, sequences), needed)
+
+    def _beside_weights(self, cache: Any, needed: Any) -> dict[str, Any]:
+        """The cache on all GPUs and what is needed of it on the fullest, and their sums with the weights alone."""
+        weights, on_gpu = (self.row[name] for name in _WEIGHTS)
+        return {
+            "cache_total_bytes": cache,
+            "cache_per_gpu_bytes": needed,
+            "total_bytes": None if weights is None else cache + weights,
+            "total_per_gpu_bytes": None if on_gpu is None else needed + on_gpu,
+        }
+
+    def _on_gpu(self, memory: Memory) -> dict[str, Any]:
+        usable, needed = memory.form.usable[1], memory.needed_bytes
+        low, high = (usable - memory.left(end) + needed for end in ("high", "low"))
+        return {
+            **(self._beside_weights(memory.total_bytes, needed) if self.is_given else self._equation(memory)),
+            "total_per_gpu_low_bytes": larger(0, low),
+            "total_per_gpu_high_bytes": high,
+            "usable_bytes": usable,
+            "fits": _verdicts(*map(memory.holds, ENDS)),
+        }
+
+    def _equation(self, memory: Memory) -> dict[str, Any]:
+        parts = {section: memory.parts_bytes("expected", section.value) for section in Section}
+        return {
+            "cache_total_bytes": memory.total_bytes,
+            "cache_per_gpu_bytes": memory.needed_bytes,
+            "weights_per_gpu_bytes": parts[Section.WEIGHTS],
+            "total_bytes": self._total(memory),
+            "total_per_gpu_bytes": sum(parts.values()) + memory.needed_bytes,
+        }
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the user gives the budget, of which nothing is taken but the cache."""
+        return self.opened.request.hardware.kv_memory is not None
+
+    def _total(self, memory: Memory) -> Any:
+        """The memory of all GPUs, as a plan has it: what the fullest has beside its cache, as often as there are GPUs."""
+        weights = self.row["weights_bytes"]
+        if memory.devices_bytes is not None:
+            return memory.devices_bytes
+        if weights is None:
+            return None
+        beside = sum(memory.parts_bytes("expected", section.value) for section in (Section.ACTIVATIONS, Section.OVERHEAD))
+        return memory.total_bytes + weights + self.opened.request.gpus * beside
+
+    def _growth(self, tokens: Any) -> Any:
+        """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
+        encoder: Any = self.opened.growing_encoder_tokens
+        encoder = tokens if encoder is None else encoder
+        grown: Any = 0
+        for span, size in self.grown.items():
+            stairs = span.stairs(encoder)
+            grown = grown + size * (stairs_at(stairs, tokens + 1) - stairs_at(stairs, tokens))
+        return grown
+
+    def _warning(self, piece: Piece) -> Column:
+        """The codes of a plan's warnings, row by row."""
+        always, longest = " ".join(self.warnings) or None, self.opened.model.max_position_embeddings
+        if longest is None or max(piece.seqs) <= longest:
+            return always
+        both = " ".join(("beyond-maximum", *self.warnings))
+        if min(piece.seqs) > longest:
+            return both
+        return [both if seq > longest else always for seq in piece.seqs for _ in piece.batches]
+
+
+def family_of(opened: Occupancy, gpu: str | None) -> Family | None:
+    """The family of an opened request; ``None`` if its engine has no form of it. ``gpu`` is the accelerator that the rows name."""
+    request, hardware = opened.request, opened.request.hardware
+    if request.policy is not None or request.lengths or request.sharing.asked:
+        return None
+    judged = hardware.gpu is not None or hardware.kv_memory is not None
+    form = opened.form() if judged else None
+    if judged and form is None and (hardware.kv_memory is not None or opened.budget is not None):
+        return None
+    curve = opened.curve() if form is None else form.curve
+    if curve is None:
+        return None
+    definition = opened.model.definition(opened.engine.definition)
+    # The weights and the bytes of the cache do not depend on each other: of any point, the weights are those of all.
+    memory = plan_memory(opened, cache_bytes=0, rank_bytes=0, definition=definition, budget=None)
+    known = memory.weights.bytes is not None
+    warnings = lasting_warnings(opened, known_weights=known, verdict=form is not None)
+    row: dict[str, Any] = {
+        "model": opened.model.id,
+        "engine": opened.engine.name,
+        "engine_version": opened.version or None,
+        "dtype": opened.dtypes.kv,
+        "gpu": gpu if form is None or hardware.gpu is None else hardware.gpu.id,
+        "gpus": None if form is None else request.gpus,
+        "tp": request.parallel.tp,
+        "policy": None,
+        "definition": definition,
+        "weights_bytes": memory.weights.bytes,
+        "weights_per_gpu_bytes": memory.per_gpu.weights,
+        **dict.fromkeys(_OF_A_VERDICT),
+        "error": None,
+    }
+    return Family(
+        opened=opened,
+        curve=curve,
+        form=form,
+        row=row,
+        warnings=tuple(note.code for note in warnings),
+        grown=_grown(opened),
+    )
+
+
+def _grown(opened: Occupancy) -> dict[Span, int]:
+    roles = opened.dtypes.roles
+    sizes: dict[Span, int] = {}
+    for group in opened.model.stack.groups:
+        for tensor in group.kind.tensors():
+            size = group.count * tensor.bytes_per_position(roles[tensor.role])
+            sizes[tensor.span] = sizes.get(tensor.span, 0) + size
+    return {span: size for span, size in sizes.items() if size}
+
+
+def _verdicts(low: Any, expected: Any, high: Any) -> Any:
+    """The words of verdicts, from what holds at the ends of the estimates: :meth:`Verdict.of`, place by place."""
+    certain = (low == expected) & (high == expected)
+    words = np.where(expected, np.where(certain, 3, 2), np.where(certain, 0, 1))
+    return _WORDS[words]
+
+
+def _column(array: Any, shape: tuple[int, int]) -> Column:
+    """A number for all points, or one for each."""
+    if array is None or isinstance(array, int):
+        return array
+    if array.shape == shape:
+        flat = array.ravel()
+    elif array.min() == array.max():
+        same: Value = array.item(0)
+        return same
+    else:
+        flat = np.broadcast_to(array, shape).ravel()
+    column: Column = flat
+    if array.dtype == object:
+        words = flat.tolist()
+        column = words if len(set(words)) > 1 else words[0]
+    return column
+
+
+_KEPT: Final = 8
+"""Axes of which it is known what lies between two turns."""
+
+
+class Refusals(Record):
+    """Which points of a piece are refused, and in which words: an array of text, ``None`` where a plan is made or if no point is."""
+
+    texts: Any
+    count: int
+    first: KvplanError | None
+    all: bool
+    """Whether every point is refused."""
+
+
+class Requests:
+    """The requests of one model in one setting of a grid. ``asked`` are parsed keywords of :func:`~hwcalc.planner.context.open_request`."""
+
+    def __init__(self, model: ModelSpec, engine: str, asked: Mapping[str, Any]) -> None:
+        self._model, self._engine, self._asked = model, engine, asked
+        self.first: Occupancy | None = None
+        """The first request that was accepted."""
+
+    @cached_property
+    def _turns(self) -> Turns:
+        """The turns of lengths, and those of all sequences, which all settings of a model have that differ in neither options nor replicas."""
+        prompt, replicas, options = (
+            self._asked.get("prompt") or 1,
+            self._asked.get("dp", 1),
+            self._asked.get("engine_options", {}),
+        )
+        key = ("turns", self._engine, prompt, replicas, *options.items())
+        found: Turns = self._model.once(key, lambda: self._turns_of(prompt, replicas, options))
+        return found
+
+    def _turns_of(self, prompt: int, replicas: int, options: Mapping[str, str]) -> Turns:
+        try:
+            engine = find_engine(self._engine)[0]
+            engine = engine.started_by(options)
+            engine.check_options(options)
+            turns = engine.turns(self._model, options)
+        except KvplanError:
+            # What is refused for its options is refused at every point.
+            turns = Turns()
+        return Turns(
+            tokens=tuple(sorted({*turns.tokens, prompt - 1, MOST_TOKENS})),
+            sequences=tuple(sorted({*(most * replicas for most in turns.sequences), MOST_TOKENS})),
+        )
+
+    def open(self, seq: int | None, batch: int) -> Occupancy:
+        """The request of one point, with all that it stores. Raises the error with which its plan is refused."""
+        opened = open_request(self._model, **{**self._asked, "seq": seq, "batch": batch})
+        _ = opened.evicted, opened.stored_bytes
+        self.first = self.first or opened
+        return opened
+
+    def plan(self, seq: int | None, batch: int) -> Plan:
+        """The plan of one point, without what no column has. Raises its error."""
+        return plan_opened(self.open(seq, batch), limits=False)
+
+    @property
+    def follow_the_axes(self) -> bool:
+        """Whether requests have the lengths and batches that are asked for, and no option names others."""
+        assert self.first is not None
+        return not self.first.engine.names_sizes(self._asked.get("engine_options", {}))
+
+    def usual_length(self, batches: tuple[int, ...]) -> int | None:
+        """The length where the user names none; ``None`` if it is not the same for every batch, or all are refused."""
+        for places in _alike(batches, self._turns.sequences):
+            if self._error(None, batches[places[0]]) is None:
+                break
+        if self.first is None:
+            return None
+        engine, request = self.first.engine, self.first.request
+        named = engine.length_named(self._model, request.batch, request.options) is not None
+        return None if named or engine.names_length(request.hardware.gpu) else request.seq
+
+    def refusals(self, piece: Piece) -> Refusals | None:
+        """The points that are refused; ``None`` if that can only be known by planning each."""
+        texts: Any = None
+        first: KvplanError | None = None
+        count = 0
+        for rows in _alike(piece.seqs, self._turns.tokens):
+            for columns in _alike(piece.batches, self._turns.sequences):
+                error = self._error(piece.seqs[rows[0]], piece.batches[columns[0]])
+                if error is None:
+                    continue
+                seqs, batches = [piece.seqs[row] for row in rows], [piece.batches[column] for column in columns]
+                found = _same_words(seqs, batches, self._words_beside(error, seqs[0], batches[0]))
+                if found is None:
+                    return None
+                import numpy as np
+
+                if texts is None:
+                    texts = np.full((len(piece.seqs), len(piece.batches)), None, dtype=object)
+                texts[np.ix_(rows, columns)] = found
+                first, count = first or error, count + len(rows) * len(columns)
+        return Refusals(texts=texts, count=count, first=first, all=count == piece.size)
+
+    def _words_beside(self, error: KvplanError, seq: int | None, batch: int) -> Callable[[int | None, int], str | None]:
+        """The message of any point; that of one is known."""
+        return lambda *point: error.message if point == (seq, batch) else _text(self._error(*point))
+
+    def _error(self, seq: int | None, batch: int) -> KvplanError | None:
+        try:
+            self.open(seq, batch)
+        except KvplanError as error:
+            return error
+        return None
+
+
+def _text(error: KvplanError | None) -> str | None:
+    return None if error is None else error.message
+
+
+@lru_cache(maxsize=_KEPT)
+def _alike(values: tuple[int | None, ...], turns: tuple[int, ...]) -> tuple[list[int], ...]:
+    """The places of the values between two turns, for each two. It is the same in all settings."""
+    groups: dict[int, list[int]] = {}
+    for place, value in enumerate(values):
+        groups.setdefault(0 if value is None else bisect_left(turns, value), []).append(place)
+    return tuple(groups.values())
+
+
+def _same_words(seqs: Sequence[Any], batches: Sequence[int], words: Callable[[Any, int], str | None]) -> Any:
+    """The messages of points that are refused for one reason, as an array that broadcasts; ``None`` if one of them is not refused.
+
+    The numbers that a message names do not fall as length and batch grow. So if it is the same at the smallest and the largest, it is the
+    same everywhere between.
+    """
+    import numpy as np
+
+    few, many, short, long = min(batches), max(batches), min(seqs), max(seqs)
+    least, most = words(short, few), words(long, many)
+    if least is None or most is None:
+        return None
+    if least == most:
+        return np.array([[least]], dtype=object)
+    for_batch = [(words(short, batch), words(long, batch)) for batch in batches]
+    if all(one == other for one, other in for_batch):
+        found = [[one for one, _ in for_batch]]
+    else:
+        for_length = [(words(seq, few), words(seq, many)) for seq in seqs]
+        if all(one == other for one, other in for_length):
+            found = [[one] for one, _ in for_length]
+        else:
+            found = [[words(seq, batch) for batch in batches] for seq in seqs]
+    return None if any(text is None for row in found for text in row) else np.array(found, dtype=object)
+
 
 _PLANNED_ROWS: Final = 128
 """The most rows of a block if every row is planned; fewer, so that rows and progress appear steadily."""
@@ -44,7 +559,6 @@ class SettingRows:
         opened, gpu = self._requests.first, self._known["gpu"]
         assert opened is not None
         assert not isinstance(gpu, int)
-        from hwcalc.sweep.family import family_of
 
         return family_of(opened, gpu) if self._requests.follow_the_axes else None
 

@@ -14,8 +14,6 @@ from hwcalc.masking import without_tokens
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, SharedNumbers, Value
 from hwcalc.text import csv_cell, json_for
 
-__all__ = ["TEXT_FORMATS", "parquet_ready", "texts", "write_parquet"]
-
 _PIECE: Final = 1 << 18
 _LINES: Final = 1_000
 """Lines that are written by one format string: one for each line takes a fifth longer, and one for all of them memory."""

@@ -36,9 +36,9 @@ def test_fields_are_given_by_keyword_and_never_set() -> None:
     assert repr(Marked(x=1, mark="a")) == "Marked(x=1, y=0, mark='a')"
     for wrong in ({"x": 1}, {"x": 1, "mark": "a", "z": 2}):
         with pytest.raises(TypeError):
-            Marked(**wrong)  # type: ignore[arg-type]
+            Marked(**wrong)
     with pytest.raises(TypeError):
-        Point(1)  # type: ignore[call-arg, misc]
+        Point(1)  # type: ignore[call-arg]
     with pytest.raises(AttributeError):
         Point(x=1).x = 2  # type: ignore[misc]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from msgspec.structs import replace
 
 from hwcalc.engines.capability import check_generation
+from hwcalc.engines.classes import model_classes
 from hwcalc.engines.general import GeneralDeployment, GeneralOccupancy
 from hwcalc.engines.heads import check_heads
 from hwcalc.engines.model_dtypes import known_dtype
@@ -20,9 +21,8 @@ from hwcalc.engines.policies import Support
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.saving import Cost, Saving, computes_fp8
 from hwcalc.engines.setup import Load, Setup
-from hwcalc.engines.sglang.classes import CLASSES
 from hwcalc.engines.sglang.layout import PoolLayout, plan_layout, stage_spans
-from hwcalc.engines.sglang.models import COPIES_STATES, is_compressed, is_sparse_latent
+from hwcalc.engines.sglang.models import is_compressed, is_sparse_latent, words_of
 from hwcalc.engines.sglang.pools import EVICTION_INTERVAL, Demand, Figures, LayerPools, PoolRules, Sizes, slots_per_request
 from hwcalc.engines.sglang.settings import SglangSettings, is_blackwell, read_settings
 from hwcalc.engines.sglang.tensors import allocations, extras, layer_tensors
@@ -160,10 +160,9 @@ class SglangDeployment(GeneralDeployment):
 
     def check_class(self) -> None:
         """Refuse a class that SGLang does not have, and whose layers transformers' own code cannot run in its place."""
-        name = self.model.architecture
         plain = all(isinstance(group.kind, FullAttention | SlidingAttention | NoCache) for group in self.model.stack.groups)
-        if name is not None and name not in CLASSES and not plain:
-            raise UnsupportedError(f"SGLang 0.5.23 has no class {name}.", hint="Use: --engine reference, or another engine")
+        if not plain:
+            super().check_class()
 
     @cached_property
     def remarks(self) -> tuple[Note, ...]:
@@ -199,7 +198,7 @@ class SglangDeployment(GeneralDeployment):
             name = model.architecture or model.id
             if self.compressed is not None or not self.layout.has_states:
                 raise UsageError(f"mamba_scheduler_strategy {strategy} needs mamba state, got {name}.", hint="Leave it out")
-            if gpu is not None and model.architecture not in COPIES_STATES:
+            if gpu is not None and "copies_states" not in words_of(model):
                 raise UsageError(f"extra_buffer is not supported for {name}.", hint="Use: mamba_scheduler_strategy=no_buffer")
             if strategy.endswith("lazy") and not own.overlap:
                 raise UsageError(
@@ -227,7 +226,7 @@ class SglangDeployment(GeneralDeployment):
         if gpu is not None and gpu.vendor.lower() != "nvidia":
             yield Note(code="not-cuda", message="SGLang's rules for NVIDIA GPUs are used; other kernels may choose other pages.")
         name = self.model.architecture
-        if name is not None and name not in CLASSES:
+        if name is not None and name not in model_classes("sglang").rows:
             message = f"SGLang 0.5.23 has no class {name}: it runs the model by transformers' own code, if that has it."
             yield Note(code="not-its-own-class", message=message)
         if own.kv_dtype == "nvfp4" and gpu is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.engines.sglang.models import MINIMAX_SPARSE, WHOLE_GROUP_STATES, WINDOW_LESS_ONE, is_sparse_latent, splits_windows
+from hwcalc.engines.sglang.models import is_sparse_latent, splits_windows, words_of
 from hwcalc.engines.sglang.settings import BLACKWELL, FOUR_BITS, HOPPER, SglangSettings
 from hwcalc.engines.sglang.states import CONFIG_NAMES_DTYPE, CONV_BYTES, STATE_RULES, state_elements
 from hwcalc.errors import UnsupportedError, UsageError
@@ -196,7 +196,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
     spans = stage_spans(len(stack), settings.pp)
     stages = tuple(_stage(stack, span, (rows, pools, states, shared), usual, settings) for span in spans)
     windows = [kind.window if isinstance(kind, SlidingAttention) else kind.chunk for kind in kinds if pools[kind] == SWA]  # type: ignore[attr-defined]
-    exclusive = model.architecture in WINDOW_LESS_ONE
+    exclusive = "window_less_one" in words_of(model)
     return PoolLayout(
         stages=stages,
         rows=rows,
@@ -209,7 +209,7 @@ def plan_layout(model: ModelSpec, stack: Stack, settings: SglangSettings) -> Poo
 
 def kind_state(kind: LayerKind, model: ModelSpec, settings: SglangSettings) -> tuple[int, int]:
     """Bytes of the convolution state and of the recurrent state of one layer on a rank."""
-    ranks = settings.tp * settings.dp if model.architecture in WHOLE_GROUP_STATES else settings.tp
+    ranks = settings.tp * settings.dp if "whole_group_states" in words_of(model) else settings.tp
     conv, state = state_elements(kind, ranks)
     dtype = settings.state_dtype or (model.state_dtype if isinstance(kind, CONFIG_NAMES_DTYPE) else None) or "fp32"
     return conv * CONV_BYTES, state * _STATE_BYTES[dtype]
@@ -252,7 +252,7 @@ def _counted_rows(kind: LayerKind, usual: LayerKind | None, model: ModelSpec, se
         sparse=is_sparse_latent(model),
         split=splits_windows(model),
         fp8_index=settings.kv_dtype == "fp8_e4m3" and (settings.major == HOPPER or settings.backend == "trtllm_mha"),
-        plain=model.architecture in MINIMAX_SPARSE,
+        plain="minimax_sparse" in words_of(model),
     )
 
 

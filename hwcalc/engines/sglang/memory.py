@@ -23,7 +23,7 @@ from hwcalc.engines.extra_models import beside
 from hwcalc.engines.loaded import budget_of, loaded
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.sglang.models import GRAPHS_WITH_IMAGES, shows_images
+from hwcalc.engines.sglang.models import shows_images, words_of
 from hwcalc.engines.sglang.settings import prompt_tokens
 from hwcalc.engines.shards import GroupRank, Rank
 from hwcalc.engines.steps import Step, step
@@ -208,7 +208,7 @@ def _prompts_in_graphs(deployment: SglangDeployment) -> bool:
     if (
         deployment.settings.pp > 1
         or deployment.compressed is not None
-        or (shows_images(model) and model.architecture not in GRAPHS_WITH_IMAGES)
+        or (shows_images(model) and "graphs_with_images" not in words_of(model))
     ):
         return False
     return not any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack.groups)

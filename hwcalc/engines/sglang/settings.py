@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.engines.capability import compute_capability
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.sglang.models import (
-    COPIES_STATES,
-    MINIMAX_SPARSE,
-    SCALED_ON_CONSUMER,
     context_tokens,
     is_compressed,
     is_sparse_latent,
+    words_of,
 )
 from hwcalc.engines.sglang.options import OPTIONS
 from hwcalc.engines.sglang.states import STATE_RULES
@@ -278,7 +276,7 @@ def _strategy(model: ModelSpec, named: str, *, copies: bool) -> str:
     """How the prefix cache copies states; those of some classes are copied while the next batch is computed."""
     if named != "auto":
         return named
-    return "extra_buffer" if copies and model.architecture in COPIES_STATES else "no_buffer"
+    return "extra_buffer" if copies and "copies_states" in words_of(model) else "no_buffer"
 
 
 def _dsa_backend(model: ModelSpec, named: str, kv_dtype: str, major: int) -> str:
@@ -286,7 +284,7 @@ def _dsa_backend(model: ModelSpec, named: str, kv_dtype: str, major: int) -> str
         return named
     if kv_dtype != "fp8_e4m3" or major < BLACKWELL:
         return "flashmla_sparse"
-    return "flashinfer_sparse_mla" if major > BLACKWELL and model.architecture == SCALED_ON_CONSUMER else "trtllm"
+    return "flashinfer_sparse_mla" if major > BLACKWELL and "scaled_on_consumer" in words_of(model) else "trtllm"
 
 
 def is_blackwell(major: int) -> bool:
@@ -322,7 +320,7 @@ def _on_blackwell(model: ModelSpec, kv_dtype: str, *, cached: bool, tree: bool) 
         return "flashinfer"
     if name in _ON_TRITON or (name in _ON_TRITON_IF_CACHED and (cached or tree)):
         return "triton"
-    if name in MINIMAX_SPARSE:
+    if "minimax_sparse" in words_of(model):
         return "trtllm_mha" if kv_dtype == "fp8_e4m3" else "fa4"
     kinds = [group.kind for group in model.stack.groups]
     if tree and name not in (*_ON_FA4, *_ON_TRTLLM):
@@ -347,7 +345,7 @@ def page_size(model: ModelSpec, major: int, backend: str, named: int | None, *, 
         return named if named is not None and not settled else _DSV4_PAGE
     if backend == "dsa":
         return named if named is not None and not settled else _USUAL_PAGE
-    if named is None and model.architecture in MINIMAX_SPARSE and (major in (HOPPER, BLACKWELL) or not settled):
+    if named is None and "minimax_sparse" in words_of(model) and (major in (HOPPER, BLACKWELL) or not settled):
         named = _MINIMAX_PAGE
     if not settled:
         return named or 1

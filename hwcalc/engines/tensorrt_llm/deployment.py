@@ -20,7 +20,7 @@ from hwcalc.engines.tensorrt_llm.layout import Piece, Stage, pieces_of
 from hwcalc.engines.tensorrt_llm.needs import Needs
 from hwcalc.engines.tensorrt_llm.options import is_attention_dp
 from hwcalc.engines.tensorrt_llm.pools import FOREVER, Layout
-from hwcalc.engines.tensorrt_llm.settings import Settings, check_class, check_supported, read_settings, runs_states
+from hwcalc.engines.tensorrt_llm.settings import Settings, check_supported, read_settings, runs_states
 from hwcalc.engines.tensorrt_llm.tensors import buffers, extra_tensors, group_infos, stored_piece
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LayerKind, Role, SlidingAttention, Stack
@@ -149,9 +149,6 @@ class TensorrtDeployment(GeneralDeployment):
         from hwcalc.engines.tensorrt_llm.memory import TENSORRT
 
         return TENSORRT
-
-    def check_class(self) -> None:
-        check_class(self.model)
 
     @cached_property
     def remarks(self) -> tuple[Note, ...]:

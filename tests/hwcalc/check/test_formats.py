@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Figures, FileInfo, Fit, Judged, Summary
 from hwcalc.model import Note
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.verdict import Verdict
 from hwcalc.report.check import FORMATS, check_report
 from hwcalc.report.schema import json_schema
 

@@ -17,7 +17,8 @@ from hwcalc.check.result import Judged
 from hwcalc.check.verdict import figures_of, in_words, verdict_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UnsupportedError
-from hwcalc.planner.result import FitInfo, Verdict
+from hwcalc.planner.result import FitInfo
+from hwcalc.planner.verdict import Verdict
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
 
 GIB = 2**30

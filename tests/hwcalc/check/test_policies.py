@@ -12,7 +12,7 @@ from hwcalc import plan
 from hwcalc.check.fields import OPTIONS
 from hwcalc.check.schema import check_file_schema
 from hwcalc.documents import dumps
-from hwcalc.planner.policy_options import POLICY_OPTIONS
+from hwcalc.planner.options import POLICY_OPTIONS
 from tests.hwcalc.check.files import PER_TOKEN, check_file, tiny_model
 from tests.hwcalc.command import Capture, run
 

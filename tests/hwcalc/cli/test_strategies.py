@@ -12,7 +12,7 @@ import pytest
 
 from hwcalc import strategies
 from hwcalc.cli import completion
-from hwcalc.planner.strategies_words import ENGINE, NAMES
+from hwcalc.planner.strategies import ENGINE, NAMES
 from hwcalc.report.schema import json_schema
 from hwcalc.report.strategies import operations
 from hwcalc.units import human_bytes

@@ -14,7 +14,8 @@ from hwcalc import KvplanError, Plan, plan
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.budget import Section
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.planner.result import FitInfo, Verdict
+from hwcalc.planner.result import FitInfo
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.gpus import find_gpu, visible_memory
 from hwcalc.report.markdown import plan_markdown

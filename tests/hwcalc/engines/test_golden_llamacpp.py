@@ -44,7 +44,9 @@ def opened(row: Row) -> LlamacppOccupancy:
     """The request of the row, as the engine opens it."""
     options = {name: str(value) for name, value in row["options"].items()}
     engine, _ = find_engine("llamacpp")
-    return engine.open(load_model(metadata(row)), Request.of(seq=row["options"]["n_ctx"] or 1, options=options))
+    found = engine.open(load_model(metadata(row)), Request.of(seq=row["options"]["n_ctx"] or 1, options=options))
+    assert isinstance(found, LlamacppOccupancy)
+    return found
 
 
 MADE: Final = [name for name, row in rows().items() if "refused" not in row]

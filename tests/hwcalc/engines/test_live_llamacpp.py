@@ -139,7 +139,9 @@ def planned(name: str, options: Mapping[str, Any]) -> LlamacppOccupancy:
     words = {option: str(value).lower() for option, value in options.items()}
     engine, _ = find_engine("llamacpp")
     request = Request.of(seq=options["n_ctx"], options={"defaults": "api", **words})
-    return engine.open(load_model(keys), request)
+    found = engine.open(load_model(keys), request)
+    assert isinstance(found, LlamacppOccupancy)
+    return found
 
 
 @pytest.mark.parametrize("name", models())

@@ -18,7 +18,8 @@ from hwcalc import Plan, plan
 from hwcalc.engines.llamacpp.fitting import ON_HOST, Fitting, Runs, divided, fitted, splits
 from hwcalc.engines.llamacpp.layers import Weighed
 from hwcalc.errors import UsageError
-from hwcalc.planner.result import DeviceInfo, FitInfo, Verdict
+from hwcalc.planner.result import DeviceInfo, FitInfo
+from hwcalc.planner.verdict import Verdict
 from hwcalc.report.places import host_line, places
 from hwcalc.report.table import plan_table
 from hwcalc.units import MIB

@@ -9,7 +9,8 @@ import pytest
 from hwcalc import Plan, fit, plan
 from hwcalc.errors import UsageError
 from hwcalc.hardware.host import host_named
-from hwcalc.planner.result import FitInfo, Verdict
+from hwcalc.planner.result import FitInfo
+from hwcalc.planner.verdict import Verdict
 from hwcalc.report.emit import emitted
 from tests.hwcalc.command import Capture, run
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hwcalc import plan
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.engines.sharing import Blocks, held_blocks
+from hwcalc.engines.vllm.deployment import VllmOccupancy
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Full, Sink, Span, Window
 from hwcalc.formulas.tensor import Chunk, Strided
@@ -33,13 +34,19 @@ def _opened(model: str, **options: Any) -> Occupancy:
     return open_request(load_model(model), **options)
 
 
-def _together(row: dict[str, Any], lengths: list[int]) -> Occupancy:
+def _in_vllm(model: str, **options: Any) -> VllmOccupancy:
+    opened = _opened(model, **options)
+    assert isinstance(opened, VllmOccupancy)
+    return opened
+
+
+def _together(row: dict[str, Any], lengths: list[int]) -> VllmOccupancy:
     """The plan of the sequences that run in a step of vLLM's scheduler."""
     options = {**row["options"], "block_size": str(row["block_size"])} if len(row["kinds"]) == 1 else row["options"]
     common = {"engine": "vllm", "prompt": row["prompt"], "engine_options": options}
     if len(set(lengths)) == 1:
-        return _opened(row["model"], seq=lengths[0], samples=len(lengths), **common)
-    return _opened(row["model"], lengths=tuple(lengths), batch=len(lengths), shared_prefix=row["prompt"], **common)
+        return _in_vllm(row["model"], seq=lengths[0], samples=len(lengths), **common)
+    return _in_vllm(row["model"], lengths=tuple(lengths), batch=len(lengths), shared_prefix=row["prompt"], **common)
 
 
 @pytest.mark.parametrize(("row", "lengths", "used"), STEPS, ids=lambda value: value["name"] if isinstance(value, dict) else "")
@@ -196,7 +203,7 @@ def test_the_most_requests_are_the_most(data: st.DataObject) -> None:
     assert (plain.pool.tokens, plain.pool.max_concurrency) == (shared.pool.tokens, shared.pool.max_concurrency)
     most = shared.pool.max_requests or 0
     for requests in {max(1, most), most + 1}:
-        opened = _opened(QWEN, seq=seq, engine="vllm", batch=requests, **sharing)
+        opened = _in_vllm(QWEN, seq=seq, engine="vllm", batch=requests, **sharing)
         assert (opened.all_blocks <= (shared.pool.blocks or 0) - 1) == (requests <= most)
 
 

@@ -32,7 +32,8 @@ def planned(model: str, seq: int = 4096, *, options: dict[str, str] | None = Non
 
 def settings(model: str, **asked: Any) -> Any:
     """What the options and the GPU come to."""
-    return open_request(load_model(model), seq=512, engine="tgi", **asked).deployment.settings
+    opened: Any = open_request(load_model(model), seq=512, engine="tgi", **asked)
+    return opened.deployment.settings
 
 
 @pytest.mark.parametrize(

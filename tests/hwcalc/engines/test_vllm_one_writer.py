@@ -80,9 +80,11 @@ def test_what_fits_also_starts(model: str, options: dict[str, Any]) -> None:
     """Where the check before start-up asks for more than the blocks of a request, a length that it refuses is not said to fit."""
     longest = plan(model, seq=500, **options).fit
     assert longest is not None
-    for seq in (longest.expected_max_seq, longest.expected_max_seq + 1):
+    most = longest.expected_max_seq
+    assert most is not None
+    for seq in (most, most + 1):
         planned = plan(model, seq=seq, **options)
         assert planned.fit is not None
         assert planned.pool is not None
-        assert planned.fit.fits == planned.pool.fits == (seq == longest.expected_max_seq)
-        assert planned.pool.max_seq == longest.expected_max_seq
+        assert planned.fit.fits == planned.pool.fits == (seq == most)
+        assert planned.pool.max_seq == most

@@ -21,8 +21,8 @@ from hwcalc.formulas import KINDS
 from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
 from hwcalc.library.glossary import MEANINGS
-from hwcalc.planner.result import UNLIMITED
 from hwcalc.planner.solve import holds
+from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import list_gpus
 from hwcalc.text import TIMES

@@ -12,7 +12,7 @@ import pytest
 from hwcalc import explain, plan
 from hwcalc.engines.steps import step
 from hwcalc.library.explained import SECTIONS, figure_of
-from hwcalc.planner.result import UNLIMITED
+from hwcalc.planner.verdict import UNLIMITED
 from hwcalc.text import TIMES
 from tests.hwcalc.command import Capture, run
 

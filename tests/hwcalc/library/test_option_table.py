@@ -17,8 +17,8 @@ from hwcalc.cli.options import PLANNING
 from hwcalc.library import keywords
 from hwcalc.planner import options as table
 from hwcalc.planner.asked import Access, Asked, read_options
-from hwcalc.planner.effects import without_effect
 from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
+from hwcalc.planner.plan import without_effect
 from hwcalc.planner.result import RequestInfo
 from hwcalc.planner.values import TYPES
 from hwcalc.probe import receipt

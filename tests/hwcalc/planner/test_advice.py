@@ -15,9 +15,10 @@ from hwcalc.engines.pool import Try
 from hwcalc.hardware.larger import larger_gpus
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.asked import read_options
-from hwcalc.planner.command import CommandLine
+from hwcalc.planner.change import CommandLine
 from hwcalc.planner.options import OPTIONS
-from hwcalc.planner.result import FitInfo, Verdict
+from hwcalc.planner.result import FitInfo
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.examples import UNCOMMON
 from hwcalc.profiles.gpus import find_gpu
 from hwcalc.report.advice import advice_pairs

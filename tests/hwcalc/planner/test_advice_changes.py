@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.gpus import find_gpu, list_gpus
 from hwcalc.profiles.places import built_in
 from tests.hwcalc.command import QWEN

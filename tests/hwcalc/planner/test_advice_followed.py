@@ -19,7 +19,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.advice import MOST_LINES
-from hwcalc.planner.result import Plan, Verdict
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, list_gpus
 from hwcalc.profiles.instances import list_instances

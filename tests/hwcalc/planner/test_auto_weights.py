@@ -9,7 +9,8 @@ import pytest
 
 from hwcalc import load_model, plan, recommend, sweep
 from hwcalc.errors import UsageError
-from hwcalc.planner.result import Plan, Verdict
+from hwcalc.planner.result import Plan
+from hwcalc.planner.verdict import Verdict
 from hwcalc.quantization.gguf import PUBLISHED_MIXES, published_formats
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.sources.gguf import given

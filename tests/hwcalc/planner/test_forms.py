@@ -16,7 +16,7 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.stairs import Stair
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.result import UNLIMITED, Verdict
+from hwcalc.planner.verdict import UNLIMITED, Verdict
 from hwcalc.profiles.catalog import list_models
 from tests.hwcalc.command import QWEN
 from tests.hwcalc.form_answers import answer, differences, form_of, longest, most, verdict

@@ -13,8 +13,8 @@ from hwcalc import load_model, plan, recommend
 from hwcalc.engines.deployment import Occupancy
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
-from hwcalc.planner.offers import Offer
-from hwcalc.planner.result import Layout
+from hwcalc.planner.recommend import Offer
+from hwcalc.planner.verdict import Layout
 from hwcalc.profiles.gpus import find_gpu, list_gpus
 from hwcalc.profiles.places import built_in
 from tests.hwcalc.command import Capture, run

@@ -13,7 +13,7 @@ from hwcalc import plan, recommend
 from hwcalc.cli.options import given_options
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.asked import read_options
-from hwcalc.planner.command import CommandLine
+from hwcalc.planner.change import CommandLine
 from hwcalc.policies.base import Chosen
 from tests.hwcalc.command import QWEN, read
 from tests.hwcalc.policies.drawn import chosen_policies

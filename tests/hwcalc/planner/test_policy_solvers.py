@@ -13,7 +13,8 @@ from hwcalc.engines.peaks import PART
 from hwcalc.engines.reference import Reference
 from hwcalc.engines.transformers import Transformers
 from hwcalc.errors import KvplanError
-from hwcalc.planner.result import UNLIMITED, FitInfo, Plan, Verdict
+from hwcalc.planner.result import FitInfo, Plan
+from hwcalc.planner.verdict import UNLIMITED, Verdict
 
 MODELS: Final = ("Qwen/Qwen3-8B", "openai/gpt-oss-20b", "meta-llama/Llama-3.1-8B-Instruct", "google/gemma-3-27b-it")
 ENGINES: Final = ("vllm", "reference", "transformers", "llamacpp")

@@ -15,7 +15,7 @@ import pytest
 
 from hwcalc import KvplanError, plan, recommend
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
-from hwcalc.planner.offers import Offer, Recommendation
+from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run

@@ -15,9 +15,9 @@ from msgspec.structs import asdict, replace
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.deployment import Occupancy
-from hwcalc.planner import solve, solve_gpus
+from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
-from hwcalc.planner.result import Layout
+from hwcalc.planner.verdict import UNLIMITED, Layout
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import MIB
 
@@ -196,11 +196,11 @@ def test_longest_and_most(engine: str, chunk: int) -> None:
         told = f"{opened.model.model_type} {opened.request}"
 
         assert longest.value == last(fits(opened, seq=seq) for seq in range(1, length + 1)), told
-        if most.value < solve.UNLIMITED:
+        if most.value < UNLIMITED:
             upper = min(most.value + 1, 4 * MOST)
             assert min(most.value, upper) == last(on_the_way(opened, batch) for batch in range(1, upper + 1)), told
         else:
-            assert fits(opened, batch=solve.UNLIMITED), told
+            assert fits(opened, batch=UNLIMITED), told
         seen.add((longest.limiting, most.limiting))
     # Neither everything nor nothing fits, or the cases would say nothing.
     assert {limit for limit, _ in seen} >= {"cache", "model length"}
@@ -244,14 +244,14 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
         opened = opened.entire()
         every = {layout: fits(opened, **asdict(layout), dcp=1) for layout in sensible(opened, 4)}
         good = [layout for layout, holds in every.items() if holds]
-        fewest, certain_fewest = solve_gpus.fewest_gpus(opened, most_gpus=4)
+        fewest, certain_fewest = solve.fewest_gpus(opened, most_gpus=4)
         surely = [layout for layout in good if certainly(opened, layout)]
 
         assert (None if fewest is None else fewest.gpus) == min((layout.gpus for layout in good), default=None)
         assert fewest is None or fewest in good
         assert (None if certain_fewest is None else certain_fewest.gpus) == min((layout.gpus for layout in surely), default=None)
         assert certain_fewest is None or certain_fewest in surely
-        best = solve_gpus.best_layout(opened, 4)
+        best = solve.best_layout(opened, 4)
         of_four = [layout for layout in good if layout.gpus == 4]
         sure = [layout for layout in of_four if certainly(opened, layout)]
         assert (best is None) is (not of_four)

@@ -18,9 +18,7 @@ from hwcalc.formulas import DType, Role
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import speed_bound
-from hwcalc.planner.speed_work import cache_bytes_read
-from hwcalc.planner.weight_share import expected_share
-from hwcalc.planner.weight_use import weight_shares
+from hwcalc.planner.speed_work import cache_bytes_read, expected_share, weight_shares
 from hwcalc.profiles.gpus import Gpu, find_gpu
 
 BF16 = DType(name="bf16", block_elements=1, block_bytes=2)

@@ -7,7 +7,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.planner.result import FitInfo, Verdict
+from hwcalc.planner.result import FitInfo
+from hwcalc.planner.verdict import Verdict
 from tests.hwcalc.command import Capture, run
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"

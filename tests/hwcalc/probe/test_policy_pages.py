@@ -12,7 +12,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from hwcalc.planner.policy_blocks import policy_blocks
+from hwcalc.planner.policy import policy_blocks
 from hwcalc.policies.base import FILL, REPACK
 from hwcalc.probe import policy_pages
 from hwcalc.probe.devices import Device, open_device

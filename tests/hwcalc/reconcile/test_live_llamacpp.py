@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import ModelSpec, load_model
+from hwcalc.engines.llamacpp.deployment import LlamacppDeployment
 from hwcalc.engines.llamacpp.tensors import repacked_bytes
 from hwcalc.parsers.gguf.from_config import gguf_keys
 from hwcalc.planner.context import open_request
@@ -147,7 +148,9 @@ def test_weights_are_laid_out_anew_for_the_processor(name: str, files: dict[str,
         pytest.skip("llama.cpp has no layout for this processor")
     (buffer,) = buffers
     assert isinstance(buffer.value, (int, float))
-    assert any(abs(size - buffer.value) <= MIB // 100 for size in repacked_bytes(opened.deployment).values())
+    deployment = opened.deployment
+    assert isinstance(deployment, LlamacppDeployment)
+    assert any(abs(size - buffer.value) <= MIB // 100 for size in repacked_bytes(deployment).values())
 
 
 def test_what_is_said_to_developers_is_not_left_over(files: dict[str, Path]) -> None:

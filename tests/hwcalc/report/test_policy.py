@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from hwcalc import plan
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
-from hwcalc.planner.result import Plan
-from hwcalc.planner.sharing_result import SharingInfo
+from hwcalc.planner.result import Plan, SharingInfo
 from hwcalc.report.markdown import plan_markdown
 from hwcalc.report.policy import brief_lines, policy_lines, sharing_lines
 from hwcalc.report.rows import plan_csv

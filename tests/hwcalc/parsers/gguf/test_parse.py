@@ -6,8 +6,7 @@ from hwcalc.formulas.formats import FP32
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.model import Definition, GgufTensor, ModelSpec, RawModel
 from hwcalc.parsers.parse import parse
-from hwcalc.planner.weight_share import Use
-from hwcalc.planner.weight_use import weight_shares
+from hwcalc.planner.speed_work import Use, weight_shares
 from hwcalc.quantization.planned import planned_scheme
 from tests.hwcalc.parsers.gguf.test_hparams import keys
 
