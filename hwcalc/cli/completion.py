@@ -158,7 +158,7 @@ def compactions(incomplete: str) -> list[str]:
 
 def modalities(incomplete: str) -> list[str]:
     """What a model takes beside text."""
-    from hwcalc.library.fit_wishes import MODALITIES
+    from hwcalc.library.fit_search import MODALITIES
 
     return _starting(MODALITIES, incomplete)
 

@@ -15,24 +15,13 @@ from hwcalc.errors import ConfigError, UsageError
 from hwcalc.hardware.host import host_named
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
-from hwcalc.profiles.places import own
+from hwcalc.profiles.catalog import own
 from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
     from hwcalc.profiles.instances import Instance
-
-__all__ = [
-    "LOCAL",
-    "MEMORY_OPTION",
-    "gpu_ids",
-    "gpu_named",
-    "instance_device",
-    "instance_named",
-    "load_gpu",
-    "load_instance",
-]
 
 LOCAL = "local"
 """The name that means the accelerator of this machine."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
     from hwcalc.profiles.instances import Instance
 
-__all__ = ["LEFT_OUT", "OwnProfileError", "keeping", "known_gpus", "known_instances", "leaving_out", "profile_errors"]
-
 T = TypeVar("T")
 
 LEFT_OUT = "broken-profile"

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["LEAST_KEPT_BYTES", "BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
-
 _DEFAULT_BYTES: Final = {"cuda": 8 * GIB, "mps": GIB}
 """So much that no on-chip cache holds it, and that starting kernels is a small part of the time."""
 _CPU_BYTES: Final = 256 * MIB

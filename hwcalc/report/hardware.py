@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
     from hwcalc.profiles.instances import Instance
 
-__all__ = ["GpuInfo", "GpusDocument", "InstanceInfo", "InstancesDocument", "VisibleInfo", "gpu_info", "instance_info"]
-
 
 class VisibleInfo(Record):
     """What a program sees of the memory, in bytes. Low and high differ where it is estimated, or where readings do."""

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.record import Record
-from hwcalc.hardware.detect import bounded_output
-from hwcalc.library.plan import load_model
+from hwcalc.hardware.local import bounded_output
+from hwcalc.library.load import load_model
 from hwcalc.model import Note
 from hwcalc.planner.context import open_request
 from hwcalc.probe.bandwidth import BandwidthResult, measure_bandwidth

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hwcalc.planner.verdict import Verdict
+from hwcalc.profiles.catalog import built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus
-from hwcalc.profiles.places import built_in
 from tests.hwcalc.command import QWEN, read_plan
 from tests.hwcalc.planner.test_advice import LLAMA_70B, advice, fit_of, options
 
