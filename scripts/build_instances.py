@@ -24,8 +24,8 @@ from typing import Any
 import yaml
 
 from hwcalc.profiles.catalog import built_in
+from hwcalc.profiles.hardware_file import file_name
 from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
-from hwcalc.profiles.instances import file_name
 from hwcalc.profiles.schema import parse_yaml
 
 WIDEST = 10_000

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 __all__ = [
     "assumptions",

@@ -20,8 +20,7 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.model import Note
     from hwcalc.profiles.compiled import Sold
-    from hwcalc.profiles.gpus import Gpu
-    from hwcalc.profiles.instances import Instance
+    from hwcalc.profiles.hardware_file import Gpu, Instance
 
 EVERY: Final = "all"
 

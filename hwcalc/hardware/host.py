@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _NAME: Final = re.compile(r"(?:cpu|none|no-gpu)(?:[ _-]*([1-9][0-9]{0,5}) ?(?:gi?b?)?)?", re.ASCII)
 EXAMPLE: Final = "cpu-32gb"

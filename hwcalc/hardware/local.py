@@ -31,7 +31,7 @@ from hwcalc.unfinished import Unfinished
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _SECONDS: Final = 10
 _LONGEST: Final = 256 * 1024
@@ -444,7 +444,7 @@ def _words(name: str) -> frozenset[str]:
 
 def _measured(device: FoundGpu) -> Gpu:
     """A profile for an accelerator that has none, with the detected name and numbers."""
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
     size, basis = device.memory_mib, f"read here through {device.through}"
     capability = device.capability

@@ -20,7 +20,7 @@ from hwcalc.planner.asked import take_options
 from hwcalc.planner.fitting import hosting
 from hwcalc.planner.runnables import Runnables
 from hwcalc.planner.values import AUTO, read_flag
-from hwcalc.profiles.gpus import Gpu
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import parse_tokens
 
 LOCAL: Final = "local"

@@ -27,7 +27,7 @@ from hwcalc.text import operand, shell_word
 
 if TYPE_CHECKING:
     from hwcalc.engines.setup import Request
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 STANDARD_INPUT = "-"
 """The word for a config that has no address: it is read from standard input."""

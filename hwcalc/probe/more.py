@@ -19,7 +19,7 @@ from hwcalc.units import MIB, human_bytes
 if TYPE_CHECKING:
     from hwcalc.probe.devices import Device
     from hwcalc.probe.run import ProbeOptions
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 SEARCHES = ("batch", "seq")
 

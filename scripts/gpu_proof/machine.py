@@ -22,7 +22,7 @@ from hwcalc.probe.live_model import NotRun, library
 from hwcalc.probe.measure import holding
 from hwcalc.probe.more import accelerator_of
 from hwcalc.profiles.engines import runtime_profile
-from hwcalc.profiles.gpus import Gpu
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.units import GIB, MIB
 from scripts.gpu_proof.record import DIFFERS, CaseRecord, exact, failed, judged, known, skipped, within
 from scripts.gpu_proof.run import Run, cases

@@ -15,11 +15,11 @@ from hwcalc.hardware.named import load_instance
 from hwcalc.model import Note
 from hwcalc.profiles.catalog import ProfileError, built_in
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
+from hwcalc.profiles.hardware_file import file_name
 from hwcalc.profiles.hardware_schema import INSTANCE_FIELDS, parse_instance
 from hwcalc.profiles.instances import (
     AmbiguousInstanceError,
     UnknownInstanceError,
-    file_name,
     find_instance,
     list_instances,
     nearest_instances,

@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 
 from hwcalc.profiles.catalog import ProfileError, built_in
-from hwcalc.profiles.gpus import Gpu, find_gpu, hardware, list_gpus, usable_mib, visible_memory, with_memory
+from hwcalc.profiles.gpus import find_gpu, hardware, list_gpus, usable_mib, visible_memory, with_memory
+from hwcalc.profiles.hardware_file import Gpu
 from hwcalc.profiles.hardware_schema import HardwareFile
 from hwcalc.profiles.schema import check, parse_yaml
 
