@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import compare, explain, fit, load_model, plan, sweep
-from hwcalc.engines.llamacpp import buffers, layout
+from hwcalc.engines.llamacpp import buffers, layers, layout
 from hwcalc.units import MIB
 
 MODEL: Final = "Qwen/Qwen3-8B"
@@ -46,7 +46,7 @@ def cache_and_more(cache: Any, *settings: Any) -> Any:
     return CACHE_BYTES(cache, *settings) + (MORE if cache else 0)
 
 
-CACHE_BYTES: Final[Callable[..., int]] = layout.cache_bytes
+CACHE_BYTES: Final[Callable[..., int]] = layers.cache_bytes
 ROUNDED: Final[Callable[[Any, str], int]] = buffers._rounded
 
 
