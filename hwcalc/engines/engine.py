@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Request, Setup
     from hwcalc.formulas import LayerKind, Stack
     from hwcalc.model import Definition, ModelSpec, Note
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 YES: Final = "yes"
 NO: Final = "no"

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.deployment import Occupancy
-    from hwcalc.profiles.gpus import Gpu, VisibleMemory
+    from hwcalc.profiles.gpus import VisibleMemory
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 class Loaded(NamedTuple):

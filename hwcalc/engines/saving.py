@@ -10,7 +10,7 @@ from hwcalc.engines.devices import HOST_SHARE
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 class Cost(enum.IntEnum):

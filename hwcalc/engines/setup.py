@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.model import ModelSpec
     from hwcalc.policies.base import AskedPolicy
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 MOST_RANKS: Final = 4096
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.setup import Setup
     from hwcalc.model import ModelSpec
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 PYTORCH: Final = "pytorch"
 TURBOMIND: Final = "turbomind"

@@ -15,7 +15,7 @@ from hwcalc.units import MIB
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 _TERA: Final = 10**12
 _FLOPS: Final[Mapping[str, int]] = MappingProxyType(

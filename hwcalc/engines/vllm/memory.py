@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.deployment import VllmDeployment, VllmOccupancy
     from hwcalc.engines.vllm.settings import Speculation
     from hwcalc.model import ModelSpec
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 
 _GRAPHS: Final = "CUDA graphs"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.setup import Setup
     from hwcalc.engines.vllm.rules import Rules
     from hwcalc.model import ModelSpec
-    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.hardware_file import Gpu
 
 # vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
 _IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})
